@@ -1,0 +1,1 @@
+"""Offline batch text generation with MindSpore and MindFormers."""

@@ -1,0 +1,62 @@
+"""Storage of the paged key/value cache, and the copying of blocks that forks need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+
+COPIES_PER_CALL = 16
+
+
+class PagedCache:
+    """One key and one value tensor per layer, cut in blocks; the last block takes what padding writes."""
+
+    def __init__(self, shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> None:
+        self.geometry = geometry
+        self.keys: list[Parameter] = []
+        self.values: list[Parameter] = []
+        for layer, shape in enumerate(shapes):
+            key_shape, value_shape = kernels.cache_shapes(shape, geometry)
+            self.keys.append(_zeros(f"cache.{layer}.keys", key_shape))
+            self.values.append(_zeros(f"cache.{layer}.values", value_shape))
+        self._copy = CopyBlocks(self.keys + self.values)
+
+    def layer(self, index: int) -> tuple[Parameter, Parameter]:
+        """The key and value tensors of one layer."""
+        return self.keys[index], self.values[index]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks, the padding block included."""
+        return sum(int(np.prod(tensor.shape)) * 4 for tensor in self.keys + self.values)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies each (source, destination) block in every layer."""
+        padding = self.geometry.num_blocks
+        for first in range(0, len(pairs), COPIES_PER_CALL):
+            some = list(pairs[first : first + COPIES_PER_CALL])
+            some += [(padding, padding)] * (COPIES_PER_CALL - len(some))
+            table = np.asarray(some, np.int32)
+            self._copy(Tensor(table[:, 0].copy()), Tensor(table[:, 1].copy()))
+
+
+class CopyBlocks(nn.Cell):
+    """tensor[destinations] = tensor[sources] for every cache tensor; sources, destinations: [n] int32."""
+
+    def __init__(self, tensors: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.tensors = list(tensors)
+        self.update = ops.ScatterUpdate()
+
+    def construct(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        for tensor in self.tensors:
+            self.update(tensor, destinations, ops.gather(tensor, sources, 0))
+        return sources
+
+
+def _zeros(name: str, shape: tuple[int, ...]) -> Parameter:
+    return Parameter(Tensor.from_numpy(np.zeros(shape, np.float32)), name=name, requires_grad=False)

@@ -1,0 +1,77 @@
+"""Which files of a model folder may be opened: regular files of the folder, or of its Hugging Face cache."""
+
+import difflib
+import os
+from itertools import islice
+from pathlib import Path
+
+from mindbatch.errors import CheckpointError, ConfigError
+
+_MAX_SIBLINGS = 10_000
+
+
+def existing_folder(path: str | os.PathLike[str]) -> Path:
+    """`path` as it is, when it is a folder. ConfigError otherwise, suggesting the nearest existing name."""
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise ConfigError(f"{text!a}: not a path; must be a model folder")
+    folder = Path(text)
+    if os.path.isdir(folder):
+        return folder
+    if os.path.lexists(folder):
+        kind = "a file" if os.path.isfile(folder) else "not a folder"
+        raise ConfigError(f"{folder}: {kind}; must be a model folder, perhaps {folder.parent}")
+    near = _nearest_folder(folder)
+    hint = (
+        f"did you mean {near}?" if near else "nothing is downloaded: give a local Hugging Face model folder"
+    )
+    raise ConfigError(f"{folder}: no such folder; {hint}")
+
+
+def _nearest_folder(path: Path) -> Path | None:
+    """The existing folder most like the first part of `path` that does not exist."""
+    missing = next((part for part in (path, *path.parents) if os.path.isdir(part.parent)), None)
+    if missing is None:
+        return None
+    try:
+        with os.scandir(missing.parent) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_dir()]
+    except OSError:
+        return None
+    near = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.6)
+    return missing.parent / near[0] if near else None
+
+
+def file_names(folder: Path) -> list[str]:
+    """The names in the folder, sorted. CheckpointError when it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be listed ({error.strerror})") from error
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Whether the folder has an entry of that name; also a broken link, which is refused and not ignored."""
+    return os.path.lexists(folder / name)
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """`folder/name` when that is a regular file and no symbolic link leads outside; else CheckpointError.
+
+    The Hugging Face cache keeps `REPO/snapshots/REVISION/name -> ../../blobs/HASH`; links into the blobs of
+    the same repository are followed, all other links out of the folder are not.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path}: missing")
+    home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    if not (target.is_relative_to(home) or _is_cache_blob(home, target)):
+        raise CheckpointError(f"{path}: symbolic link to {target}; must stay inside the model folder")
+    if not target.is_file():
+        kind = "a broken symbolic link" if path.is_symlink() else "not a regular file"
+        raise CheckpointError(f"{path}: {kind}; must be a regular file")
+    return path
+
+
+def _is_cache_blob(home: Path, target: Path) -> bool:
+    return home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"

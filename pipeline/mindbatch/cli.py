@@ -1,0 +1,128 @@
+"""The command `mindbatch`: dispatch to a task, and the exit codes."""
+
+import os
+import sys
+from typing import NoReturn
+
+from mindbatch.config.command_line import CommandLine, parse_command_line
+from mindbatch.config.suggest import did_you_mean, nearest
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.tasks.registry import TASKS, Task
+
+VERBOSE = "--verbose"
+
+
+def entry_point() -> NoReturn:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command line `arguments` and returns the exit code; errors are printed, one line each."""
+    line = CommandLine()
+    try:
+        line = parse_command_line(arguments)
+        code = _dispatch(line)
+        sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
+        return code
+    except BrokenPipeError:
+        _discard_output()
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        _report("interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return _report_error(error, verbose=VERBOSE in line.switches)
+
+
+def _report_error(error: Exception, verbose: bool) -> int:
+    if verbose and not isinstance(error, ConfigError):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, MindBatchError):
+        _report(*error.faults)
+        return error.exit_code
+    text = " ".join(str(error).split())
+    hint = "" if verbose else " (run again with --verbose for the traceback)"
+    _report(f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}")
+    return EXIT_FAILED
+
+
+def _report(*faults: str) -> None:
+    for fault in faults:
+        print(f"mindbatch: {fault}", file=sys.stderr)
+
+
+def _discard_output() -> None:
+    """Points standard output at nothing, so that the interpreter's last flush does not complain too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _dispatch(line: CommandLine) -> int:
+    if "--version" in line.switches:
+        print(f"mindbatch {_version()}")
+        return EXIT_DONE
+    if line.task is None and not line.overrides:
+        return _show_overview(asked="--help" in line.switches)
+    task = _task(line)
+    if "--help" in line.switches:
+        return _show_task_page(task, line)
+    return _run(task, line)
+
+
+def _task(line: CommandLine) -> Task:
+    names = ", ".join(TASKS)
+    if line.task is None:
+        raise ConfigError(f"{line.overrides[0]}: give a task before its keys: {names}")
+    if line.task not in TASKS:
+        near = did_you_mean(nearest(line.task, TASKS))
+        raise ConfigError(f"{line.task}: no such task; there are {names}{near}")
+    return TASKS[line.task]
+
+
+def _run(task: Task, line: CommandLine) -> int:
+    from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
+    from mindbatch.config.environment import prepare_environment
+
+    overrides = list(line.overrides)
+    if VERBOSE in line.switches:
+        overrides.append(f"{task.verbose_key}=true")
+    composition = compose_task(
+        task.name, overrides, line.paths.get("--config"), line.paths.get("--config-dir")
+    )
+    if "--print-config" in line.switches:
+        composition.log.raise_if_any()
+        print(composition.unresolved_yaml, end="")
+        return EXIT_DONE
+    config = composition.finish()
+    if config.wants_verbose:
+        line.switches.add(VERBOSE)
+    prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
+    return task.load()(config)
+
+
+def _show_overview(asked: bool) -> int:
+    """The list of tasks; an empty command line gets it as an error."""
+    from mindbatch.tasks.help_pages import overview
+
+    print(overview(), file=sys.stdout if asked else sys.stderr)
+    return EXIT_DONE if asked else EXIT_USAGE
+
+
+def _show_task_page(task: Task, line: CommandLine) -> int:
+    from mindbatch.config.options import OptionFiles
+    from mindbatch.config.paths import configs_folder
+    from mindbatch.tasks.help_pages import task_page
+
+    print(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir"))))
+    return EXIT_DONE
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("mindbatch")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "(not installed)"

@@ -1,0 +1,117 @@
+"""Composition of a task's configuration: its own file, then --config, then the command line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from mindbatch.config import paths
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.keys import SchemaKeys, schema_keys
+from mindbatch.config.option_content import OptionReader
+from mindbatch.config.options import OptionFiles
+from mindbatch.config.overrides import read_overrides
+from mindbatch.config.schema import SCHEMAS, GenerateConfig, TaskConfig
+from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
+from mindbatch.config.tree import assign, build, resolved
+from mindbatch.config.user_paths import settle_paths
+from mindbatch.config.validate import faults_of
+
+HYDRA_VERSION_BASE = "1.3"
+
+
+@dataclass
+class Composition:
+    """A composed configuration, not yet resolved or validated."""
+
+    schema: type[TaskConfig]
+    keys: SchemaKeys
+    tree: DictConfig
+    log: FaultLog
+
+    @property
+    def unresolved_yaml(self) -> str:
+        """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
+        return OmegaConf.to_yaml(self.tree, resolve=False)
+
+    def finish(self) -> TaskConfig:
+        """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
+        values = resolved(self.tree, self.keys, self.log)
+        config = build(self.schema, values)
+        if isinstance(config, GenerateConfig):
+            self.log.add_consequences(settle_paths(config))
+        self.log.add_consequences(faults_of(config, self.keys))
+        self.log.raise_if_any()
+        config.unresolved_yaml = self.unresolved_yaml
+        return config
+
+
+def compose_task(
+    task: str, overrides: list[str], config_file: Path | None = None, config_dir: Path | None = None
+) -> Composition:
+    """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
+
+    Faults are noted in the composition's log; what is at fault is left out of its tree.
+    """
+    log = FaultLog()
+    keys = schema_keys(SCHEMAS[task])
+    options = OptionFiles(paths.configs_folder(), config_dir)
+    options.check_folder(log)
+    reader = SettingReader(keys, options.groups, log)
+    in_file = reader.read_file(config_file) if config_file else []
+    on_line = read_overrides(overrides, reader, log)
+
+    contents = _chosen_options(in_file + on_line, SCHEMAS[task], keys, options, log)
+    tree = _compose_with_hydra(task, list(contents), options)
+    assign(tree, _assignments(in_file), keys, log)
+    for choice in _choices(on_line):  # the command line goes before the file, with what its options set too
+        assign(tree, contents.get(choice, []), keys, log)
+    assign(tree, _assignments(on_line), keys, log)
+    return Composition(SCHEMAS[task], keys, tree, log)
+
+
+def _chosen_options(
+    settings: list[Setting],
+    schema: type[TaskConfig],
+    keys: SchemaKeys,
+    options: OptionFiles,
+    log: FaultLog,
+) -> dict[Choice, list[Assignment]]:
+    """The last choice for each group with what its option sets; options with a fault are left out."""
+    last = {choice.group: choice for choice in _choices(settings) if options.exists(choice, log)}
+    contents = {}
+    for choice in last.values():
+        trial = FaultLog()
+        content = OptionReader(options, keys, trial).read(choice)
+        assign(OmegaConf.structured(schema), content, keys, trial)
+        log.merge(trial, choice.group)
+        if not trial.lines:
+            contents[choice] = content
+    return contents
+
+
+def _compose_with_hydra(task: str, choices: list[Choice], options: OptionFiles) -> DictConfig:
+    """The tree of the task's file with the chosen options. Everything that is read was checked before."""
+    store = ConfigStore.instance()
+    for name, schema in SCHEMAS.items():
+        store.store(name=f"{name}_schema", node=schema)
+    overrides = [f"{choice.group}={choice.option}" for choice in choices]
+    if options.added and options.added.is_dir():
+        overrides.append(f"hydra.searchpath=[{_quoted(f'file://{options.added.resolve()}')}]")
+    with initialize_config_dir(str(options.shipped), version_base=HYDRA_VERSION_BASE):
+        return compose(task, overrides=overrides)
+
+
+def _quoted(text: str) -> str:
+    """`text` as a quoted value of Hydra's grammar."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _choices(settings: list[Setting]) -> list[Choice]:
+    return [setting for setting in settings if isinstance(setting, Choice)]
+
+
+def _assignments(settings: list[Setting]) -> list[Assignment]:
+    return [setting for setting in settings if isinstance(setting, Assignment)]

@@ -1,0 +1,89 @@
+"""The process environment of MindSpore and its kin: quiet, no stray folders, no network."""
+
+import atexit
+import functools
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+_FOREIGN = ("mindspore", "mindformers", "transformers")
+
+_QUIET = {
+    "GLOG_v": "3",  # MindSpore: errors only
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # "None of PyTorch, TensorFlow ... have been found"
+}
+
+_ALWAYS = {
+    "HF_HUB_OFFLINE": "1",  # models are local folders; nothing is downloaded
+    "TOKENIZERS_PARALLELISM": "false",  # its threads warn when the chat-template process is started
+    "OMP_WAIT_POLICY": "PASSIVE",  # OpenMP threads that spin slow MindSpore's own kernels four times
+}
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MS_DEV_RUNTIME_CONF",
+    "KMP_AFFINITY",
+    "GOMP_CPU_AFFINITY",
+)
+
+
+def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
+    """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept.
+
+    Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
+    Unless `verbose`, their messages below errors are dropped. `num_threads` goes before OMP_NUM_THREADS.
+    Must come before these libraries are imported: they read the variables once.
+    """
+    for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
+        os.environ.setdefault(name, value)
+    if num_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    _redirect_folders()
+    if not verbose:
+        _drop_messages()
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """The user's own folder for logs and compiler leftovers; a temporary one where home is not writable."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base).absolute() / "mindbatch"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    except (OSError, RuntimeError):  # RuntimeError: no home folder at all
+        pass
+    temporary = Path(tempfile.mkdtemp(prefix="mindbatch-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary
+
+
+def thread_settings() -> dict[str, str | None]:
+    """The variables that govern threads, with their values."""
+    return {name: os.environ.get(name) for name in THREAD_VARIABLES}
+
+
+def _redirect_folders() -> None:
+    logs = str(cache_folder() / "logs")
+    os.environ.setdefault("LOG_MF_PATH", logs)  # MindFormers: ./output/log
+    os.environ.setdefault("MS_OM_PATH", logs)  # MindSpore: ./rank_0/om/analyze_fail.ir
+
+
+def _drop_messages() -> None:
+    """Silences what no variable governs: MindFormers' logger (on standard output) and Python's warnings."""
+    # MindFormers names its logger after its folder, as read from the same variable.
+    logger = logging.getLogger(f"mindformers{os.path.expanduser(os.environ['LOG_MF_PATH'])}")
+    if _is_error not in logger.filters:
+        logger.addFilter(_is_error)
+    for package in _FOREIGN:
+        warnings.filterwarnings("ignore", module=rf"{package}(\.|$)")
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -1,0 +1,47 @@
+"""The collected faults of one configuration: all are found before any is reported."""
+
+import re
+from collections.abc import Iterable
+
+from mindbatch.errors import ConfigError
+
+_NAME = re.compile(r"\w+(?:\.\w+)*")
+
+
+class FaultLog:
+    """Fault lines in the order in which they were found, and the keys that have no trusted value for them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._doubtful: set[str] = set()
+        self._given: set[str] = set()
+
+    def add(self, line: str, *doubtful: str) -> None:
+        """Notes a fault that leaves `doubtful` without a trusted value: keys (`decoding.top_p`) or groups."""
+        self.lines.append(line)
+        self._doubtful.update(doubtful)
+
+    def merge(self, other: "FaultLog", *doubtful: str) -> None:
+        """Takes over the faults of `other`; if it has any, they leave `doubtful` without a trusted value."""
+        for line in other.lines:
+            self.add(line, *doubtful)
+
+    def trust(self, key: str) -> None:
+        """Notes that the user gave `key` a value that was taken, whatever is wrong with its group."""
+        self._given.add(key)
+
+    def add_consequences(self, lines: Iterable[str]) -> None:
+        """Notes faults found in the values, except those that name a key without a trusted value.
+
+        A refused value was not taken: what the default in its place contradicts is no news to the user.
+        """
+        self.lines.extend(line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
+
+    def raise_if_any(self) -> None:
+        """Raises ConfigError with every fault once, or returns when there is none."""
+        if self.lines:
+            raise ConfigError(dict.fromkeys(self.lines))
+
+    def _is_doubtful(self, key: str) -> bool:
+        group, dot, _ = key.partition(".")
+        return key in self._doubtful or (bool(dot) and group in self._doubtful )

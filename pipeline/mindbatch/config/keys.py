@@ -1,0 +1,113 @@
+"""The keys of a task, read off its schema: names, types, defaults and meanings."""
+
+import dataclasses
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from mindbatch.config.suggest import nearest
+
+TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key that a user can set."""
+
+    name: str
+    """Dotted, as on the command line: `decoding.top_p`."""
+
+    type: Any
+    """bool, int, float, str, or Any for values that are checked further on."""
+
+    optional: bool
+    """Whether null is allowed."""
+
+    default: Any
+    meaning: str
+    choices: tuple[Any, ...]
+    minimum: int | None
+    accepts: str
+    """What may be given, in words, where the type is Any."""
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        words = self.accepts or TYPE_NAMES[self.type]
+        return f"{words} or null" if self.optional else words
+
+
+@dataclass(frozen=True)
+class SchemaKeys:
+    """Every key of a task, and the sections that group them."""
+
+    keys: dict[str, Key]
+    sections: dict[str, str]
+    """Section name -> one-line meaning; the keys of no section belong to the section ''."""
+
+    def nearest(self, name: str) -> str | None:
+        """The full key most likely meant by the unknown `name`, also when its group is missing or wrong."""
+        section, _, leaf = name.rpartition(".")
+        same_leaf = [key for key in self.keys if key.rpartition(".")[2] == leaf]
+        if same_leaf:
+            return same_leaf[0]
+        own = {key.rpartition(".")[2]: key for key in self.of_section(section)}
+        everywhere = {key.rpartition(".")[2]: key for key in self.keys}
+        for leaves in (own, everywhere):
+            found = nearest(leaf, leaves)
+            if found:
+                return leaves[found]
+        return None
+
+    def of_section(self, section: str) -> list[str]:
+        """The full keys directly in `section`."""
+        return [key for key in self.keys if key.rpartition(".")[0] == section]
+
+
+def schema_keys(schema: type) -> SchemaKeys:
+    """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
+    keys = {key.name: key for key in _walk(schema, "")}
+    return SchemaKeys(keys, {name: _first_line(hint) for name, hint in _sections(schema)})
+
+
+def _walk(schema: Any, prefix: str) -> Iterator[Key]:
+    hints = get_type_hints(schema)
+    for entry in dataclasses.fields(schema):
+        hint = hints[entry.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _walk(hint, f"{entry.name}.")
+        else:
+            yield _key(prefix, entry, hint)
+
+
+def _key(prefix: str, entry: "dataclasses.Field[Any]", hint: Any) -> Key:
+    plain, optional = _without_none(hint)
+    metadata = entry.metadata
+    return Key(
+        name=prefix + entry.name,
+        type=plain,
+        optional=optional,
+        default=entry.default,
+        meaning=metadata["meaning"],
+        choices=metadata["choices"],
+        minimum=metadata["minimum"],
+        accepts=metadata["accepts"],
+    )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint, False
+    rest = [part for part in get_args(hint) if part is not type(None)]
+    return rest[0], len(rest) < len(get_args(hint))
+
+
+def _sections(schema: type) -> list[tuple[str, type]]:
+    hints = get_type_hints(schema)
+    names = [entry.name for entry in dataclasses.fields(schema)]
+    return [(name, hints[name]) for name in names if dataclasses.is_dataclass(hints[name])]
+
+
+def _first_line(schema: type) -> str:
+    return (schema.__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,70 @@
+"""The options of the groups (`model=auto`): which files there are, shipped and added by the user."""
+
+import re
+from pathlib import Path
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.paths import near_sibling
+from mindbatch.config.settings import Choice
+from mindbatch.config.suggest import did_you_mean, nearest
+
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+"""Names that need no quoting in an override."""
+
+
+class OptionFiles:
+    """The options of every group: the shipped ones, and those in the folder a user added.
+
+    `groups` are the folders of the shipped tree; a user adds options to them, not groups of their own.
+    """
+
+    def __init__(self, shipped: Path, added: Path | None) -> None:
+        self.shipped = shipped
+        self.added = added
+        self.groups = frozenset(entry.name for entry in shipped.iterdir() if entry.is_dir())
+
+    def names(self, group: str) -> list[str]:
+        """The options of `group`, sorted."""
+        return sorted(_files(self.shipped / group).keys() | self._added(group).keys())
+
+    def check_folder(self, log: FaultLog) -> None:
+        """Notes an added folder that is missing or adds nothing, and options that would hide shipped ones."""
+        if self.added is None:
+            return
+        groups = ", ".join(f"{group}/" for group in sorted(self.groups))
+        if not self.added.is_dir():
+            log.add(f"--config-dir {self.added}: no such folder{near_sibling(self.added)}")
+        elif not any((self.added / group).is_dir() for group in self.groups):
+            log.add(f"--config-dir {self.added}: holds none of the group folders {groups}")
+        for group in sorted(self.groups):
+            for name in sorted(_files(self.shipped / group).keys() & self._added(group).keys()):
+                log.add(f"{self._added(group)[name]}: an option of this name is shipped; rename the file")
+
+    def exists(self, choice: Choice, log: FaultLog) -> bool:
+        """Whether the chosen option exists; if not, the options that do go to `log`."""
+        group, option = choice.group, choice.option
+        names = self.names(group)
+        if option in names:
+            return True
+        if group == "model" and Path(option).is_dir():
+            hint = f"a folder is given as model.checkpoint_name_or_path={option}"
+        else:
+            hint = f"no such option; there are {', '.join(names)}{did_you_mean(nearest(option, names))}"
+        log.add(f"{choice.source}{group}={option}: {hint}", group)
+        return False
+
+    def file(self, group: str, option: str) -> Path | None:
+        """The file of an option, if there is one."""
+        return _files(self.shipped / group).get(option) or self._added(group).get(option)
+
+    def _added(self, group: str) -> dict[str, Path]:
+        return _files(self.added / group) if self.added else {}
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Option name -> file, for the option files directly in `folder`."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return {}
+    return {entry.stem: entry for entry in entries if entry.suffix == ".yaml" and _NAME.fullmatch(entry.stem)}

@@ -1,0 +1,64 @@
+"""Reading of command-line overrides, in Hydra's grammar, one by one so that every fault is found."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.settings import Setting, SettingReader, shown
+
+LONGEST_ECHO = 200
+"""Characters of a value that are worth repeating in a hint."""
+
+
+def read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
+    """The settings of the command line in the order given; the overrides at fault go to `log`."""
+    parser = OverridesParser.create()
+    return [setting for token in tokens for setting in _read_one(token, parser, reader, log)]
+
+
+def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> Iterator[Setting]:
+    key = _key_of(token)
+    if "=" not in token and not token.startswith("~"):
+        log.add(f"{shown(token)}: not an override; write key=value")
+        return
+    try:
+        override = parser.parse_override(token)
+    except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
+        log.add(f"{shown(token)}: cannot be read; {_quoting_hint(token)}", key)
+        return
+    fault = _refusal(override, token)
+    if fault:
+        log.add(f"{shown(token)}: {fault}", key)
+        return
+    yield from reader.read(key, override.value())
+
+
+def _refusal(override: Override, token: str) -> str | None:
+    """Why a well-formed override is not taken, or None when it is."""
+    if override.is_delete():
+        return "a key cannot be deleted; set it to another value"
+    if override.is_sweep_override():
+        return f"several values for one key are not taken; {_quoting_hint(token)}"
+    if override.package is not None:
+        return "packages (@) are not supported; write group=option or key=value"
+    return None
+
+
+def _quoting_hint(token: str) -> str:
+    """How to write the value so that the shell and Hydra both take it as one text."""
+    key, _, value = token.partition("=")
+    if len(value) > LONGEST_ECHO or value[:1] in ("[", "{", '"', "'"):
+        return """check the brackets and quotes, for example prompts='["One, two", "It is"]'"""
+    text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if key.lstrip("+") == "prompts":
+        text = f"[{text}]"
+    return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"
+
+
+def _key_of(token: str) -> str:
+    """The key of an override: `+key` and `++key` mean `key`, for the schema decides what exists."""
+    return token.partition("=")[0].lstrip("+~").partition("@")[0]

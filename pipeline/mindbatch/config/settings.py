@@ -1,0 +1,109 @@
+"""Settings as given on the command line or in a file: values for keys, and choices of group options."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.keys import SchemaKeys
+from mindbatch.config.suggest import did_you_mean
+from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
+from mindbatch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A value for one key of the schema."""
+
+    key: str
+    value: Any
+    source: str
+    """What to put before a fault: `run.yaml: `, or nothing for the command line."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The choice of an option file for a group: `model=tiny_gpt2`."""
+
+    group: str
+    option: str
+    source: str
+
+
+Setting = Assignment | Choice
+
+
+class SettingReader:
+    """Turns keys and raw values into settings, noting the keys that the schema does not have."""
+
+    def __init__(self, schema: SchemaKeys, groups: frozenset[str], log: FaultLog) -> None:
+        self._schema = schema
+        self._groups = groups
+        self._log = log
+
+    def read_file(self, path: Path) -> list[Setting]:
+        """The settings of a --config file; its faults go to the log."""
+        try:
+            content = read_mapping(path)
+        except ConfigError as error:
+            for line in error.faults:
+                self._log.add(line)
+            return []
+        settings = [
+            setting for key, value in content.items() for setting in self.read(key, value, f"{path}: ")
+        ]
+        self._refuse_repeated(settings)
+        return settings
+
+    def read(self, key: str, value: Any, source: str = "") -> Iterator[Setting]:
+        """The settings that `key` with `value` stands for: one, or one for each key below a section."""
+        is_section = key in self._schema.sections
+        if is_section and key in self._groups and isinstance(value, str):
+            yield Choice(key, value, source)
+        elif is_section and isinstance(value, Mapping):
+            for name, item in value.items():
+                yield from self.read(f"{key}.{name}", item, source)
+        elif is_section:
+            self._log.add(f"{source}{key}={shown(value)}: {self._section_hint(key)}", key)
+        elif key not in self._schema.keys:
+            self._log.add(f"{source}{key}: {self.unknown(key)}")
+        elif _holds_hydra_key(value):
+            self._log.add(f"{source}{key}: {HYDRA_NAME}", key)
+        else:
+            yield Assignment(key, value, source)
+
+    def unknown(self, key: str) -> str:
+        """Why `key` is refused, with the key that was probably meant."""
+        if key.partition(".")[0] == "hydra":
+            return "Hydra's own settings are fixed here"
+        if any(map(is_hydra_key, key.split("."))):
+            return HYDRA_NAME
+        return f"unknown key{did_you_mean(self._schema.nearest(key))}"
+
+    def _section_hint(self, section: str) -> str:
+        keys = ", ".join(self._schema.of_section(section))
+        options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
+        return f"must be {options}values for its keys: {keys}"
+
+    def _refuse_repeated(self, settings: list[Setting]) -> None:
+        seen: set[str] = set()
+        for setting in settings:
+            name = setting.key if isinstance(setting, Assignment) else setting.group
+            if name in seen:
+                self._log.add(f"{setting.source}{name}: given twice", name)
+            seen.add(name)
+
+
+def shown(value: Any) -> str:
+    """`value` for a fault line: as typed on a command line, one line, shortened."""
+    words = {None: "null", True: "true", False: "false"}
+    text = words[value] if value is None or isinstance(value, bool) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _holds_hydra_key(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(is_hydra_key(name) or _holds_hydra_key(item) for name, item in value.items())
+    return isinstance(value, list) and any(_holds_hydra_key(item) for item in value)

@@ -1,0 +1,101 @@
+"""The configuration tree: typed assignment, resolution of ${...}, conversion to the schema."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.keys import Key, SchemaKeys
+from mindbatch.config.schema import TaskConfig
+from mindbatch.config.settings import Assignment, shown
+
+_ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+
+
+def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:
+    """Puts each value into `tree`; one of the wrong type leaves it as it was and goes to `log`."""
+    for given in assignments:
+        key = schema.keys[given.key]
+        try:
+            if not _has_kind(given.value, key):
+                raise TypeError
+            OmegaConf.update(tree, key.name, given.value)
+            log.trust(key.name)
+        except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
+            hint = _escape_hint(given.value) or f"must be {key.expected}"
+            log.add(f"{given.source}{key.name}={shown(given.value)}: {hint}", key.name)
+
+
+def _has_kind(value: Any, key: Key) -> bool:
+    """Refuses what OmegaConf would convert to something else: 3 to true, true to the text `True`."""
+    if isinstance(value, str) or value is None:
+        return True
+    if key.type is bool:
+        return isinstance(value, bool)
+    return key.type is Any or not isinstance(value, bool)
+
+
+def resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, Any]:
+    """The plain value of every key, with each ${...} replaced; one that has no value goes to `log`."""
+    values = {}
+    for key in schema.keys.values():
+        try:
+            values[key.name] = _plain(OmegaConf.select(tree, key.name, throw_on_missing=True))
+        except OmegaConfBaseException as error:
+            written = shown(_written(tree, key.name))
+            log.add(f"{key.name}={written}: {_why_unresolved(error, written, key)}", key.name)
+    return values
+
+
+def build(schema: type[TaskConfig], values: dict[str, Any]) -> TaskConfig:
+    """The dataclass `schema` with `values` by full key; the keys that are not there keep their defaults."""
+    config: TaskConfig = _build(schema, values, "")
+    return config
+
+
+def _build(schema: type, values: dict[str, Any], prefix: str) -> Any:
+    hints = get_type_hints(schema)
+    given = {}
+    for entry in dataclasses.fields(schema):
+        name = prefix + entry.name
+        if dataclasses.is_dataclass(hints[entry.name]):
+            given[entry.name] = _build(hints[entry.name], values, f"{name}.")
+        elif name in values:
+            given[entry.name] = values[name]
+    return schema(**given)
+
+
+def _plain(value: Any) -> Any:
+    if OmegaConf.is_config(value):
+        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return value
+
+
+def _written(tree: DictConfig, name: str) -> Any:
+    """The value of a key as the user wrote it, with its ${...}."""
+    value: Any = OmegaConf.to_container(tree, resolve=False)
+    for part in name.split("."):
+        value = value[part]
+    return value
+
+
+def _why_unresolved(error: OmegaConfBaseException, written: str, key: Key) -> str:
+    """The reason in words of our own: OmegaConf's quote the resolved value, which may be a secret."""
+    if isinstance(error, MissingMandatoryValue):
+        return "??? stands for a value that must be given; set one"
+    if isinstance(error, InterpolationValidationError):
+        return f"what it stands for must be {key.expected}"
+    unset = [name for name in _ENVIRONMENT.findall(written) if name not in os.environ]
+    if unset:
+        return f"the environment variable {', '.join(unset)} is not set"
+    return f"has no value; {_ESCAPE}"
+
+
+def _escape_hint(value: Any) -> str:
+    return _ESCAPE if "${" in str(value) else ""

@@ -1,0 +1,143 @@
+"""Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mindbatch.config.paths import near_sibling
+from mindbatch.errors import ConfigError
+
+LARGEST_FILE = 1 << 20
+"""Bytes. Configurations are a page long; a larger file is a mistake or an attack."""
+
+DEEPEST_NESTING = 32
+
+HYDRA_NAME = "names that begin with _ are special to Hydra and not allowed"
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be built without libyaml
+
+
+_PACKAGE_HEADER = re.compile(r"^\s*#\s*@package", re.MULTILINE)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """Safe YAML without dates: `2024-01-01` stays text, as it does on the command line."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping that the YAML file `path` holds; an empty file is an empty mapping.
+
+    Raises ConfigError for a file that is missing, too large, not UTF-8 or not YAML, and for anything but
+    plain nested mappings with distinct text keys, lists and scalars.
+    """
+    text = _read_text(path)
+    if _PACKAGE_HEADER.search(text):
+        raise ConfigError(f"{path}: Hydra's @package header is not allowed")
+    try:
+        _refuse_unsafe_events(text, path)
+        return _construct(text, path)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {_one_line(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: a number is too long to be read") from error
+
+
+def _construct(text: str, path: Path) -> dict[str, Any]:
+    loader = _StrictLoader(text)
+    root = loader.get_single_node()
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{path}: must hold a mapping of keys to values")
+    _refuse_unsafe_keys(root, path)
+    content: dict[str, Any] = loader.construct_document(root)
+    return content
+
+
+def _read_text(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{path}: not a regular file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file{near_sibling(path)}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise ConfigError(f"{path}: cannot be read ({_one_line(error)})") from error
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(f"{path}: larger than 1 MiB, the largest configuration file read")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def _refuse_unsafe_events(text: str, path: Path) -> None:
+    """Aliases, tags, several documents and deep nesting, found before anything is built from the text."""
+    depth = documents = 0
+    events: Iterator[Any] = yaml.parse(text, Loader=_StrictLoader)
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise ConfigError(f"{path}, line {line}: YAML anchors (&) and aliases (*) are not allowed")
+        if getattr(event, "tag", None):
+            raise ConfigError(f"{path}, line {line}: YAML tags ({event.tag}) are not allowed")
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_NESTING or documents > 1:
+            what = (
+                "more than one document" if documents > 1 else f"nested deeper than {DEEPEST_NESTING} levels"
+            )
+            raise ConfigError(f"{path}, line {line}: {what}")
+
+
+def _refuse_unsafe_keys(root: yaml.MappingNode, path: Path) -> None:
+    """Raises ConfigError naming every key that is not text, given twice, or special to Hydra."""
+    faults: list[str] = []
+    _visit(root, path, faults)
+    if faults:
+        raise ConfigError(faults)
+
+
+def _visit(node: yaml.Node, path: Path, faults: list[str]) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _visit(item, path, faults)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            fault = _key_fault(key, seen)
+            if fault:
+                faults.append(f"{path}, line {key.start_mark.line + 1}: {fault}")
+            _visit(value, path, faults)
+
+
+def _key_fault(key: yaml.Node, seen: set[str]) -> str | None:
+    if key.tag != "tag:yaml.org,2002:str":
+        return "a key must be text (quote it)"
+    name: str = key.value
+    if name in seen:
+        return f"{name}: given twice"
+    seen.add(name)
+    if is_hydra_key(name):
+        return f"{name}: {HYDRA_NAME}"
+    return None
+
+
+def is_hydra_key(name: object) -> bool:
+    """Whether Hydra could act on the key (`_target_`, `_partial_`, ...) instead of reading it."""
+    return isinstance(name, str) and name.startswith("_")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,132 @@
+"""The child process that renders chat templates: one JSON request a line in, one JSON answer a line out.
+
+Run as a program, never imported by the package: it must start fast and hold nothing worth stealing.
+A request is {"template": str, "variables": {...}}; an answer is {"text": str} or {"error": str}.
+Its one argument is a JSON object with the limits and the folders that hold jinja2.
+"""
+
+import json
+import resource
+import signal
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+class OutputTooLong(Exception):
+    """The template produced more characters than allowed."""
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    sys.path.extend(options["module_folders"])
+    environment = sandbox()
+    limit_process(options["memory_bytes"])
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    _send(answers, {"ready": True})
+    for line in requests:
+        # The parent keeps the time; this alarm ends a loop whose parent was killed.
+        signal.setitimer(signal.ITIMER_REAL, 2 * options["seconds"] + 1)
+        answer = answer_to(line, environment, options)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _send(answers, answer)
+
+
+def limit_process(memory_bytes: int) -> None:
+    """No more address space than this, no core dump and no writing to files."""
+    wanted = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    for kind, limit in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def answer_to(line: bytes, environment: "jinja2.Environment", options: dict[str, Any]) -> dict[str, str]:
+    """The rendered text or, for anything that goes wrong, a one-line reason."""
+    try:
+        request = json.loads(line)
+        template = environment.from_string(request["template"])
+        return {"text": bounded(template, request["variables"], options["max_characters"])}
+    except MemoryError:
+        return {"error": f"needs more than {options['memory_bytes'] >> 20} MiB of memory"}
+    except OutputTooLong:
+        return {"error": f"produced more than {options['max_characters']} characters"}
+    except Exception as error:
+        return {"error": one_line(error)}
+
+
+def bounded(template: "jinja2.Template", variables: dict[str, Any], max_characters: int) -> str:
+    """The template's output, given up as soon as it grows past the limit."""
+    pieces, length = [], 0
+    for piece in template.generate(**variables):
+        pieces.append(piece)
+        length += len(piece)
+        if length > max_characters:
+            raise OutputTooLong
+    return "".join(pieces)
+
+
+def one_line(error: Exception, limit: int = 300) -> str:
+    """The error's own words; its type as well, unless the template raised it on purpose."""
+    message = "".join(c if c.isprintable() else " " for c in str(error))
+    line = " ".join(message.split())[:limit]
+    named = type(error).__name__
+    return line if named == "TemplateError" and line else f"{named}: {line}" if line else named
+
+
+def sandbox() -> "jinja2.Environment":
+    """An environment with the names that transformers documents for chat templates."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the assistant's words for training; here its body is simply rendered."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    def raise_exception(message: object) -> NoReturn:
+        raise TemplateError(str(message))
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: jinja2's own filter escapes for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def _send(stream: Any, answer: dict[str, Any]) -> None:
+    stream.write(json.dumps(answer).encode("ascii") + b"\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Owns what a chat conversation may look like, and turns it into the plain form that templates expect."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mindbatch.errors import PromptError
+
+Message = dict[str, Any]
+
+# "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+
+
+def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
+    """A copy of one conversation in which every content is a string (or None beside tool calls).
+
+    A content given as parts, [{"type": "text", "text": ...}, ...], is joined without a separator, so a
+    template written for strings and one written for parts read the same text. Keys other than role and
+    content are handed to the template unchanged.
+
+    Raises:
+        PromptError: one line per fault, each beginning with `where` and the position of the message.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise PromptError(
+            f"{where}: found {shown(messages)}; must be a list of messages with role and content"
+        )
+    if not messages:
+        raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
+    faults: list[str] = []
+    checked = [_checked_message(message, f"{where}[{i}]", faults) for i, message in enumerate(messages)]
+    if faults:
+        raise PromptError(faults)
+    return checked
+
+
+def text_fault(text: str) -> str | None:
+    """Why a string cannot be encoded, or None: only a lone surrogate (half a character) is refused."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return (
+            f"is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
+        )
+    return None
+
+
+def _checked_message(message: object, where: str, faults: list[str]) -> Message:
+    if not isinstance(message, Mapping):
+        faults.append(f"{where}: found {shown(message)}; must be a mapping with role and content")
+        return {}
+    faults.extend(_role_faults(message, where))
+    checked: Message = {**message, "content": _content(message, where, faults)}
+    faults.extend(_value_faults(checked, where))
+    return checked
+
+
+def _role_faults(message: Mapping[Any, Any], where: str) -> list[str]:
+    role = message.get("role")
+    if role in ROLES:
+        return []
+    allowed = f"must be one of {', '.join(ROLES)}"
+    if "role" not in message:
+        return [f"{where}.role: missing; {allowed}"]
+    near = difflib.get_close_matches(role, ROLES, n=1) if isinstance(role, str) else []
+    return [f"{where}.role={shown(role)}: {allowed}" + "".join(f"; did you mean {name}?" for name in near)]
+
+
+def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str | None:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if content is None and message.get("tool_calls"):
+        return None
+    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        return "".join(_part_text(part, f"{where}.content[{i}]", faults) for i, part in enumerate(content))
+    found = f"={shown(content)}" if "content" in message else ": missing"
+    faults.append(
+        f'{where}.content{found}; must be a string or a list of {{"type": "text", "text": ...}} parts'
+    )
+    return None
+
+
+def _part_text(part: object, where: str, faults: list[str]) -> str:
+    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    faults.append(f'{where}={shown(part)}: must be {{"type": "text", "text": ...}}; only text is supported')
+    return ""
+
+
+def _value_faults(value: object, where: str) -> list[str]:
+    """Whatever a template may see must be JSON: it travels to another process."""
+    if isinstance(value, str):
+        fault = text_fault(value)
+        return [f"{where}: {fault}"] if fault else []
+    if isinstance(value, Mapping):
+        faults = [f"{where}: key {shown(key)} must be a string" for key in value if not isinstance(key, str)]
+        return faults + [f for key, item in value.items() for f in _value_faults(item, f"{where}.{key}")]
+    if isinstance(value, (list, tuple)):
+        return [f for i, item in enumerate(value) for f in _value_faults(item, f"{where}[{i}]")]
+    if value is None or isinstance(value, (bool, int, float)):
+        return []
+    return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """The value as an error line can show it."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

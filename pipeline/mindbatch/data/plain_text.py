@@ -1,0 +1,122 @@
+"""Owns keeping data apart from control tokens: encoding text in which special-token text is only text.
+
+`tokenizers` has a switch for this, but a Unigram or word-level vocabulary holds its control tokens as
+ordinary words, so the result is checked and, where needed, the text is broken up.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tokenizers import AddedToken, Encoding
+from tokenizers import Tokenizer as Backend
+
+from mindbatch.errors import PromptError
+
+_PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+
+
+class ControlText:
+    """The texts of a tokenizer's control tokens: finds and breaks them in data so that they match nothing.
+
+    Texts of one character cannot be broken and are left alone.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = sorted({text for text in texts if len(text) > 1}, key=len, reverse=True)
+        self._starts = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        self._first_of_each = re.compile(f"(?={self._starts.pattern})(.)", re.DOTALL)
+        self._heads = {text[:i] for text in self._texts for i in range(1, len(text))}
+        self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
+
+    def endangers(self, value: Any) -> bool:
+        """Whether some string of a JSON value holds a control text, or at its edge a part of one that a
+        template's words beside it could complete."""
+        return any(
+            self._starts.search(text) or self._ends_with_head(text) or self._starts_with_tail(text)
+            for text in strings_in(value)
+        )
+
+    def broken(self, value: Any, mark: str) -> Any:
+        """The JSON value with `mark` inside each control text and at each endangered edge of its strings."""
+        if isinstance(value, str):
+            return self._broken_text(value, mark)
+        if isinstance(value, Mapping):
+            return {key: self.broken(item, mark) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.broken(item, mark) for item in value]
+        return value
+
+    def _broken_text(self, text: str, mark: str) -> str:
+        before = mark if self._starts_with_tail(text) else ""
+        after = mark if self._ends_with_head(text) else ""
+        return before + self._first_of_each.sub(rf"\1{mark}", text) + after
+
+    def _ends_with_head(self, text: str) -> bool:
+        return any(text[-i:] in self._heads for i in range(1, self._edge(text) + 1))
+
+    def _starts_with_tail(self, text: str) -> bool:
+        return any(text[:i] in self._tails for i in range(1, self._edge(text) + 1))
+
+    def _edge(self, text: str) -> int:
+        return min(len(text), len(self._texts[0]) - 1) if self._texts else 0
+
+
+class PlainEncoder:
+    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
+    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
+
+    def __init__(self, backend: Backend, gap: str, slot: str) -> None:
+        self.gap, self.slot = gap, slot
+        self._backend = Backend.from_str(backend.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True
+        self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
+        self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
+
+    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> list[int]:
+        """Token ids of the text without its gaps and with its slots filled, in order, from `fill`."""
+        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        filling = iter(fill)
+        return [
+            next(filling) if token_id == self._slot_id else token_id
+            for token_id in encoding.ids
+            if token_id != self._gap_id
+        ]
+
+
+def control_spans(encoding: Encoding, text: str, control: Mapping[int, str]) -> list[tuple[int, int, int]]:
+    """(start, end, token id) of the control tokens that were written out in the text.
+
+    An unknown-word token is one only where its own text stands there.
+    """
+    found = zip(encoding.ids, encoding.offsets, strict=True)
+    return [
+        (*span, i) for i, span in found if i in control and text[slice(*span)].strip() == control[i].strip()
+    ]
+
+
+def absent_characters(texts: Iterable[str], count: int) -> list[str]:
+    """Private-use characters that occur in none of the texts: marks that no data can imitate.
+
+    One character each, so that no template can cut, upper-case or trim a part of one.
+    """
+    used = set().union(*texts)
+    free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+    chosen = [mark for mark, _ in zip(free, range(count), strict=False)]
+    if len(chosen) < count:
+        raise PromptError("the text uses every private-use character of Unicode; at least two must be free")
+    return chosen
+
+
+def strings_in(value: Any) -> Iterable[str]:
+    """Every string of a JSON value that `ControlText.broken` may change: not the keys of mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from strings_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings_in(item)

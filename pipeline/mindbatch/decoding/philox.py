@@ -1,0 +1,53 @@
+"""Counter-based random numbers: the same (seed, row, sample, step) gives the same number anywhere."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+SEED_LIMIT = 2**64
+"""Seeds are below this: they are the generator's 64-bit key."""
+
+_ROUNDS = 10
+_WORD_BITS = np.uint64(32)
+_WORD_MASK = np.uint64(0xFFFFFFFF)
+# Columns, for words 0 and 2 of the counter and words 0 and 1 of the key.
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_WEYL_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
+
+
+def philox4x32(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Philox4x32-10 on S counters: words [4, S] and keys [2, S], each below 2**32, to words [4, S].
+
+    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
+    """
+    even, odd = counters[0::2], counters[1::2]
+    for _ in range(_ROUNDS):
+        products = even * _MULTIPLIERS
+        even = (products >> _WORD_BITS)[::-1] ^ odd ^ keys
+        odd = (products & _WORD_MASK)[::-1]
+        keys = (keys + _WEYL_STEPS) & _WORD_MASK
+    return np.stack([even[0], odd[0], even[1], odd[1]])
+
+
+def uniform(
+    seeds: ArrayLike, row_hashes: ArrayLike, samples: ArrayLike, steps: ArrayLike
+) -> NDArray[np.float64]:
+    """One number in [0, 1) for each of S places, of 53 random bits.
+
+    `seeds` and `row_hashes` are 64-bit; `samples` and `steps` are below 2**32. The four broadcast to [S].
+    """
+    words = (np.asarray(values, dtype=np.uint64) for values in (seeds, row_hashes, samples, steps))
+    seed, row, sample, step = np.broadcast_arrays(*(np.atleast_1d(word) for word in words))
+    keys = np.stack([seed & _WORD_MASK, seed >> _WORD_BITS])
+    counters = np.stack([row & _WORD_MASK, row >> _WORD_BITS, sample, step])
+    first, second = philox4x32(counters, keys)[:2]
+    bits = ((first >> np.uint64(5)) << np.uint64(26)) | (second >> np.uint64(6))
+    numbers: NDArray[np.float64] = bits * 2.0**-53
+    return numbers
+
+
+def row_hash(key: str) -> int:
+    """The 64-bit number of a row's key: BLAKE2b (RFC 7693) of its UTF-8, little-endian."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

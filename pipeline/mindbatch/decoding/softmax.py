@@ -1,0 +1,38 @@
+"""Probabilities and their logarithms from logits, in float32 as transformers computes them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SCORES_AT_ONCE = 1 << 16
+"""Scores worked on together (256 KB): they stay in a core's second-level cache."""
+
+
+def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probabilities of `scores` [n]; minus infinity has probability zero, and one score must be finite."""
+    weights = weights_of(scores)
+    weights /= weights.sum()  # pairwise, so accurate in float32
+    return weights
+
+
+def weights_of(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probabilities of `scores` [n] up to a common factor; the largest is 1."""
+    shifted: NDArray[np.float32] = scores - scores.max()
+    return np.exp(shifted, out=shifted)
+
+
+def log_normalisers(logits: NDArray[np.float32], best: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What to subtract from each row of `logits` [S, V] to get log-probabilities: [S].
+
+    `best` [S] is the place of each row's largest logit. A row with NaN or plus infinity gives NaN.
+    Each row's result does not depend on the other rows.
+    """
+    maxima = logits[np.arange(len(logits)), best]
+    sums = np.empty(len(logits), dtype=np.float32)
+    at_once = max(1, _SCORES_AT_ONCE // logits.shape[1])
+    with np.errstate(invalid="ignore"):
+        for start in range(0, len(logits), at_once):
+            rows = slice(start, start + at_once)
+            shifted = logits[rows] - maxima[rows, np.newaxis]
+            sums[rows] = np.exp(shifted, out=shifted).sum(axis=1)
+    normalisers: NDArray[np.float64] = maxima + np.log(sums, dtype=np.float64)
+    return normalisers

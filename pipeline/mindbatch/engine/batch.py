@@ -1,0 +1,63 @@
+"""The arrays of one flattened step, padded to a bucket so that few graphs are compiled."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.engine.scheduler import Step
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """T tokens, padding included; one row of block_tables per sequence.
+
+    ids, positions, slots, rows, lengths: [T] int32. slots is -1 and lengths 0 for padding.
+    block_tables: [T, W] int32, row r for the r-th scheduled sequence.
+    """
+
+    ids: IntArray
+    positions: IntArray
+    slots: IntArray
+    rows: IntArray
+    block_tables: IntArray
+    lengths: IntArray
+
+
+def buckets_up_to(largest: int) -> list[int]:
+    """Sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two."""
+    sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+    while sizes[-1] < largest:
+        sizes.append(sizes[-2] * 2)
+    return [size for size in sizes if size < largest] + [largest]
+
+
+def pad_to_bucket(count: int, buckets: Items[int]) -> int:
+    """The smallest bucket that holds `count`."""
+    return buckets[bisect_left(buckets, count)]
+
+
+def flatten(step: Step, size: int, block_size: int, table_width: int) -> Batch:
+    """Lays a step out as arrays of `size` tokens and block tables of `table_width` columns."""
+    ids, positions, rows, lengths = (np.zeros(size, np.int32) for _ in range(4))
+    slots = np.full(size, -1, np.int32)
+    block_tables = np.zeros((size, table_width), np.int32)
+    at = 0
+    for row, tokens in enumerate(step.scheduled):
+        table = tokens.sequence.block_table
+        block_tables[row, : len(table)] = table
+        span = slice(at, at + tokens.stop - tokens.start)
+        place = np.arange(tokens.start, tokens.stop, dtype=np.int32)
+        ids[span] = tokens.sequence.tokens(tokens.start, tokens.stop)
+        positions[span] = place
+        slots[span] = block_tables[row, place // block_size] * block_size + place % block_size
+        rows[span] = row
+        lengths[span] = place + 1
+        at = span.stop
+    return Batch(ids, positions, slots, rows, block_tables, lengths)

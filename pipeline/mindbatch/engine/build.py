@@ -1,0 +1,115 @@
+"""Putting an engine together: folder, model, kernels, cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.settings import EngineSettings, affordable_blocks
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import describe
+from mindbatch.parallel.topology import WHOLE
+
+ITEMSIZE = 4  # the CPU kernels keep float32
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is run; the fields have the names and meanings of the configuration's keys."""
+
+    model_type: str = "auto"
+    use_past: bool = True
+    batch_size: int = 8
+    seq_length: int | None = None
+    block_size: int = 16
+    cache_bytes: int = 1 << 30
+    max_batched_tokens: int = 512
+    kernels: str = "auto"
+    device_target: str = "CPU"
+    num_threads: int | None = None
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An engine with what its users need to know of the model behind it."""
+
+    engine: Engine
+    architecture: Architecture
+    tokenizer: Tokenizer | None
+    cache_bytes: int
+
+
+def engine_settings(arch: Architecture, options: ModelOptions) -> EngineSettings:
+    """The engine's limits for a model.
+
+    Raises:
+        ConfigError: seq_length is beyond the model's positions, or the cache budget is too small.
+    """
+    seq_length = options.seq_length or arch.max_positions
+    if seq_length > arch.max_positions:
+        raise ConfigError(
+            f"model.seq_length={seq_length}: the model has {arch.max_positions} positions; allowed: 1 to "
+            f"{arch.max_positions}"
+        )
+    if options.max_batched_tokens < options.batch_size:
+        raise ConfigError(
+            f"runtime.max_batched_tokens={options.max_batched_tokens}: must be at least "
+            f"model.batch_size={options.batch_size}"
+        )
+    blocks = affordable_blocks(options.cache_bytes, arch.cache_bytes_per_token(ITEMSIZE), options.block_size)
+    return EngineSettings(
+        batch_size=options.batch_size,
+        seq_length=seq_length,
+        block_size=options.block_size,
+        num_blocks=blocks,
+        max_batched_tokens=options.max_batched_tokens,
+        use_past=options.use_past,
+    )
+
+
+def load_model(folder: ModelFolder, tokenizer: Tokenizer | None, options: ModelOptions) -> LoadedModel:
+    """Reads the weights and returns an engine that is ready.
+
+    Raises:
+        CheckpointError: the folder does not hold a model that is understood, or is damaged.
+        ConfigError: the options do not fit the model or this machine.
+    """
+    arch = describe(folder.config, options.model_type, str(folder.path / "config.json"))
+    settings = engine_settings(arch, options)
+    # MindSpore is imported only from here on: everything that can be refused without it has been.
+    from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.kernels.choice import choose_kernels
+    from mindbatch.models.loader import load_weights
+    from mindbatch.parallel.context import initialise
+
+    initialise(options.device_target, options.num_threads)
+    kernels = choose_kernels(options.kernels, options.device_target)
+    weights = load_weights(arch, folder, kernels, WHOLE)
+    runner = ModelRunner(arch, weights, kernels, settings, WHOLE)
+    make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
+    engine = Engine(runner, settings, make, model_eos_ids(folder, tokenizer))
+    return LoadedModel(engine, arch, tokenizer, runner.cache.nbytes)
+
+
+def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """End-of-sequence ids: generation_config.json's, else config.json's, else the tokenizer's.
+
+    Raises:
+        CheckpointError: an eos_token_id that is neither a whole number nor a list of them.
+    """
+    for name, source in (("generation_config.json", folder.generation_config), ("config.json", folder.config)):
+        found = (source or {}).get("eos_token_id")
+        if found is None:
+            continue
+        ids = found if isinstance(found, list) else [found]
+        if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+            raise CheckpointError(
+                f"{folder.path / name}: eos_token_id={found!r}: must be a token id or a list of token ids"
+            )
+        return tuple(ids)
+    return () if tokenizer is None else tokenizer.eos_token_ids

@@ -1,0 +1,90 @@
+"""Running steps through the compiled model: the only place that builds tensors for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor
+
+from mindbatch.cache.paged import PagedCache
+from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.layers.architecture import Architecture
+from mindbatch.layers.attention import attention_shape
+from mindbatch.layers.weights import Weights
+from mindbatch.models.decoder import Decoder, Head
+from mindbatch.parallel.topology import TensorSlice
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class ModelOutput:
+    """Hidden states of a step; logits are computed for the tokens that are asked for."""
+
+    def __init__(self, hidden: FloatArray, runner: ModelRunner) -> None:
+        self.hidden = hidden
+        self._runner = runner
+
+    def logits(self, tokens: Sequence[int]) -> FloatArray:
+        """See `StepOutput.logits`."""
+        return self._runner.project(self.hidden[np.asarray(tokens, np.intp)])
+
+
+class ModelRunner:
+    """One rank's model with its paged cache.
+
+    A graph is compiled for each bucket of tokens when it is first needed, and one of the head for each bucket
+    of rows.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        weights: Weights,
+        kernels: Kernels,
+        settings: EngineSettings,
+        piece: TensorSlice,
+    ) -> None:
+        shapes = [attention_shape(arch, layer, piece) for layer in range(arch.num_layers)]
+        geometry = CacheGeometry(settings.num_blocks, settings.block_size)
+        self.vocab_size = arch.vocab_size
+        self.cache = PagedCache(shapes, geometry, kernels)
+        self._settings = settings
+        self._kernels = kernels
+        self._buckets = buckets_up_to(settings.max_batched_tokens)
+        self._decoder = Decoder(arch, weights, self.cache, kernels, piece).set_train(False)
+        self._head = Head(arch, weights, kernels, piece).set_train(False)
+
+    def run(self, step: Step) -> ModelOutput:
+        """Copies the step's blocks, computes its tokens and writes them to the cache."""
+        self.cache.copy_blocks(step.copies)
+        size = pad_to_bucket(step.num_tokens, self._buckets)
+        batch = flatten(step, size, self._settings.block_size, self._table_width(step))
+        hidden = self._decoder(
+            Tensor(batch.ids),
+            Tensor(batch.positions),
+            Tensor(batch.slots),
+            Tensor(batch.rows),
+            Tensor(batch.block_tables),
+            Tensor(batch.lengths),
+        )
+        return ModelOutput(hidden.asnumpy(), self)
+
+    def project(self, hidden: FloatArray) -> FloatArray:
+        """Logits [S, vocabulary] of hidden states [S, hidden]."""
+        largest, pieces = self._buckets[-1], []
+        for first in range(0, len(hidden), largest):
+            some = hidden[first : first + largest]
+            size = pad_to_bucket(len(some), self._buckets)
+            padded = np.zeros((size, hidden.shape[1]), np.float32)
+            padded[: len(some)] = some
+            pieces.append(self._head(Tensor(padded)).asnumpy()[: len(some)])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _table_width(self, step: Step) -> int:
+        needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
+        return self._kernels.table_width(needed, self._settings.blocks_per_sequence)

@@ -1,0 +1,78 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mindbatch.decoding import DecodingParams
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue.
+
+    key: names the row; with the seed, the sample and the step it fixes the random numbers.
+    adapter: the LoRA adapter that the row asks for; None is the base model.
+    """
+
+    key: str
+    prompt_token_ids: tuple[int, ...]
+    params: DecodingParams
+    prompt: str | None = None
+    adapter: str | None = None
+
+
+@dataclass
+class CompletionOutput:
+    """One continuation of a prompt.
+
+    token_ids: what was generated, an end-of-sequence token included.
+    cumulative_logprob: sum of the tokens' log-probabilities (nats) under the model's raw logits.
+    logprobs: for each token, log-probabilities of the likeliest tokens and of the chosen one; None unless
+        asked for.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    cumulative_logprob: float
+    logprobs: list[dict[int, float]] | None = None
+
+
+@dataclass
+class RequestOutput:
+    """All continuations of one prompt, or the reason why there are none.
+
+    prompt_logprobs: one entry per prompt token, None for the first, which nothing precedes.
+    error: why the prompt could not be run; then `outputs` is empty.
+    seconds: from the moment the request was added until its last token.
+    """
+
+    key: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    prompt_logprobs: list[dict[int, float] | None] | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """What one step added to one sequence.
+
+    index: the sample within its request.
+    text: the characters that have become certain; may be empty.
+    token_ids: the tokens of this step.
+    finish_reason: set on the last event of the sequence.
+    """
+
+    key: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None

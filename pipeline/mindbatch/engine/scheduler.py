@@ -1,0 +1,193 @@
+"""Which tokens of which sequences make up the next step: policy only, no tensors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mindbatch.engine.block_manager import BlockManager
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.errors import CacheBudgetError
+
+
+@dataclass(slots=True)
+class ScheduledTokens:
+    """Positions start .. stop - 1 of one sequence; `samples` when the logits of the last one are wanted."""
+
+    group: SequenceGroup
+    sequence: Sequence
+    start: int
+    stop: int
+    samples: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the engine: its tokens and the cache blocks to copy before it runs."""
+
+    scheduled: list[ScheduledTokens] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+class Scheduler:
+    """Continuous batching, first come first served.
+
+    Every step takes one token of each sequence that is generating, then fills up with chunks of prompts.
+    When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
+    again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.blocks = BlockManager(settings.num_blocks, settings.block_size)
+        self.waiting: deque[SequenceGroup] = deque()
+        self.running: list[SequenceGroup] = []
+        self.num_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, group: SequenceGroup) -> None:
+        """Queues a request.
+
+        Raises:
+            CacheBudgetError: it could not run even with the whole cache or the whole step to itself.
+        """
+        self._refuse_impossible(group)
+        self.waiting.append(group)
+
+    def schedule(self) -> Step:
+        """Chooses the next step's tokens and takes the blocks they need."""
+        step = Step()
+        preemptions = self.num_preemptions
+        for group in [group for group in self.running if group.is_decoding]:
+            self._schedule_running(group, step)
+        for group in [group for group in self.running if not group.is_decoding]:
+            self._schedule_running(group, step)
+        if self.num_preemptions == preemptions:
+            self._admit(step)
+        assert step.scheduled or not self.has_work
+        return step
+
+    def complete(self, step: Step) -> None:
+        """Records that the step's tokens are in the cache."""
+        for tokens in step.scheduled:
+            tokens.sequence.num_computed_tokens = tokens.stop
+
+    def fork(self, parent: Sequence) -> Sequence:
+        """A second continuation of a sequence; shares its cache blocks if they are kept between steps."""
+        child = parent.fork()
+        if self.settings.use_past:
+            child.block_table = self.blocks.fork(parent.block_table)
+            child.num_computed_tokens = parent.num_computed_tokens
+        return child
+
+    def release(self, sequences: Iterable[Sequence]) -> None:
+        """Frees the blocks of sequences that have ended or were dropped."""
+        for sequence in sequences:
+            self.blocks.free(sequence.block_table)
+
+    def forget_finished(self) -> list[SequenceGroup]:
+        """Takes finished requests out of the running ones and returns them."""
+        finished = [group for group in self.running if group.is_finished]
+        if finished:
+            self.running = [group for group in self.running if not group.is_finished]
+        return finished
+
+    def abort(self) -> None:
+        """Drops every request and frees its blocks."""
+        for group in [*self.running, *self.waiting]:
+            self.release(group.sequences)
+        self.running.clear()
+        self.waiting.clear()
+
+    def _schedule_running(self, group: SequenceGroup, step: Step) -> None:
+        if group not in self.running:  # pre-empted by an earlier one of this step
+            return
+        wanted = self._wanted(group, self.settings.max_batched_tokens - step.num_tokens)
+        while sum(self._blocks_for(tokens) for tokens in wanted) > self.blocks.num_free:
+            victim = self._last_unscheduled(step)
+            self._preempt(victim)
+            if victim is group:
+                return
+        self._take(wanted, step)
+
+    def _admit(self, step: Step) -> None:
+        seats = sum(group.num_seats for group in self.running)
+        while self.waiting:
+            group = self.waiting[0]
+            budget = self.settings.max_batched_tokens - step.num_tokens
+            wanted = self._wanted(group, budget)
+            crowded = seats + group.num_seats > self.settings.batch_size and self.running
+            if crowded or not wanted or self._blocks_to_catch_up(group) > self.blocks.num_free:
+                return
+            self.running.append(self.waiting.popleft())
+            seats += group.num_seats
+            self._take(wanted, step)
+
+    def _wanted(self, group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
+        """The tokens of a group for this step, within a budget; its sequences sample together or not at all."""
+        sequences = group.sequences
+        together = len(sequences) == 1 or group.is_decoding
+        if together and group.is_decoding and len(sequences) > budget:
+            return []
+        wanted = []
+        for sequence in sequences:
+            pending = sequence.num_pending_tokens - (0 if together else 1)
+            count = min(pending, budget)
+            if count < 1:
+                continue
+            budget -= count
+            start = sequence.num_computed_tokens
+            samples = together and count == pending
+            wanted.append(ScheduledTokens(group, sequence, start, start + count, samples))
+        return wanted
+
+    def _take(self, wanted: list[ScheduledTokens], step: Step) -> None:
+        for tokens in wanted:
+            table = tokens.sequence.block_table
+            step.copies += self.blocks.prepare_write(table, tokens.start, tokens.stop)
+            step.num_tokens += tokens.stop - tokens.start
+            step.scheduled.append(tokens)
+
+    def _blocks_for(self, tokens: ScheduledTokens) -> int:
+        return self.blocks.blocks_needed(tokens.sequence.block_table, tokens.start, tokens.stop)
+
+    def _blocks_to_catch_up(self, group: SequenceGroup) -> int:
+        """Blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted."""
+        return sum(
+            self.blocks.blocks_needed(sequence.block_table, sequence.num_computed_tokens, len(sequence))
+            for sequence in group.sequences
+        )
+
+    def _last_unscheduled(self, step: Step) -> SequenceGroup:
+        """The latest request without tokens in this step; the one being scheduled is such a one."""
+        taken = {id(tokens.group) for tokens in step.scheduled}
+        return next(group for group in reversed(self.running) if id(group) not in taken)
+
+    def _preempt(self, group: SequenceGroup) -> None:
+        self.release(group.sequences)
+        for sequence in group.sequences:
+            sequence.num_computed_tokens = 0
+        self.running.remove(group)
+        self.waiting.appendleft(group)
+        self.num_preemptions += 1
+
+    def _refuse_impossible(self, group: SequenceGroup) -> None:
+        settings, sequences = self.settings, group.num_seats
+        needed = sequences * settings.blocks_for(group.max_tokens)
+        if needed > settings.num_blocks:
+            raise CacheBudgetError(
+                f"{group.request.key}: {sequences} x {group.max_tokens} tokens need {needed} cache blocks of "
+                f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
+                "runtime.cache_memory or ask for fewer tokens or samples"
+            )
+        if sequences > settings.max_batched_tokens:
+            raise CacheBudgetError(
+                f"{group.request.key}: num_return_sequences={sequences} is more than a step's "
+                f"runtime.max_batched_tokens={settings.max_batched_tokens}"
+            )

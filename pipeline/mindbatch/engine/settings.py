@@ -1,0 +1,52 @@
+"""The limits that the engine works within, and how many cache blocks a memory budget buys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindbatch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Sizes of one engine.
+
+    batch_size: most sequences that generate together; a request with more samples than that runs alone.
+    seq_length: most tokens of prompt and output together.
+    block_size: tokens per cache block.
+    num_blocks: blocks of the cache.
+    max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
+    use_past: keep keys and values between steps; False recomputes every sequence at every step.
+    """
+
+    batch_size: int
+    seq_length: int
+    block_size: int
+    num_blocks: int
+    max_batched_tokens: int = 512
+    use_past: bool = True
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """Width of a block table: the blocks of a sequence of seq_length tokens."""
+        return self.blocks_for(self.seq_length)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.block_size)
+
+
+def affordable_blocks(cache_bytes: int, bytes_per_token: int, block_size: int) -> int:
+    """Blocks that fit a budget; one more, for padding, is paid from it too.
+
+    Raises:
+        ConfigError: the budget holds less than one usable block.
+    """
+    block_bytes = bytes_per_token * block_size
+    blocks = cache_bytes // block_bytes - 1
+    if blocks < 1:
+        raise ConfigError(
+            f"runtime.cache_memory={cache_bytes} bytes: too small; a block of {block_size} tokens takes "
+            f"{block_bytes} bytes and two are the least"
+        )
+    return blocks

@@ -1,0 +1,36 @@
+"""The exceptions that reach a user, each with its exit code."""
+
+from collections.abc import Iterable
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class MindBatchError(Exception):
+    """One or more faults, each a line that names what was found, where, and what is allowed."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, faults: str | Iterable[str]) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+class ConfigError(MindBatchError):
+    """Wrong usage or configuration; found before anything costly starts."""
+
+    exit_code = EXIT_USAGE
+
+
+class CheckpointError(MindBatchError):
+    """A model folder or weight file that is damaged, unsafe or does not fit the model."""
+
+
+class PromptError(MindBatchError):
+    """A prompt that cannot be run; the other rows are not affected."""
+
+
+class CacheBudgetError(PromptError):
+    """A request whose keys and values can never fit the cache budget."""

@@ -1,0 +1,33 @@
+"""Which kernels a run uses: the C++ ones, MindSpore's own operators, or those of the NPU."""
+
+from __future__ import annotations
+
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.library import describe, find_library
+
+CHOICES = ("auto", "native", "reference")
+
+
+def choose_kernels(name: str, device_target: str) -> Kernels:
+    """The kernels for a device. "auto" takes the fastest that are there.
+
+    Raises:
+        ConfigError: the name is unknown, or native kernels are asked for and were not built.
+    """
+    if name not in CHOICES:
+        raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
+    if device_target == "Ascend":
+        from mindbatch.kernels.ascend import AscendKernels
+
+        return AscendKernels()
+    library = find_library()
+    if name == "native" and library is None:
+        raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")
+    if name == "reference" or library is None:
+        from mindbatch.kernels.reference import ReferenceKernels
+
+        return ReferenceKernels()
+    from mindbatch.kernels.native import NativeKernels
+
+    return NativeKernels(library)

@@ -1,0 +1,109 @@
+// What stands between the large products: norms, rotary positions and activations. One row at a time.
+
+// Welford is not needed: rows are short and float32, and the mean is taken out before squaring.
+inline void normalise(const float* x, const float* weight, const float* bias, int64_t width, float epsilon,
+                      float* y) {
+  Vec sum{};
+  float mean = 0;
+  if (bias) {
+    each_vector(width, [&](int64_t i, int lanes) { sum = sum + load_part(x + i, lanes); });
+    mean = sum_lanes(sum) / static_cast<float>(width);
+  }
+  Vec square{};
+  each_vector(width, [&](int64_t i, int lanes) {
+    Vec centred = load_part(x + i, lanes) - mean;
+    for (int l = lanes; l < kLanes; l++) centred[l] = 0;
+    square = square + centred * centred;
+  });
+  const float scale = 1.0f / __builtin_sqrtf(sum_lanes(square) / static_cast<float>(width) + epsilon);
+  each_vector(width, [&](int64_t i, int lanes) {
+    Vec value = (load_part(x + i, lanes) - mean) * scale * load_part(weight + i, lanes);
+    if (bias) value = value + load_part(bias + i, lanes);
+    store_part(y + i, value, lanes);
+  });
+}
+
+void norm(const NormArgs& a) {
+  constexpr int64_t kRows = 4;
+  auto body = [&](int64_t chunk, int) {
+    for (int64_t r = chunk * kRows; r < a.rows && r < (chunk + 1) * kRows; r++) {
+      const float* x = a.x + r * a.width;
+      if (a.residual) {
+        float* sum = a.sum + r * a.width;
+        const float* residual = a.residual + r * a.width;
+        each_vector(a.width, [&](int64_t i, int lanes) {
+          store_part(sum + i, load_part(x + i, lanes) + load_part(residual + i, lanes), lanes);
+        });
+        x = sum;
+      }
+      normalise(x, a.weight, a.bias, a.width, a.epsilon, a.y + r * a.width);
+    }
+  };
+  parallel_for((a.rows + kRows - 1) / kRows, body);
+}
+
+// Rotates the two halves of each head (the "NeoX" layout of Hugging Face checkpoints; Su et al., 2021). Only the
+// first rotary_dim values of a head are rotated.
+inline void rotate(const float* x, const float* cosine, const float* sine, int64_t head_dim, int64_t rotary_dim,
+                   float* y) {
+  const int64_t half = rotary_dim / 2;
+  each_vector(half, [&](int64_t i, int lanes) {
+    const Vec first = load_part(x + i, lanes), second = load_part(x + half + i, lanes);
+    const Vec c = load_part(cosine + i, lanes), s = load_part(sine + i, lanes);
+    store_part(y + i, first * c - second * s, lanes);
+    store_part(y + half + i, second * c + first * s, lanes);
+  });
+  for (int64_t i = rotary_dim; i < head_dim; i++) y[i] = x[i];
+}
+
+void rotary(const RotaryArgs& a) {
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  auto body = [&](int64_t t, int thread) {
+    float* normal = scratch(1 + thread, a.head_dim);
+    const float *cosine = a.cos + t * (a.rotary_dim / 2), *sine = a.sin + t * (a.rotary_dim / 2);
+    for (int64_t h = 0; h < a.heads + a.kv_heads; h++) {
+      const float* x = a.qkv + t * width + h * a.head_dim;
+      const float* weight = h < a.heads ? a.query_norm : a.key_norm;
+      if (weight) {
+        normalise(x, weight, nullptr, a.head_dim, a.epsilon, normal);
+        x = normal;
+      }
+      rotate(x, cosine, sine, a.head_dim, a.rotary_dim, a.out + t * width + h * a.head_dim);
+    }
+    const int64_t values = t * width + (a.heads + a.kv_heads) * a.head_dim;
+    __builtin_memcpy(a.out + values, a.qkv + values, static_cast<size_t>(a.kv_heads * a.head_dim) * 4);
+  };
+  parallel_for(a.tokens, body);
+}
+
+inline Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(x * 2.0f) + 1.0f); }
+
+inline Vec activate(Vec x, Activation kind) {
+  switch (kind) {
+    case kGeluTanh:  // Hendrycks and Gimpel, 2016: the tanh form that GPT-2 uses
+      return 0.5f * x * (1.0f + vtanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case kGelu: {
+      Vec y = x;
+      for (int l = 0; l < kLanes; l++) y[l] = 0.5f * x[l] * (1.0f + __builtin_erff(x[l] * 0.70710678f));
+      return y;
+    }
+    case kSilu:
+      return x / (1.0f + vexp(-x));
+    case kRelu:
+      return vmax(x, Vec{});
+  }
+  return x;
+}
+
+void activation(const ActivationArgs& a) {
+  auto body = [&](int64_t r, int) {
+    const float* x = a.x + r * a.width * (a.gated ? 2 : 1);
+    float* y = a.y + r * a.width;
+    each_vector(a.width, [&](int64_t i, int lanes) {
+      Vec value = activate(load_part(x + i, lanes), a.kind);
+      if (a.gated) value = value * load_part(x + a.width + i, lanes);
+      store_part(y + i, value, lanes);
+    });
+  };
+  parallel_for(a.rows, body);
+}

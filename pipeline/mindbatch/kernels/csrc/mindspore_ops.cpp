@@ -1,0 +1,141 @@
+// The entry points that MindSpore's ops.Custom(..., "aot") calls, and the choice of the instruction set.
+//
+// Signature and meaning of the arguments: MindSpore's "Custom operators, AOT type". Inputs come first in `params`
+// and `shapes`, outputs after them. A return value other than 0 makes the graph fail.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "thread_pool.h"
+#include "variant_table.h"
+
+#define MB_EXPORT extern "C" __attribute__((visibility("default")))
+#define MB_OP(name) \
+  MB_EXPORT int name(int, void** params, [[maybe_unused]] int* ndims, int64_t** shapes, const char**, void*, void*)
+
+namespace mindbatch {
+#if defined(__x86_64__)
+namespace avx512 { extern const KernelTable table; }
+namespace avx2 { extern const KernelTable table; }
+#endif
+namespace portable { extern const KernelTable table; }
+
+namespace {
+
+const KernelTable* best_table() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return &avx512::table;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
+#endif
+  return &portable::table;
+}
+
+const KernelTable* table = best_table();
+
+const float* floats(void* p) { return static_cast<const float*>(p); }
+const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
+
+// A tensor of one element stands for an absent optional input.
+const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
+  int64_t size = 1;
+  for (int i = 0; i < ndims[index]; i++) size *= shapes[index][i];
+  return size > 1 ? floats(params[index]) : nullptr;
+}
+
+float as_float(int32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+}  // namespace
+}  // namespace mindbatch
+
+using namespace mindbatch;
+
+// The variant in use: "avx512", "avx2" or "portable".
+MB_EXPORT const char* mb_variant() { return table->name; }
+
+// Chooses a variant by name; 0 when this machine cannot run it.
+MB_EXPORT int mb_set_variant(const char* name) {
+  const KernelTable* best = best_table();
+  const KernelTable* wanted = nullptr;
+#if defined(__x86_64__)
+  if (std::strcmp(name, "avx512") == 0 && best == &avx512::table) wanted = &avx512::table;
+  if (std::strcmp(name, "avx2") == 0 && best != &portable::table) wanted = &avx2::table;
+#endif
+  if (std::strcmp(name, "portable") == 0) wanted = &portable::table;
+  (void)best;
+  if (!wanted) return 0;
+  table = wanted;
+  return 1;
+}
+
+MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
+MB_EXPORT int mb_num_threads() { return num_threads(); }
+
+// x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1] -> y [rows, columns]
+MB_OP(mb_linear) {
+  PoolLock lock;
+  table->linear({floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2),
+                 static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], shapes[3][1]});
+  return 0;
+}
+
+// ids [tokens], weights [panels, depth, kPanel] -> y [tokens, depth]
+MB_OP(mb_embed) {
+  PoolLock lock;
+  table->embed({ints(params[0]), floats(params[1]), static_cast<float*>(params[2]), shapes[0][0], shapes[1][1],
+                shapes[1][0] * shapes[1][2]});
+  return 0;
+}
+
+// qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
+// settings: int32 [heads, head_dim, window, bits of the float scale]
+MB_OP(mb_attention) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[7]);
+  table->attention({floats(params[0]), static_cast<float*>(params[1]), static_cast<float*>(params[2]),
+                    ints(params[3]), ints(params[4]), ints(params[5]), ints(params[6]),
+                    static_cast<float*>(params[8]), shapes[0][0], settings[0], shapes[1][1], settings[1],
+                    shapes[2][3], shapes[1][3], shapes[5][1], settings[2], as_float(settings[3])});
+  return 0;
+}
+
+// qkv, cos, sin, query norm or [1], key norm or [1], settings -> qkv
+// settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon]
+MB_OP(mb_rotary) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[5]);
+  table->rotary({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
+                 optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], settings[0],
+                 settings[1], settings[2], shapes[1][1] * 2, as_float(settings[3])});
+  return 0;
+}
+
+// x [rows, width], weight [width], bias [width] or [1], settings -> y
+MB_OP(mb_norm) {
+  PoolLock lock;
+  table->norm({floats(params[0]), nullptr, floats(params[1]), optional(params, shapes, ndims, 2),
+               static_cast<float*>(params[4]), nullptr, shapes[0][0], shapes[0][1], *floats(params[3])});
+  return 0;
+}
+
+// x, residual [rows, width], weight, bias or [1], settings -> y, x + residual
+MB_OP(mb_add_norm) {
+  PoolLock lock;
+  table->norm({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
+               static_cast<float*>(params[5]), static_cast<float*>(params[6]), shapes[0][0], shapes[0][1],
+               *floats(params[4])});
+  return 0;
+}
+
+// x [rows, width or 2 * width], settings int32 [kind, gated] -> y [rows, width]
+MB_OP(mb_activation) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[1]);
+  table->activation({floats(params[0]), static_cast<float*>(params[2]), shapes[2][0], shapes[2][1],
+                     static_cast<Activation>(settings[0]), settings[1] != 0});
+  return 0;
+}

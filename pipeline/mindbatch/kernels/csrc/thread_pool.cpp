@@ -1,0 +1,141 @@
+// The kernels' threads: started on first use, woken by a generation counter.
+#include "thread_pool.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <pthread.h>
+
+namespace mindbatch {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr int kSpins = 2000;  // about 20-50 microseconds of pausing before a thread sleeps
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+struct Scratch {
+  float* data = nullptr;
+  int64_t floats = 0;
+};
+
+struct Pool {
+  std::mutex in_use;
+  std::mutex sleep_mutex;
+  std::condition_variable wake;
+  std::vector<std::thread> workers;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int64_t> next_task{0};
+  std::atomic<int> active_workers{0};
+  std::atomic<bool> open{false};  // whether a worker may take tasks
+  int64_t task_count = 0;
+  TaskFn fn = nullptr;
+  void* context = nullptr;
+  int wanted = 0;
+  Scratch scratch[kMaxThreads + 1];
+};
+
+Pool* pool = new Pool;  // never destroyed: threads may still sleep in it when the process exits
+
+// A forked child has the pool's memory but none of its threads.
+const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+
+void work(Pool& p, int thread) {
+  for (int64_t task = p.next_task++; task < p.task_count; task = p.next_task++) p.fn(task, thread, p.context);
+}
+
+void worker_loop(Pool& p, int thread, uint64_t seen) {
+  for (;;) {
+    int spins = 0;
+    while (p.generation.load(std::memory_order_acquire) == seen) {
+      if (++spins < kSpins) {
+        pause_cpu();
+        continue;
+      }
+      std::unique_lock<std::mutex> lock(p.sleep_mutex);
+      p.wake.wait(lock, [&] { return p.generation.load(std::memory_order_acquire) != seen; });
+    }
+    seen = p.generation.load(std::memory_order_acquire);
+    p.active_workers.fetch_add(1);
+    if (p.open.load()) work(p, thread);
+    p.active_workers.fetch_sub(1);
+  }
+}
+
+int default_threads() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores == 0 ? 1 : static_cast<int>(cores);
+}
+
+void start_workers(Pool& p) {
+  while (static_cast<int>(p.workers.size()) < p.wanted - 1) {
+    const int thread = static_cast<int>(p.workers.size()) + 1;
+    p.workers.emplace_back(worker_loop, std::ref(p), thread, p.generation.load());
+    p.workers.back().detach();
+  }
+}
+
+}  // namespace
+
+int num_threads() {
+  if (pool->wanted == 0) pool->wanted = default_threads();
+  return pool->wanted;
+}
+
+void set_num_threads(int count) {
+  std::lock_guard<std::mutex> lock(pool->in_use);
+  const int started = static_cast<int>(pool->workers.size()) + 1;
+  const int wanted = count < 1 ? 1 : (count > kMaxThreads ? kMaxThreads : count);
+  pool->wanted = wanted < started ? started : wanted;  // threads are never taken away once they run
+}
+
+PoolLock::PoolLock() { pool->in_use.lock(); }
+PoolLock::~PoolLock() { pool->in_use.unlock(); }
+
+void run_tasks(int64_t count, TaskFn fn, void* context) {
+  Pool& p = *pool;
+  if (num_threads() == 1 || count <= 1) {
+    for (int64_t task = 0; task < count; task++) fn(task, 0, context);
+    return;
+  }
+  start_workers(p);
+  p.fn = fn;
+  p.context = context;
+  p.task_count = count;
+  p.next_task.store(0);
+  p.open.store(true);
+  {
+    std::lock_guard<std::mutex> lock(p.sleep_mutex);
+    p.generation.fetch_add(1, std::memory_order_release);
+  }
+  p.wake.notify_all();
+  work(p, 0);
+  // All tasks are taken. A worker that the system has not woken yet is not waited for: it finds the door
+  // closed. (Sequential consistency: either it sees `open` false, or it is counted here.)
+  p.open.store(false);
+  while (p.active_workers.load() != 0) pause_cpu();
+}
+
+float* scratch(int slot, int64_t floats) {
+  Scratch& s = pool->scratch[slot];
+  if (s.floats < floats) {
+    std::free(s.data);
+    const int64_t bytes = ((floats * 4 + 63) / 64) * 64;
+    s.data = static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(bytes)));
+    s.floats = floats;
+  }
+  return s.data;
+}
+
+}  // namespace mindbatch

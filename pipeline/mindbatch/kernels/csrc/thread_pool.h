@@ -1,0 +1,40 @@
+// A small pool of threads for the kernels, with no dependence on OpenMP.
+//
+// MindSpore brings thread pools of its own. OpenMP threads spin between parallel regions and take the cores
+// away from them, so the threads here spin only for a few microseconds (the distance between two kernels of
+// one layer) and then sleep on a futex.
+#pragma once
+#include <cstdint>
+
+namespace mindbatch {
+
+// One unit of work: `task` counts from 0, `thread` tells which scratch memory may be used.
+using TaskFn = void (*)(int64_t task, int thread, void* context);
+
+// Number of threads that run tasks, the calling one included.
+int num_threads();
+void set_num_threads(int count);
+
+// Holds the pool for one kernel: kernels that MindSpore starts at the same time run one after the other.
+class PoolLock {
+ public:
+  PoolLock();
+  ~PoolLock();
+  PoolLock(const PoolLock&) = delete;
+  PoolLock& operator=(const PoolLock&) = delete;
+};
+
+// Runs tasks 0..count-1, each on any thread, and returns when all are done. Needs a PoolLock.
+void run_tasks(int64_t count, TaskFn fn, void* context);
+
+template <class Body>
+void parallel_for(int64_t count, Body& body) {
+  run_tasks(
+      count, [](int64_t task, int thread, void* context) { (*static_cast<Body*>(context))(task, thread); },
+      &body);
+}
+
+// Memory that grows and is kept between kernels; 64-byte aligned. Slot 0 is shared, slot 1 + t is thread t's.
+float* scratch(int slot, int64_t floats);
+
+}  // namespace mindbatch

@@ -1,0 +1,25 @@
+// The kernels for one instruction set: included by variant_*.cpp after MB_VARIANT and MB_LANES are defined.
+// Only headers without inline library code are used here: a function compiled for AVX-512 must never be the
+// one that the linker keeps for everybody.
+#include <cmath>
+#include <cstdint>
+
+#include "thread_pool.h"
+#include "variant_table.h"
+
+namespace mindbatch {
+namespace MB_VARIANT {
+namespace {
+
+#include "vector.h"
+#include "linear.h"
+#include "attention.h"
+#include "elementwise.h"
+
+}  // namespace
+
+extern const KernelTable table;
+const KernelTable table = {MB_VARIANT_NAME, linear, embed, attention, rotary, norm, activation};
+
+}  // namespace MB_VARIANT
+}  // namespace mindbatch

@@ -1,0 +1,68 @@
+// Vectors of MB_LANES floats, written with compiler vector types so that one source serves AVX-512, AVX2 and
+// plain (SSE2, NEON) builds. Included once per variant, inside that variant's namespace.
+
+constexpr int kLanes = MB_LANES;
+typedef float Vec __attribute__((vector_size(MB_LANES * 4), aligned(4), may_alias));
+typedef int32_t IntVec __attribute__((vector_size(MB_LANES * 4), aligned(4), may_alias));
+
+inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so this folds to a broadcast
+inline Vec select(IntVec mask, Vec yes, Vec no) {
+  return (Vec)((mask & (IntVec)yes) | (~mask & (IntVec)no));
+}
+inline Vec vmin(Vec a, Vec b) { return select((IntVec)(a < b), a, b); }
+inline Vec vmax(Vec a, Vec b) { return select((IntVec)(a > b), a, b); }
+
+// Adds the lanes in a fixed order, so that a row's result does not depend on where it stands.
+inline float sum_lanes(Vec v) {
+  float part[kLanes];
+  store(part, v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) part[i] += part[i + width];
+  return part[0];
+}
+
+// exp by 2^n * exp(r), |r| <= ln(2)/2, with ln(2) in two parts (Cody and Waite) and the Taylor polynomial of
+// degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88).
+inline Vec vexp(Vec x) {
+  const Vec clamped = vmin(vmax(x, splat(-87.3f)), splat(88.0f));
+  const Vec shifted = clamped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
+  const IntVec n = (IntVec)shifted - 0x4B400000;
+  const Vec whole = shifted - 12582912.0f;
+  Vec r = clamped - whole * 0.693359375f;
+  r = r - whole * -2.12194440e-4f;
+  Vec p = splat(1.0f / 5040.0f);
+  p = p * r + (1.0f / 720.0f);
+  p = p * r + (1.0f / 120.0f);
+  p = p * r + (1.0f / 24.0f);
+  p = p * r + (1.0f / 6.0f);
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const Vec scale = (Vec)((n + 127) << 23);
+  return select((IntVec)(x < splat(-87.3f)), Vec{}, p * scale);
+}
+
+// Calls body(offset, lanes) over `count` floats: full vectors first, then what is left of the last one.
+template <class Body>
+inline void each_vector(int64_t count, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(i, kLanes);
+  if (i < count) body(i, static_cast<int>(count - i));
+}
+
+inline Vec load_part(const float* p, int lanes) {
+  if (lanes == kLanes) return load(p);
+  Vec v{};
+  __builtin_memcpy(&v, p, static_cast<size_t>(lanes) * 4);
+  return v;
+}
+
+inline void store_part(float* p, Vec v, int lanes) {
+  if (lanes == kLanes) {
+    store(p, v);
+    return;
+  }
+  __builtin_memcpy(p, &v, static_cast<size_t>(lanes) * 4);
+}

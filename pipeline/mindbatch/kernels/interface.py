@@ -1,0 +1,119 @@
+"""What a set of kernels must offer to the layers, and the shapes that both sides agree on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor, nn
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The slice of attention that one rank computes.
+
+    window: number of latest positions a token sees, its own included; 0 for all.
+    scale: the factor on query-key products.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int = 0
+
+    @property
+    def qkv_width(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """Size of the paged cache. One block more than num_blocks is allocated: padding is written there."""
+
+    num_blocks: int
+    block_size: int
+
+
+class StepTensors(NamedTuple):
+    """One flattened step of T tokens as the compiled graph takes it (all int32).
+
+    slots [T]: block * block_size + offset of each token, -1 for padding.
+    rows [T]: the row of block_tables that belongs to the token's sequence.
+    block_tables [T, W]: block ids, a row for each sequence.
+    lengths [T]: number of cached positions the token may see, its own included; 0 for padding.
+    """
+
+    slots: Tensor
+    rows: Tensor
+    block_tables: Tensor
+    lengths: Tensor
+
+
+class Kernels(ABC):
+    """A way to compute what the layers are made of.
+
+    Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
+    linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
+    """
+
+    name: str
+
+    @abstractmethod
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        """Shape of the packed weight."""
+
+    @abstractmethod
+    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+        """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1."""
+
+    @abstractmethod
+    def linear(self, outputs: int) -> nn.Cell:
+        """Cell (x [T, inputs], packed weight, bias [outputs] or [1] for none) -> [T, outputs]."""
+
+    @abstractmethod
+    def embedding(self) -> nn.Cell:
+        """Cell (ids [T] int32, packed weight [vocabulary, width]) -> [T, width]."""
+
+    @abstractmethod
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        """Cell (x [T, width], weight, bias or [1]) -> [T, width]; layer norm when centred, else RMS norm."""
+
+    @abstractmethod
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        """Cell (x, residual, weight, bias or [1]) -> (norm(x + residual), x + residual)."""
+
+    @abstractmethod
+    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+        """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv."""
+
+    @abstractmethod
+    def activation(self, kind: str, gated: bool) -> nn.Cell:
+        """Cell (x [T, width], or [T, 2 * width] with the gate first when gated) -> [T, width]."""
+
+    @abstractmethod
+    def attention(self, shape: AttentionShape) -> nn.Cell:
+        """Cell (qkv, key cache, value cache, *StepTensors) -> [T, heads * head_dim]; writes the cache first."""
+
+    @abstractmethod
+    def cache_shapes(
+        self, shape: AttentionShape, geometry: CacheGeometry
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of one layer's key and value cache; the first dimension is the block."""
+
+    def table_width(self, needed: int, maximum: int) -> int:
+        """Columns of block_tables for a step whose longest sequence has `needed` blocks.
+
+        A fixed width means one graph fewer; kernels that read the whole table ask for a narrow one.
+        """
+        return maximum
+
+
+def constant(values: Any, dtype: Any) -> Tensor:
+    """A small constant tensor that a Cell keeps."""
+    return Tensor(np.asarray(values, dtype))

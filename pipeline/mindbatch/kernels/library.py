@@ -1,0 +1,70 @@
+"""Finding and loading the compiled CPU kernels, without MindSpore."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from mindbatch.errors import ConfigError
+
+VARIANTS = ("avx512", "avx2", "portable")
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """The compiled kernels: where they are and the handle that controls their threads and variant."""
+
+    path: Path
+    handle: ctypes.CDLL
+
+    @property
+    def variant(self) -> str:
+        """The instruction set in use: "avx512", "avx2" or "portable"."""
+        name: bytes = self.handle.mb_variant()
+        return name.decode()
+
+    @property
+    def num_threads(self) -> int:
+        return int(self.handle.mb_num_threads())
+
+    def set_num_threads(self, count: int) -> None:
+        """Takes effect before the first kernel runs; threads that have started stay."""
+        self.handle.mb_set_num_threads(count)
+
+    def set_variant(self, name: str) -> None:
+        """Uses another instruction set than the best one.
+
+        Raises:
+            ConfigError: the variant is unknown or this machine cannot run it.
+        """
+        if not self.handle.mb_set_variant(name.encode()):
+            raise ConfigError(f"kernel variant {name!r}: not available on this machine; choose of {VARIANTS}")
+
+
+@lru_cache(maxsize=1)
+def find_library() -> NativeLibrary | None:
+    """The library that setup.py built beside this file, or None where no compiler was there."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_cpu{suffix}")
+        if path.exists():
+            return NativeLibrary(path, _open(path))
+    return None
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    handle = ctypes.CDLL(str(path))
+    handle.mb_variant.restype = ctypes.c_char_p
+    handle.mb_set_variant.argtypes = [ctypes.c_char_p]
+    handle.mb_set_num_threads.argtypes = [ctypes.c_int]
+    return handle
+
+
+def describe() -> str:
+    """One line for people: which kernels there are and how they run."""
+    library = find_library()
+    if library is None:
+        return "not built: no C++ compiler was found when mindbatch was installed; MindSpore operators serve"
+    return f"native ({library.variant}, {library.num_threads} threads)"

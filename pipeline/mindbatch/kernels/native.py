@@ -1,0 +1,136 @@
+"""The C++ CPU kernels as MindSpore cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.library import NativeLibrary
+
+PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
+HEAD_ALIGNMENT = 16  # a value head is padded to whole vectors of the widest instruction set
+ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
+
+Shape = list[int]
+
+
+def float_bits(value: float) -> int:
+    """The int32 with the bits of a float32: settings travel in one integer tensor."""
+    return int(np.float32(value).view(np.int32))
+
+
+class NativeCell(nn.Cell):
+    """Calls one function of the library; `settings` is passed as its last input."""
+
+    def __init__(self, function: str, shape: Callable[..., Any], dtype: Callable[..., Any], settings: Tensor):
+        super().__init__()
+        self.operator = ops.Custom(function, shape, dtype, "aot")
+        self.settings = settings
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.operator(*inputs, self.settings)
+
+
+class NativeOperator(nn.Cell):
+    """Calls one function of the library that has no settings."""
+
+    def __init__(self, function: str, shape: Callable[..., Any], dtype: Callable[..., Any]):
+        super().__init__()
+        self.operator = ops.Custom(function, shape, dtype, "aot")
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.operator(*inputs)
+
+
+def first_type(*types: Any) -> Any:
+    """The output has the first input's dtype."""
+    return types[0]
+
+
+def second_type(*types: Any) -> Any:
+    """The output has the second input's dtype."""
+    return types[1]
+
+
+class NativeKernels(Kernels):
+    """float32 kernels of csrc/; rows of a batch never influence one another's arithmetic."""
+
+    name = "native"
+
+    def __init__(self, library: NativeLibrary) -> None:
+        self._library = library
+
+    def _function(self, name: str) -> str:
+        return f"{self._library.path}:{name}"
+
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        return (-(-outputs // PANEL), inputs, PANEL)
+
+    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+        done = 0
+        while done < len(rows):
+            panel, column = divmod(first_output + done, PANEL)
+            count = min(PANEL - column, len(rows) - done)
+            packed[panel, :, column : column + count] = rows[done : done + count].T
+            done += count
+
+    def linear(self, outputs: int) -> nn.Cell:
+        def shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
+            return [x[0], outputs]
+
+        return NativeOperator(self._function("mb_linear"), shape, first_type)
+
+    def embedding(self) -> nn.Cell:
+        def shape(ids: Shape, weight: Shape) -> Shape:
+            return [ids[0], weight[1]]
+
+        return NativeOperator(self._function("mb_embed"), shape, second_type)
+
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        def shape(x: Shape, weight: Shape, bias: Shape, settings: Shape) -> Shape:
+            return x
+
+        settings = constant([epsilon], np.float32)
+        return NativeCell(self._function("mb_norm"), shape, first_type, settings)
+
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        def shape(x: Shape, residual: Shape, weight: Shape, bias: Shape, settings: Shape) -> tuple[Shape, Shape]:
+            return x, x
+
+        def dtype(x: Any, *others: Any) -> tuple[Any, Any]:
+            return x, x
+
+        settings = constant([epsilon], np.float32)
+        return NativeCell(self._function("mb_add_norm"), shape, dtype, settings)
+
+    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+        def output(qkv: Shape, *others: Shape) -> Shape:
+            return qkv
+
+        settings = [shape.heads, shape.kv_heads, shape.head_dim, float_bits(epsilon)]
+        return NativeCell(self._function("mb_rotary"), output, first_type, constant(settings, np.int32))
+
+    def activation(self, kind: str, gated: bool) -> nn.Cell:
+        def shape(x: Shape, settings: Shape) -> Shape:
+            return [x[0], x[1] // 2 if gated else x[1]]
+
+        settings = constant([ACTIVATIONS[kind], int(gated)], np.int32)
+        return NativeCell(self._function("mb_activation"), shape, first_type, settings)
+
+    def attention(self, shape: AttentionShape) -> nn.Cell:
+        def output(qkv: Shape, *others: Shape) -> Shape:
+            return [qkv[0], shape.heads * shape.head_dim]
+
+        settings = [shape.heads, shape.head_dim, shape.window, float_bits(shape.scale)]
+        return NativeCell(self._function("mb_attention"), output, first_type, constant(settings, np.int32))
+
+    def cache_shapes(
+        self, shape: AttentionShape, geometry: CacheGeometry
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        blocks, size = geometry.num_blocks + 1, geometry.block_size
+        padded = -(-shape.head_dim // HEAD_ALIGNMENT) * HEAD_ALIGNMENT
+        return (blocks, shape.kv_heads, shape.head_dim, size), (blocks, shape.kv_heads, size, padded)

@@ -1,0 +1,209 @@
+"""The same kernels from MindSpore's own operators: slow, plain, and what the fast ones are tested against."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+
+NEVER = -3.0e38  # a score that exp turns into 0
+
+
+class Linear(nn.Cell):
+    """x W^T + b."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return self.matmul(x, weight) + bias
+
+
+class Embedding(nn.Cell):
+    """Rows of the table; ids outside it give zeros (with mp > 1 another rank holds them)."""
+
+    def construct(self, ids: Tensor, weight: Tensor) -> Tensor:
+        inside = ops.logical_and(ids >= 0, ids < weight.shape[0])
+        rows = ops.gather(weight, ops.clamp(ids, 0, weight.shape[0] - 1), 0)
+        return rows * ops.cast(inside, rows.dtype).expand_dims(1)
+
+
+class Norm(nn.Cell):
+    """Layer norm when centred, else RMS norm, over the last dimension."""
+
+    def __init__(self, epsilon: float, centred: bool) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.centred = centred
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.centred:
+            x = x - ops.mean(x, -1, True)
+        y = x * ops.rsqrt(ops.mean(x * x, -1, True) + self.epsilon) * weight
+        return y + bias if self.centred else y
+
+
+class AddNorm(nn.Cell):
+    """norm(x + residual) and the sum itself."""
+
+    def __init__(self, epsilon: float, centred: bool) -> None:
+        super().__init__()
+        self.norm = Norm(epsilon, centred)
+
+    def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.norm(total, weight, bias), total
+
+
+class Rotary(nn.Cell):
+    """Rotates the first 2 * cos.shape[1] values of each query and key head, halves apart (Su et al., 2021)."""
+
+    def __init__(self, shape: AttentionShape, epsilon: float) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.norm = Norm(epsilon, centred=False)
+        self.no_bias = constant([0.0], np.float32)
+
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor) -> Tensor:
+        if weight.shape[0] > 1:
+            x = self.norm(x, weight, self.no_bias)
+        half = cos.shape[1]
+        cos, sin = cos.expand_dims(1), sin.expand_dims(1)
+        first, second, rest = x[:, :, :half], x[:, :, half : 2 * half], x[:, :, 2 * half :]
+        rotated = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        return ops.cat((rotated, rest), -1) if 2 * half < self.head_dim else rotated
+
+    def construct(self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
+        tokens = qkv.shape[0]
+        heads = qkv.reshape(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
+        queries = self._rotate(heads[:, : self.heads], cos, sin, query_norm)
+        keys = self._rotate(heads[:, self.heads : self.heads + self.kv_heads], cos, sin, key_norm)
+        values = heads[:, self.heads + self.kv_heads :]
+        return ops.cat((queries, keys, values), 1).reshape(qkv.shape)
+
+
+class Activation(nn.Cell):
+    """act(x), or act(gate) * up for x = [gate, up]."""
+
+    def __init__(self, kind: str, gated: bool) -> None:
+        super().__init__()
+        self.kind = kind
+        self.gated = gated
+
+    def _activate(self, x: Tensor) -> Tensor:
+        if self.kind == "gelu_tanh":
+            # 0.5 * (1 + tanh(y)) is sigmoid(2 y); MindSpore's tanh on the CPU is wrong in the fourth digit.
+            return x * ops.sigmoid(1.5957691216 * (x + 0.044715 * x * x * x))
+        if self.kind == "gelu":
+            return 0.5 * x * (1.0 + ops.erf(x * 0.70710678))
+        if self.kind == "silu":
+            return x * ops.sigmoid(x)
+        return ops.relu(x)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.gated:
+            return self._activate(x)
+        width = x.shape[1] // 2
+        return self._activate(x[:, :width]) * x[:, width:]
+
+
+class Attention(nn.Cell):
+    """Paged attention by gathering each token's whole block table; memory is T x table width x block."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.scale, self.window = shape.scale, shape.window
+        self.write = ops.ScatterNdUpdate()
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.weigh = ops.BatchMatMul()
+
+    def construct(
+        self,
+        qkv: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        tokens, (blocks, block_size) = qkv.shape[0], key_cache.shape[:2]
+        heads = qkv.reshape(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
+        slots = ops.where(slots < 0, (blocks - 1) * block_size, slots)
+        where = ops.stack((slots // block_size, slots % block_size), 1)
+        keys = self.write(key_cache, where, heads[:, self.heads : self.heads + self.kv_heads])
+        values = self.write(value_cache, where, heads[:, self.heads + self.kv_heads :])
+        tables = ops.gather(block_tables, rows, 0)
+        return self._attend(
+            heads[:, : self.heads], ops.gather(keys, tables, 0), ops.gather(values, tables, 0), lengths
+        )
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+        tokens, context = queries.shape[0], keys.shape[1] * keys.shape[2]
+        batch, group = tokens * self.kv_heads, self.heads // self.kv_heads
+        grouped = queries.reshape(batch, group, self.head_dim)
+        keys = self._by_head(keys, tokens, context)
+        values = self._by_head(values, tokens, context)
+        scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
+        positions = ops.arange(context).expand_dims(0)
+        limits = lengths.expand_dims(1)
+        visible = positions < limits
+        if self.window > 0:
+            visible = ops.logical_and(visible, positions >= limits - self.window)
+        scores = ops.where(visible.expand_dims(1), scores, NEVER)
+        weights = ops.softmax(scores, -1).reshape(batch, group, context)
+        return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
+
+    def _by_head(self, cached: Tensor, tokens: int, context: int) -> Tensor:
+        heads_first = cached.reshape(tokens, context, self.kv_heads, self.head_dim).swapaxes(1, 2)
+        return heads_first.reshape(tokens * self.kv_heads, context, self.head_dim)
+
+
+class ReferenceKernels(Kernels):
+    """MindSpore operators only; used where no C++ compiler was there."""
+
+    name = "reference"
+
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        return (outputs, inputs)
+
+    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+        packed[first_output : first_output + len(rows)] = rows
+
+    def linear(self, outputs: int) -> nn.Cell:
+        return Linear(outputs)
+
+    def embedding(self) -> nn.Cell:
+        return Embedding()
+
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return Norm(epsilon, centred)
+
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return AddNorm(epsilon, centred)
+
+    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+        return Rotary(shape, epsilon)
+
+    def activation(self, kind: str, gated: bool) -> nn.Cell:
+        return Activation(kind, gated)
+
+    def attention(self, shape: AttentionShape) -> nn.Cell:
+        return Attention(shape)
+
+    def cache_shapes(
+        self, shape: AttentionShape, geometry: CacheGeometry
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)
+        return size, size
+
+    def table_width(self, needed: int, maximum: int) -> int:
+        """The next power of two: the gathered keys and values grow with the width."""
+        width = 4
+        while width < needed:
+            width *= 2
+        return min(width, maximum)

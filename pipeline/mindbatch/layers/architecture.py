@@ -1,0 +1,56 @@
+"""What a decoder-only transformer is made of, without MindSpore: the common language of model files and layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding: angle of pair i at position p is p * inverse_frequencies[i].
+
+    scale: factor on cosine and sine (YaRN's attention factor; 1 elsewhere).
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A pre-norm decoder: x + attention(norm(x)), then x + mlp(norm(x)), a last norm and a head.
+
+    rotary: None means learned positions, max_positions of them.
+    centred_norm: layer norm with bias; otherwise RMS norm.
+    gated_mlp: down(act(gate(x)) * up(x)); otherwise down(act(up(x))).
+    windows: sliding window of each layer in tokens, 0 for full attention.
+    attention_scales: factor on the query-key products of each layer.
+    tied: the head is the token embedding.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_positions: int
+    norm_epsilon: float
+    activation: str
+    rotary: Rotary | None
+    tied: bool
+    windows: tuple[int, ...]
+    attention_scales: tuple[float, ...]
+    centred_norm: bool = False
+    gated_mlp: bool = True
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+    def cache_bytes_per_token(self, itemsize: int, model_parallel: int = 1) -> int:
+        """Bytes of keys and values that one token needs on one rank, over all layers."""
+        kv_heads = max(1, self.kv_heads // model_parallel)
+        return 2 * self.num_layers * kv_heads * self.head_dim * itemsize

@@ -1,0 +1,65 @@
+"""Self-attention of one layer over the paged cache."""
+
+from __future__ import annotations
+
+from mindspore import Parameter, Tensor, nn
+
+from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.weights import Weights
+from mindbatch.layers.architecture import Architecture
+from mindbatch.parallel.topology import TensorSlice
+
+
+def attention_shape(arch: Architecture, layer: int, piece: TensorSlice) -> AttentionShape:
+    """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
+    first, last = piece.bounds(arch.heads)
+    first_kv, last_kv = piece.bounds(arch.kv_heads)
+    return AttentionShape(
+        heads=last - first,
+        kv_heads=last_kv - first_kv,
+        head_dim=arch.head_dim,
+        scale=arch.attention_scales[layer],
+        window=arch.windows[layer],
+    )
+
+
+class SelfAttention(nn.Cell):
+    """qkv projection, rotary positions (where the model has them), paged attention, output projection."""
+
+    def __init__(
+        self,
+        name: str,
+        arch: Architecture,
+        layer: int,
+        weights: Weights,
+        cache: tuple[Parameter, Parameter],
+        kernels: Kernels,
+        piece: TensorSlice,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        shape = attention_shape(arch, layer, piece)
+        self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
+        self.is_rotary = arch.rotary is not None
+        self.rotary = kernels.rotary(shape, arch.norm_epsilon)
+        self.query_norm = weights.optional(f"{name}.q_norm.weight")
+        self.key_norm = weights.optional(f"{name}.k_norm.weight")
+        self.key_cache, self.value_cache = cache
+        self.attend = kernels.attention(shape)
+        self.output = RowLinear(f"{name}.output", weights, kernels, piece)
+
+    def construct(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        qkv = self.qkv(x)
+        if self.is_rotary:
+            qkv = self.rotary(qkv, cos, sin, self.query_norm, self.key_norm)
+        x = self.attend(qkv, self.key_cache, self.value_cache, slots, rows, block_tables, lengths)
+        return self.output(x)

@@ -1,0 +1,38 @@
+"""Token embedding over a slice of the vocabulary, and learned positions."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn, ops
+
+from mindbatch.kernels.interface import Kernels
+from mindbatch.layers.weights import Weights
+from mindbatch.layers.architecture import Architecture
+from mindbatch.parallel.collectives import all_reduce
+from mindbatch.parallel.topology import TensorSlice
+
+
+class TokenEmbedding(nn.Cell):
+    """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
+
+    def __init__(self, arch: Architecture, weights: Weights, kernels: Kernels, piece: TensorSlice) -> None:
+        super().__init__(auto_prefix=False)
+        self.weight = weights.get("embedding.weight")
+        self.lookup = kernels.embedding()
+        self.first_id = piece.rank * weights.outputs["embedding.weight"] if piece.size > 1 else 0
+        self.reduce = all_reduce(piece)
+
+    def construct(self, ids: Tensor) -> Tensor:
+        if self.first_id > 0:
+            ids = ids - self.first_id
+        return self.reduce(self.lookup(ids, self.weight))
+
+
+class LearnedPositions(nn.Cell):
+    """positions [T] int32 -> [T, hidden] from a table."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(auto_prefix=False)
+        self.table = weights.get("positions.weight")
+
+    def construct(self, positions: Tensor) -> Tensor:
+        return ops.gather(self.table, positions, 0)

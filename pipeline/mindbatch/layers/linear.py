@@ -1,0 +1,63 @@
+"""Linear layers that know their slice of the weight."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from mindbatch.kernels.interface import Kernels, constant
+from mindbatch.layers.weights import Weights
+from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.topology import TensorSlice
+
+
+class ColumnLinear(nn.Cell):
+    """x W^T + b for this rank's outputs; [T, inputs] -> [T, local outputs]. No collective."""
+
+    def __init__(self, name: str, weights: Weights, kernels: Kernels) -> None:
+        super().__init__(auto_prefix=False)
+        self.weight = weights.get(f"{name}.weight")
+        self.bias = weights.optional(f"{name}.bias")
+        self.product = kernels.linear(weights.outputs[f"{name}.weight"])
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.product(x, self.weight, self.bias)
+
+
+class RowLinear(nn.Cell):
+    """x W^T + b where each rank holds some inputs: the partial sums are reduced, then the bias added once."""
+
+    def __init__(self, name: str, weights: Weights, kernels: Kernels, piece: TensorSlice) -> None:
+        super().__init__(auto_prefix=False)
+        self.weight = weights.get(f"{name}.weight")
+        self.bias = weights.optional(f"{name}.bias")
+        self.no_bias = constant([0.0], np.float32)
+        self.product = kernels.linear(weights.outputs[f"{name}.weight"])
+        self.is_whole = piece.size == 1
+        self.reduce = all_reduce(piece)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.is_whole:
+            return self.product(x, self.weight, self.bias)
+        return self.reduce(self.product(x, self.weight, self.no_bias)) + self.bias
+
+
+class VocabularyHead(nn.Cell):
+    """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole."""
+
+    def __init__(
+        self, name: str, vocab_size: int, weights: Weights, kernels: Kernels, piece: TensorSlice
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.weight = weights.get(name)
+        self.no_bias = constant([0.0], np.float32)
+        self.product = kernels.linear(weights.outputs[name])
+        self.is_whole = piece.size == 1
+        self.gather = all_gather(piece)
+        self.vocab_size = vocab_size
+
+    def construct(self, hidden: Tensor) -> Tensor:
+        logits = self.product(hidden, self.weight, self.no_bias)
+        if self.is_whole:
+            return logits
+        return self.gather(logits)[:, : self.vocab_size]

@@ -1,0 +1,103 @@
+"""Reading config.json: every key is used, known not to matter, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from mindbatch.errors import CheckpointError
+
+# Keys of transformers' configurations that do not change what the network computes for a prompt.
+IRRELEVANT = frozenset(
+    """_name_or_path architectures model_type torch_dtype dtype transformers_version use_cache auto_map
+    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop
+    dropout hidden_dropout_prob attention_probs_dropout_prob pretraining_tp id2label label2id num_labels
+    problem_type task_specific_params return_dict output_attentions output_hidden_states gradient_checkpointing
+    attn_implementation _attn_implementation _attn_implementation_autoset flash_attn max_length min_length
+    do_sample temperature top_k top_p typical_p repetition_penalty num_beams num_beam_groups diversity_penalty
+    length_penalty early_stopping no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens remove_invalid_values finetuning_task prefix tokenizer_class
+    chunk_size_feed_forward cross_attention_hidden_size tf_legacy_loss use_bfloat16 torchscript license
+    language model_name unsloth_version unsloth_fixed""".split()
+)
+NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
+
+
+class ConfigReader:
+    """Takes typed values out of a configuration and gathers every fault on the way."""
+
+    def __init__(self, config: Mapping[str, Any], source: str = "config.json") -> None:
+        self._config = config
+        self._source = source
+        self._seen: set[str] = set()
+        self.faults: list[str] = []
+
+    def fault(self, key: str, problem: str) -> None:
+        """Records a fault of one key; `problem` says what is allowed."""
+        self.faults.append(f"{self._source}: {key}={self._config.get(key)!r}: {problem}")
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The raw value; an absent key or null gives the default."""
+        self._seen.add(key)
+        found = self._config.get(key)
+        return default if found is None else found
+
+    def ignore(self, keys: Iterable[str]) -> None:
+        """Declares keys that do not change this model's mathematics."""
+        self._seen.update(keys)
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        """A whole number above 0; a key without a default must be there."""
+        found = self.value(key, default)
+        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+            self.fault(key, "must be a whole number above 0")
+            return 1
+        return found
+
+    def number(self, key: str, default: float) -> float:
+        """A positive number."""
+        found = self.value(key, default)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < float("inf"):
+            self.fault(key, "must be a number above 0")
+            return default
+        return float(found)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        found = self.value(key, default)
+        if not isinstance(found, bool):
+            self.fault(key, "must be true or false")
+            return default
+        return found
+
+    def choice(self, key: str, default: str, allowed: Mapping[str, str]) -> str:
+        """One of `allowed`, translated to this project's name for it."""
+        found = self.value(key, default)
+        if not isinstance(found, str) or found not in allowed:
+            self.fault(key, f"must be one of {', '.join(sorted(allowed))}")
+            return allowed[default]
+        return allowed[found]
+
+    def needs(self, key: str, allowed: Sequence[Any]) -> None:
+        """Refuses a value that would ask for mathematics this model does not have."""
+        found = self.value(key, allowed[0])
+        if found not in allowed:
+            self.fault(key, f"not supported; allowed: {', '.join(repr(value) for value in allowed)}")
+
+    def finish(self) -> None:
+        """Refuses keys that nothing has read, then raises all faults.
+
+        Raises:
+            CheckpointError: one line per fault.
+        """
+        for key in sorted(set(self._config) - self._seen - IRRELEVANT):
+            if self._config[key] in NEUTRAL:
+                continue
+            near = get_close_matches(key, self._seen, 1, 0.8)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.fault(key, f"unknown key that may change what the model computes{hint}")
+        if self.faults:
+            raise CheckpointError(self.faults)

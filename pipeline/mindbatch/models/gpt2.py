@@ -1,0 +1,110 @@
+"""gpt2: layer norm, learned positions, one fused query-key-value matrix, stored transposed (Conv1D)."""
+
+from __future__ import annotations
+
+from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import ACTIVATIONS
+
+PREFIX = "transformer."
+# Causal masks that old checkpoints carry along.
+UNUSED_TENSORS = ("*.attn.bias", "*.attn.masked_bias")
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `gpt2` configuration; faults are left in the reader."""
+    hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
+    if hidden % heads:
+        reader.fault("n_embd", f"must be divisible by n_head={heads}")
+    reader.needs("add_cross_attention", [False])
+    reader.needs("is_encoder_decoder", [False])
+    reader.ignore(["n_ctx", "reorder_and_upcast_attn", "is_decoder"])
+    reader.ignore(key for key in SUMMARY_KEYS)
+    head_dim = max(1, hidden // heads)
+    scale = head_dim**-0.5 if reader.flag("scale_attn_weights", True) else 1.0
+    by_layer = reader.flag("scale_attn_by_inverse_layer_idx", False)
+    return Architecture(
+        model_type="gpt2",
+        vocab_size=reader.positive("vocab_size"),
+        hidden_size=hidden,
+        num_layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        intermediate_size=reader.positive("n_inner", 4 * hidden),
+        max_positions=reader.positive("n_positions", 1024),
+        norm_epsilon=reader.number("layer_norm_epsilon", 1e-5),
+        activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
+        rotary=None,
+        tied=reader.flag("tie_word_embeddings", True),
+        windows=(0,) * layers,
+        attention_scales=tuple(scale / (layer + 1 if by_layer else 1) for layer in range(layers)),
+        centred_norm=True,
+        gated_mlp=False,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+    )
+
+
+SUMMARY_KEYS = (
+    "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
+).split()
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    hidden = arch.hidden_size
+    specs = [
+        TensorSpec(
+            "embedding.weight",
+            (Part("transformer.wte.weight", arch.vocab_size, hidden),),
+            Cut.VOCABULARY,
+            Layout.PACKED,
+        ),
+        TensorSpec("positions.weight", (Part("transformer.wpe.weight", arch.max_positions, hidden),)),
+        *_norm("norm", "transformer.ln_f", hidden),
+    ]
+    if not arch.tied:
+        head = Part("lm_head.weight", arch.vocab_size, hidden)
+        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+    for layer in range(arch.num_layers):
+        specs += _block(arch, f"transformer.h.{layer}", f"layers.{layer}")
+    return specs
+
+
+def _norm(name: str, source: str, width: int) -> list[TensorSpec]:
+    return [TensorSpec(f"{name}.{end}", (Part(f"{source}.{end}", width),)) for end in ("weight", "bias")]
+
+
+def _block(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
+    hidden, inner, size = arch.hidden_size, arch.intermediate_size, arch.head_dim
+    return [
+        *_norm(f"{name}.attention_norm", f"{source}.ln_1", hidden),
+        *_linear(f"{name}.attention.qkv", f"{source}.attn.c_attn", (hidden,) * 3, hidden, Cut.OUTPUTS, size),
+        *_linear(f"{name}.attention.output", f"{source}.attn.c_proj", (hidden,), hidden, Cut.INPUTS),
+        *_norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden),
+        *_linear(f"{name}.mlp.up", f"{source}.mlp.c_fc", (inner,), hidden, Cut.OUTPUTS),
+        *_linear(f"{name}.mlp.down", f"{source}.mlp.c_proj", (hidden,), inner, Cut.INPUTS),
+    ]
+
+
+def _linear(
+    name: str, source: str, widths: tuple[int, ...], inputs: int, cut: Cut, unit: int = 1
+) -> list[TensorSpec]:
+    """A Conv1D: weight [inputs, outputs], bias [outputs]; several widths are fused parts, each cut alone."""
+    starts = [sum(widths[:index]) for index in range(len(widths))]
+    weights = tuple(
+        Part(f"{source}.weight", width, inputs, first, transposed=True, unit=unit)
+        for first, width in zip(starts, widths, strict=True)
+    )
+    biases = tuple(
+        Part(f"{source}.bias", width, None, first, unit=unit)
+        for first, width in zip(starts, widths, strict=True)
+    )
+    bias_cut = Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED
+    return [
+        TensorSpec(f"{name}.weight", weights, cut, Layout.PACKED),
+        TensorSpec(f"{name}.bias", biases, bias_cut),
+    ]

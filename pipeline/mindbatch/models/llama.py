@@ -1,0 +1,135 @@
+"""llama: RMS norm, rotary positions, grouped key/value heads, gated MLP. Also the base of its relatives."""
+
+from __future__ import annotations
+
+from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import read_rotary
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+PREFIX = "model."
+UNUSED_TENSORS = ("*rotary_emb.inv_freq",)
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `llama` configuration; faults are left in the reader."""
+    bias = reader.flag("attention_bias", False)
+    return describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=reader.flag("mlp_bias", False))
+
+
+def describe_family(
+    reader: ConfigReader,
+    *,
+    default_kv_heads: int | None = None,
+    default_head_dim: int | None = None,
+    windows: tuple[int, ...] | None = None,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> Architecture:
+    """What all relatives of Llama read from config.json in the same way.
+
+    default_kv_heads, default_head_dim: what transformers takes when the key is absent; None derives them.
+    """
+    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
+    heads = reader.positive("num_attention_heads")
+    kv_heads = reader.positive("num_key_value_heads", default_kv_heads or heads)
+    head_dim = reader.positive("head_dim", default_head_dim or max(1, hidden // heads))
+    if heads % kv_heads:
+        reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
+    if head_dim % 2:
+        reader.fault("head_dim", "must be even for rotary positions")
+    max_positions = reader.positive("max_position_embeddings", 2048)
+    return Architecture(
+        model_type=str(reader.value("model_type", "llama")),
+        vocab_size=reader.positive("vocab_size"),
+        hidden_size=hidden,
+        num_layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=reader.positive("intermediate_size"),
+        max_positions=max_positions,
+        norm_epsilon=reader.number("rms_norm_eps", 1e-6),
+        activation=reader.choice("hidden_act", "silu", ACTIVATIONS),
+        rotary=read_rotary(reader, head_dim, 10000.0, max_positions),
+        tied=reader.flag("tie_word_embeddings", False),
+        windows=windows or (0,) * layers,
+        attention_scales=(head_dim**-0.5,) * layers,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+    )
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    vocabulary = Part("model.embed_tokens.weight", arch.vocab_size, arch.hidden_size)
+    specs = [
+        TensorSpec("embedding.weight", (vocabulary,), Cut.VOCABULARY, Layout.PACKED),
+        TensorSpec("norm.weight", (Part("model.norm.weight", arch.hidden_size),)),
+    ]
+    if not arch.tied:
+        head = Part("lm_head.weight", arch.vocab_size, arch.hidden_size)
+        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+    for layer in range(arch.num_layers):
+        specs += _attention(arch, layer) + _mlp(arch, layer)
+    return specs
+
+
+def _matrix(
+    specs: list[TensorSpec], name: str, parts: tuple[Part, ...], cut: Cut, bias: bool
+) -> list[TensorSpec]:
+    """Adds a linear layer: its packed weight and, where the model has one, its bias."""
+    specs.append(TensorSpec(f"{name}.weight", parts, cut, Layout.PACKED))
+    if bias:
+        # A bias follows the outputs; after a cut of the inputs it is added once, to the sum.
+        vectors = tuple(Part(_bias_name(part.source), part.outputs, unit=part.unit) for part in parts)
+        bias_cut = Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED
+        specs.append(TensorSpec(f"{name}.bias", vectors, bias_cut))
+    return specs
+
+
+def _bias_name(weight: str) -> str:
+    return weight.removesuffix("weight") + "bias"
+
+
+def _attention(arch: Architecture, layer: int) -> list[TensorSpec]:
+    source, name = f"model.layers.{layer}", f"layers.{layer}"
+    size, hidden = arch.head_dim, arch.hidden_size
+    widths = {"q": arch.heads * size, "k": arch.kv_heads * size, "v": arch.kv_heads * size}
+    qkv = tuple(
+        Part(f"{source}.self_attn.{which}_proj.weight", width, hidden, unit=size)
+        for which, width in widths.items()
+    )
+    output = (Part(f"{source}.self_attn.o_proj.weight", hidden, arch.heads * size),)
+    specs = [
+        TensorSpec(f"{name}.attention_norm.weight", (Part(f"{source}.input_layernorm.weight", hidden),)),
+    ]
+    if arch.qk_norm:
+        for which in ("q", "k"):
+            norm = Part(f"{source}.self_attn.{which}_norm.weight", size)
+            specs.append(TensorSpec(f"{name}.attention.{which}_norm.weight", (norm,)))
+    _matrix(specs, f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias)
+    return _matrix(specs, f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias)
+
+
+def _mlp(arch: Architecture, layer: int) -> list[TensorSpec]:
+    source, name = f"model.layers.{layer}", f"layers.{layer}"
+    width, hidden = arch.intermediate_size, arch.hidden_size
+    up = tuple(Part(f"{source}.mlp.{which}_proj.weight", width, hidden) for which in ("gate", "up"))
+    down = (Part(f"{source}.mlp.down_proj.weight", hidden, width),)
+    norm = Part(f"{source}.post_attention_layernorm.weight", hidden)
+    specs = [TensorSpec(f"{name}.mlp_norm.weight", (norm,))]
+    _matrix(specs, f"{name}.mlp.up", up, Cut.OUTPUTS, arch.mlp_bias)
+    return _matrix(specs, f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias)

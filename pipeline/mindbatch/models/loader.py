@@ -1,0 +1,102 @@
+"""Filling a model's parameters from a checkpoint folder, one rank's slice at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec, source_shapes
+from mindbatch.checkpoint.tensor_match import match_tensors
+from mindbatch.errors import CheckpointError
+from mindbatch.kernels.interface import FloatArray, Kernels
+from mindbatch.layers.architecture import Architecture
+from mindbatch.layers.weights import Weights
+from mindbatch.models.registry import model_module, tensor_specs
+from mindbatch.parallel.topology import TensorSlice
+
+ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
+
+Progress = Callable[[int, int], None]
+
+
+def load_weights(
+    arch: Architecture,
+    folder: ModelFolder,
+    kernels: Kernels,
+    piece: TensorSlice,
+    progress: Progress | None = None,
+) -> Weights:
+    """Reads this rank's parameters; float16 and bfloat16 become float32 piece by piece.
+
+    progress: called with (tensors done, tensors in all).
+
+    Raises:
+        CheckpointError: every tensor that is missing, unexpected, mis-shaped or damaged, by name.
+    """
+    names = checkpoint_names(arch, folder)
+    specs = tensor_specs(arch)
+    check_tensors(arch, specs, folder, names)
+    parameters, outputs = {}, {}
+    for done, spec in enumerate(specs):
+        parameters[spec.name] = _load(spec, folder, names, kernels, piece)
+        outputs[spec.name] = spec.local_outputs(piece)
+        if progress is not None:
+            progress(done + 1, len(specs))
+    return Weights(parameters, outputs)
+
+
+def checkpoint_names(arch: Architecture, folder: ModelFolder) -> Callable[[str], str]:
+    """Translates a full name to the folder's: a bare base model was saved without the prefix."""
+    prefix: str = model_module(arch.model_type).PREFIX
+    if any(name.startswith(prefix) for name in folder.names):
+        return lambda name: name
+    return lambda name: name.removeprefix(prefix)
+
+
+def check_tensors(
+    arch: Architecture, specs: Sequence[TensorSpec], folder: ModelFolder, names: Callable[[str], str]
+) -> None:
+    """Raises CheckpointError unless the folder holds just the tensors of the architecture."""
+    expected = {names(source): shape for source, shape in source_shapes(specs).items()}
+    unused = [*model_module(arch.model_type).UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else [])]
+    faults = match_tensors(expected, folder, unused)
+    if faults:
+        raise CheckpointError(faults)
+
+
+def _load(
+    spec: TensorSpec, folder: ModelFolder, names: Callable[[str], str], kernels: Kernels, piece: TensorSlice
+) -> Parameter:
+    outputs, inputs = spec.local_outputs(piece), spec.local_inputs(piece)
+    if spec.layout is Layout.PACKED and inputs is not None:
+        array = np.zeros(kernels.packed_shape(outputs, inputs), np.float32)
+    else:
+        array = np.empty((outputs,) if inputs is None else (outputs, inputs), np.float32)
+    first = 0
+    for part in spec.parts:
+        for rows in _rows(part, spec.cut, folder, names(part.source), piece):
+            if spec.layout is Layout.PACKED:
+                kernels.pack(array, first, rows)
+            else:
+                array[first : first + len(rows)] = rows
+            first += len(rows)
+    return Parameter(Tensor.from_numpy(array), name=spec.name, requires_grad=False)
+
+
+def _rows(
+    part: Part, cut: Cut, folder: ModelFolder, name: str, piece: TensorSlice
+) -> Iterator[FloatArray]:
+    """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
+    low, high = (part.first + bound for bound in part.output_bounds(cut, piece))
+    if part.inputs is None:
+        yield folder.float32(name)[low:high]
+        return
+    left, right = part.input_bounds(cut, piece)
+    if part.transposed:
+        yield folder.float32(name)[left:right, low:high].T
+        return
+    for row in range(low, high, ROWS_AT_ONCE):
+        yield folder.float32(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)))[:, left:right]

@@ -1,0 +1,31 @@
+"""qwen2: Llama's shape with biases on query, key and value, and a window on the upper layers if asked."""
+
+from __future__ import annotations
+
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
+
+__all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "read_windows", "tensors"]
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `qwen2` configuration."""
+    return describe_family(reader, default_kv_heads=32, windows=read_windows(reader), qkv_bias=True)
+
+
+def read_windows(reader: ConfigReader) -> tuple[int, ...]:
+    """Sliding window of each layer: layer_types if given, else every layer from max_window_layers on."""
+    layers = reader.positive("num_hidden_layers")
+    used = reader.flag("use_sliding_window", False)
+    window = reader.positive("sliding_window", 4096) if used else 0
+    first = reader.value("max_window_layers", 28)
+    kinds = reader.value("layer_types")
+    reader.ignore(["sliding_window"])
+    if kinds is None:
+        kinds = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
+    known = {"full_attention": 0, "sliding_attention": window}
+    if len(kinds) != layers or any(kind not in known for kind in kinds):
+        reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
+        return (0,) * layers
+    return tuple(known[kind] for kind in kinds)

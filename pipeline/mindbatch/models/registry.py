@@ -1,0 +1,55 @@
+"""Which model types there are, and from a folder's config.json to an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.errors import CheckpointError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+
+# Each is a module of this package, named after the model_type of Hugging Face configurations.
+MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
+
+
+def model_module(model_type: object) -> ModuleType:
+    """The module that describes a model type: describe(), tensors(), PREFIX, UNUSED_TENSORS.
+
+    Raises:
+        CheckpointError: the type is not one of MODEL_TYPES.
+    """
+    if model_type not in MODEL_TYPES:
+        near = get_close_matches(str(model_type), MODEL_TYPES, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise CheckpointError(
+            f"model type {model_type!r} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
+        )
+    return import_module(f"mindbatch.models.{model_type}")
+
+
+def describe(config: Mapping[str, Any], model_type: str = "auto", source: str = "config.json") -> Architecture:
+    """The architecture that a Hugging Face configuration asks for.
+
+    model_type: "auto" takes the configuration's own.
+
+    Raises:
+        CheckpointError: an unknown model type, or every key that is wrong or not understood.
+    """
+    chosen = config.get("model_type") if model_type == "auto" else model_type
+    if chosen is None:
+        raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
+    reader = ConfigReader(config, source)
+    architecture: Architecture = model_module(chosen).describe(reader)
+    reader.finish()
+    return architecture
+
+
+def tensor_specs(architecture: Architecture) -> list[TensorSpec]:
+    """The parameters of an architecture and where they come from."""
+    specs: list[TensorSpec] = model_module(architecture.model_type).tensors(architecture)
+    return specs

@@ -1,0 +1,110 @@
+"""Rotary frequencies and their scalings, as Hugging Face configurations describe them.
+
+Sources: Su et al., "RoFormer" (2021); linear: Chen et al., "Extending Context Window of LLMs via Positional
+Interpolation" (2023); llama3: the Llama 3.1 release; yarn: Peng et al., "YaRN" (2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.layers.architecture import Rotary
+from mindbatch.models.config_reader import ConfigReader
+
+# float32 like the networks were trained with: at long positions the rounding of a frequency shows.
+Frequencies = npt.NDArray[np.float32]
+
+
+def read_rotary(reader: ConfigReader, head_dim: int, default_theta: float, max_positions: int) -> Rotary:
+    """The rotary embedding of a configuration (rope_theta with rope_scaling, or rope_parameters).
+
+    Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
+    """
+    key = "rope_parameters" if reader.value("rope_parameters") is not None else "rope_scaling"
+    scaling = dict(reader.value("rope_scaling", {}) or reader.value("rope_parameters", {}))
+    theta = float(scaling.pop("rope_theta", None) or reader.number("rope_theta", default_theta))
+    reader.ignore(["rope_theta"])
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
+    scaling.pop("type", None)
+    rotary_dim = int(head_dim * reader.number("partial_rotary_factor", 1.0))
+    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
+    frequencies = np.float32(1) / np.float32(theta) ** exponents
+    if kind not in SCALINGS:
+        reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
+        return Rotary(tuple(frequencies))
+    try:
+        scaled, factor = SCALINGS[kind](frequencies, scaling, theta, max_positions)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        reader.fault(key, f"rope_type {kind!r} needs valid parameters: {error}")
+        return Rotary(tuple(frequencies))
+    if scaling:
+        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(sorted(scaling))}")
+    return Rotary(tuple(float(value) for value in scaled), factor)
+
+
+def _default(
+    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
+) -> tuple[Frequencies, float]:
+    scaling.pop("factor", None)
+    return frequencies, 1.0
+
+
+def _linear(
+    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
+) -> tuple[Frequencies, float]:
+    return frequencies / float(scaling.pop("factor")), 1.0
+
+
+def _llama3(
+    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
+) -> tuple[Frequencies, float]:
+    factor, low, high, original = (
+        float(scaling.pop(name))
+        for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    wavelengths = 2 * math.pi / frequencies
+    # 0 where a wave is longer than original / low (slowed down in full), 1 where it is shorter than
+    # original / high (left alone), and a straight line between.
+    kept = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)
+    return frequencies * kept + frequencies / factor * (1 - kept), 1.0
+
+
+def _yarn(
+    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
+) -> tuple[Frequencies, float]:
+    factor = float(scaling.pop("factor"))
+    original = float(scaling.pop("original_max_position_embeddings", None) or max_positions)
+    fast, slow = float(scaling.pop("beta_fast", None) or 32), float(scaling.pop("beta_slow", None) or 1)
+    attention = scaling.pop("attention_factor", None)
+    truncate = scaling.pop("truncate", True)
+    attention = _yarn_attention(factor, scaling) if attention is None else float(attention)
+    pairs = len(frequencies)
+
+    def pair_with(rotations: float) -> float:
+        """The (fractional) pair that turns `rotations` times over the original context."""
+        return pairs * math.log(original / (rotations * 2 * math.pi)) / math.log(theta)
+
+    low, high = pair_with(fast), pair_with(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    slowed = np.clip((np.arange(pairs) - low) / (high - low if high != low else 0.001), 0.0, 1.0)
+    return frequencies * (1 - slowed) + frequencies / factor * slowed, attention
+
+
+def _yarn_attention(factor: float, scaling: dict[str, Any]) -> float:
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    weight, all_dim = scaling.pop("mscale", None), scaling.pop("mscale_all_dim", None)
+    if weight and all_dim:
+        return mscale(float(weight)) / mscale(float(all_dim))
+    return mscale(1.0)
+
+
+SCALINGS: Mapping[str, Any] = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

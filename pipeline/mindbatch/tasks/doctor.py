@@ -1,0 +1,102 @@
+"""`mindbatch doctor`: what was found on this machine and in this installation."""
+
+import importlib
+import json
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from mindbatch.config.environment import cache_folder, thread_settings
+from mindbatch.config.paths import data_root
+from mindbatch.config.schema import DoctorConfig
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.tasks import machine
+
+PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
+DEVICES = ("CPU", "Ascend")
+GIB = 1 << 30
+
+Findings = dict[str, dict[str, Any]]
+"""Section -> name -> what was found; None stands for nothing."""
+
+
+def run(config: DoctorConfig) -> int:
+    """Prints the findings; fails when MindSpore cannot be imported, for then no model can run."""
+    mindspore, fault = _import_mindspore()
+    findings = collect(mindspore, fault)
+    print(json.dumps(findings, indent=2) if config.format == "json" else as_text(findings))
+    if fault:
+        print(f"mindbatch: mindspore cannot be imported: {fault}", file=sys.stderr)
+    return EXIT_FAILED if fault else EXIT_DONE
+
+
+def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
+    """Everything that the task shows; `fault` says why there is no `mindspore`."""
+    return {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "machine": {
+            "platform": platform.platform(),
+            "processor": machine.processor(),
+            "flags": machine.processor_flags(),
+            "cores": machine.usable_cores(),
+            **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in machine.memory().items()},
+        },
+        "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
+        "kernels": {"attention": _kernels(), **machine.compilers()},
+        "threads": thread_settings(),
+        "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
+    }
+
+
+def as_text(findings: Findings) -> str:
+    """The findings as a page: a heading for each section, a line for each thing found."""
+    blocks = []
+    for section, found in findings.items():
+        width = max(map(len, found))
+        lines = [f"  {name:<{width}}  {_words(value)}" for name, value in found.items()]
+        blocks.append("\n".join([section, *lines]))
+    return "\n\n".join(blocks)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(value) or "none"
+    return "none" if value is None else str(value)
+
+
+def _import_mindspore() -> tuple[ModuleType | None, str | None]:
+    """The module, or the reason why there is none. A broken installation may raise anything."""
+    try:
+        return importlib.import_module("mindspore"), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_available(mindspore: ModuleType | None, device: str) -> bool:
+    if mindspore is None:
+        return False
+    try:
+        return bool(mindspore.hal.is_available(device))
+    except (AttributeError, RuntimeError, ValueError):  # a plugin that does not load
+        return False
+
+
+def _kernels() -> str:
+    """Which attention kernels are used; imports them, so that `not built` is known and not guessed."""
+    try:
+        from mindbatch.kernels.library import describe
+
+        return describe()
+    except (ImportError, OSError) as error:  # OSError: a library built for another machine
+        return f"not available: {error}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

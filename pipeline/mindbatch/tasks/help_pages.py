@@ -1,0 +1,64 @@
+"""The help pages: the tasks with examples, and the keys of one task as its schema documents them."""
+
+from typing import Any
+
+from mindbatch.config.command_line import PATH_FLAGS, SWITCHES
+from mindbatch.config.keys import Key, SchemaKeys, schema_keys
+from mindbatch.config.options import OptionFiles
+from mindbatch.config.schema import SCHEMAS
+from mindbatch.tasks.registry import TASKS, Task
+
+USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
+
+
+def overview() -> str:
+    """The page of `mindbatch --help`."""
+    width = max(map(len, TASKS))
+    tasks = [f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items()]
+    examples = [f"  {example}" for task in TASKS.values() for example in task.examples]
+    closing = ["Keys of a task: mindbatch TASK --help"]
+    return _page([[USAGE], ["Tasks", *tasks], ["Examples", *examples], ["Flags", *_flags()], closing])
+
+
+def task_page(task: Task, options: OptionFiles) -> str:
+    """The page of `mindbatch TASK --help`."""
+    schema = schema_keys(SCHEMAS[task.name])
+    usage = USAGE.replace("TASK", task.name)
+    examples = ["Examples", *(f"  {example}" for example in task.examples)]
+    sections = [_section(name, schema, options) for name in ("", *schema.sections)]
+    return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])
+
+
+def _section(name: str, schema: SchemaKeys, options: OptionFiles) -> list[str]:
+    keys = [schema.keys[key] for key in schema.of_section(name)]
+    if not keys:
+        return []
+    title = f"{name}: {schema.sections[name]}" if name else "Keys"
+    lines = [title]
+    if name in options.groups:
+        lines.append(f"  {name}=NAME chooses values for the group: {', '.join(options.names(name))}")
+    return lines + [line for key in keys for line in _key_lines(key)]
+
+
+def _key_lines(key: Key) -> list[str]:
+    """Two lines: what to write, and what it means."""
+    kind = " | ".join(map(str, key.choices)) if key.choices else key.expected
+    return [f"  {key.name}={_written(key.default)}  ({kind})", f"      {key.meaning}"]
+
+
+def _written(value: Any) -> str:
+    """A default as it would be typed."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "[]" if value == () else str(value)
+
+
+def _flags() -> list[str]:
+    flags = [(f"{flag} {metavar}", meaning) for flag, (metavar, meaning) in PATH_FLAGS.items()]
+    flags += SWITCHES.items()
+    width = max(len(flag) for flag, _ in flags)
+    return [f"  {flag:<{width}}  {meaning}" for flag, meaning in flags]
+
+
+def _page(blocks: list[list[str]]) -> str:
+    return "\n\n".join("\n".join(block) for block in blocks)

@@ -1,0 +1,81 @@
+"""What this machine has: processor, memory and compilers, as the operating system tells it."""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+MEMINFO = Path("/proc/meminfo")
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+USED_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16")
+"""Processor flags that decide which kernel is used, or how fast it is."""
+
+COMPILERS = ("g++", "clang++")
+_COMPILER_SECONDS = 10
+
+
+def processor(cpuinfo: Path = CPUINFO) -> str:
+    """The processor's name, or its architecture where the system tells no name."""
+    return _cpu_field(cpuinfo, "model name") or platform.processor() or platform.machine()
+
+
+def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
+    """Those of `USED_FLAGS` that the processor has."""
+    found = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
+    return [flag for flag in USED_FLAGS if flag in found]
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT) -> dict[str, int]:
+    """Bytes of memory: `total` and `available`, and the container's `limit` if it has one."""
+    kilobytes = dict(line.split(":", 1) for line in _lines(meminfo) if ":" in line)
+    found = {
+        name: int(kilobytes[field].split()[0]) * 1024
+        for name, field in (("total", "MemTotal"), ("available", "MemAvailable"))
+        if field in kilobytes
+    }
+    maximum = "".join(_lines(limit)).strip()
+    return found | ({"limit": int(maximum)} if maximum.isdigit() else {})
+
+
+def compilers() -> dict[str, str | None]:
+    """C++ compiler -> the first line that it says about its version; None when it is not installed."""
+    return {name: _version_line(name) for name in COMPILERS}
+
+
+def _version_line(name: str) -> str | None:
+    path = shutil.which(name)
+    if path is None:
+        return None
+    try:
+        result = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_COMPILER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{path} does not run"
+    return (result.stdout.splitlines() or [path])[0]
+
+
+def _cpu_field(cpuinfo: Path, field: str) -> str:
+    for line in _lines(cpuinfo):
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a system file; none where the system has no such file."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

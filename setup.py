@@ -1,0 +1,72 @@
+"""Packaging: the package under pipeline/, the shipped configs and examples, and the C++ CPU kernels."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = Path("pipeline/mindbatch/kernels/csrc")
+COMMON_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-pthread",
+]
+AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"]
+# Each variant is the same source for another instruction set; the library picks one when it is loaded.
+VARIANT_FLAGS = {"variant_avx512": AVX512, "variant_avx2": ["-mavx2", "-mfma"]}
+
+
+class BuildKernels(build_ext):
+    """Compiles each source with its own flags; without a compiler the package installs without kernels."""
+
+    def build_extension(self, ext: Extension) -> None:
+        objects = []
+        for source in ext.sources:
+            flags = COMMON_FLAGS + VARIANT_FLAGS.get(Path(source).stem, [])
+            objects += self.compiler.compile(
+                [source], output_dir=self.build_temp, extra_postargs=flags, depends=ext.depends
+            )
+        target = self.get_ext_fullpath(ext.name)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(objects, target, extra_postargs=["-pthread"], target_lang="c++")
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """The library is loaded by MindSpore and ctypes; it has no Python init function."""
+        return []
+
+
+def kernel_sources() -> list[str]:
+    """The sources for this machine: the x86 variants only on x86."""
+    names = sorted(path.name for path in SOURCES.glob("*.cpp"))
+    if platform.machine() != "x86_64":
+        names = [name for name in names if Path(name).stem not in VARIANT_FLAGS]
+    return [str(SOURCES / name) for name in names]
+
+
+KERNELS = Extension(
+    "mindbatch.kernels._cpu",
+    sources=kernel_sources(),
+    depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
+    optional=True,
+)
+
+setup(
+    # configs/ and examples/ stand at the top of the checkout and travel inside the package.
+    package_dir={"": "pipeline", "mindbatch.configs": "configs", "mindbatch.examples": "examples"},
+    packages=[*find_packages("pipeline"), "mindbatch.configs", "mindbatch.examples"],
+    package_data={
+        "mindbatch": ["py.typed"],
+        "mindbatch.configs": ["*.yaml", "*/*.yaml"],
+        "mindbatch.examples": ["*/*"],
+        "mindbatch.kernels": ["csrc/*"],
+    },
+    ext_modules=[KERNELS],
+    cmdclass={"build_ext": BuildKernels},
+)

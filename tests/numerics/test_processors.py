@@ -1,0 +1,154 @@
+"""The filtered distribution equals transformers' processors; draws follow it."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chisquare
+
+from mindbatch.decoding import DecodingParams, GroupView, Row, strategy_for
+from mindbatch.decoding.draw import draw
+from mindbatch.decoding.filters import sampling_candidates
+from mindbatch.decoding.philox import row_hash, uniform
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.softmax import softmax
+
+HERE = Path(__file__).parent
+CASES = ("small", "peaked", "flat", "tied")
+
+
+@pytest.fixture(scope="module")
+def fixture() -> dict[str, NDArray[Any]]:
+    with np.load(HERE / "fixtures/processors.npz") as arrays:
+        return dict(arrays)
+
+
+def ours(
+    logits: NDArray[np.float32], token_ids: NDArray[np.int64], setting: dict[str, Any], meta: dict[str, Any]
+) -> NDArray[np.float32]:
+    """Processed scores [V] of one row, minus infinity where a token is filtered out."""
+    split = meta["prompt_length"]
+    params = DecodingParams(do_sample=True, **setting)
+    prompt, output = token_ids[:split].tolist(), token_ids[split:].tolist()
+    row = Row(params, prompt, output, tuple(meta["eos_token_ids"]), row_hash=0)
+    return sampling_candidates(adjust(logits, row), params).dense(logits.size)
+
+
+def assert_same_distribution(
+    scores: NDArray[np.float32], expected: NDArray[np.float32], case: str, setting: dict[str, Any]
+) -> None:
+    if case == "tied" and "top_p" in setting:
+        # Which of several equal scores at the nucleus' edge stay is up to PyTorch's unstable sort.
+        scores, expected = np.sort(scores), np.sort(expected)
+    np.testing.assert_array_equal(np.isfinite(scores), np.isfinite(expected))
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    np.testing.assert_allclose(softmax(scores), softmax(expected), atol=1e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_fixture_of_transformers(case: str, fixture: dict[str, NDArray[Any]]) -> None:
+    meta = json.loads(str(fixture["meta"]))
+    for number, setting in enumerate(meta["settings"]):
+        rows = zip(fixture[f"{case}.logits"], fixture[f"{case}.token_ids"], strict=True)
+        for expected, (logits, token_ids) in zip(fixture[f"{case}.{number}"], rows, strict=True):
+            assert_same_distribution(ours(logits, token_ids, setting, meta), expected, case, setting)
+
+
+def test_equals_transformers_live() -> None:
+    torch = pytest.importorskip("torch")
+    tool = _fixture_tool()
+    meta = {"prompt_length": tool.PROMPT_LENGTH, "eos_token_ids": tool.EOS_TOKEN_IDS}
+    generator = np.random.default_rng(5)
+    for seed in range(10):
+        for case, logits in tool.random_logits(seed).items():
+            token_ids = generator.integers(0, 61, (len(logits), 15))
+            for setting in tool.SETTINGS:
+                processors = tool.processors(setting)
+                expected = processors(torch.from_numpy(token_ids), torch.from_numpy(logits.copy())).numpy()
+                for row, tokens, scores in zip(logits, token_ids, expected, strict=True):
+                    assert_same_distribution(ours(row, tokens, setting, meta), scores, case, setting)
+
+
+def _fixture_tool() -> ModuleType:
+    path = HERE.parents[1] / "tools/make_processor_fixtures.py"
+    spec = importlib.util.spec_from_file_location("make_processor_fixtures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestHandWorked:
+    """Logits [3, 4, 2, 5]: e**-2, e**-1, e**-3 and 1, over their sum 1.5530."""
+
+    logits = np.array([3, 4, 2, 5], dtype=np.float32)
+
+    def kept(self, **setting: Any) -> list[float]:
+        candidates = sampling_candidates(self.logits, DecodingParams(do_sample=True, **setting))
+        return [float(score) for score in candidates.dense(4) if np.isfinite(score)]
+
+    def test_probabilities(self) -> None:
+        np.testing.assert_allclose(softmax(self.logits), [0.0871, 0.2369, 0.0321, 0.6439], atol=5e-5)
+
+    def test_top_k(self) -> None:
+        assert self.kept(top_k=2) == [4, 5]
+
+    def test_top_p_passes_the_token_that_crosses_it(self) -> None:
+        assert self.kept(top_p=0.9) == [3, 4, 5]
+        assert self.kept(top_p=0.88) == [4, 5]
+        assert self.kept(top_p=0.01) == [5]
+
+    def test_min_p(self) -> None:
+        assert self.kept(min_p=0.3) == [4, 5]
+
+    def test_top_p_works_on_what_top_k_left(self) -> None:
+        assert self.kept(top_k=2, top_p=0.73) == [5]  # 0.6439 / 0.8808 = 0.7311
+        assert self.kept(top_p=0.73) == [4, 5]
+
+
+class TestDrawsFollowTheDistribution:
+    draws = 20_000
+    settings: tuple[dict[str, Any], ...] = (
+        {},
+        {"temperature": 0.6},
+        {"top_k": 7},
+        {"top_p": 0.8},
+        {"temperature": 1.4, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
+    )
+
+    @pytest.mark.parametrize("setting", settings, ids=str)
+    @pytest.mark.parametrize("size", [40, 900])
+    def test_chi_square(self, setting: dict[str, Any], size: int) -> None:
+        logits = (np.random.default_rng(size).standard_normal(size) * 2).astype(np.float32)
+        candidates = sampling_candidates(logits, DecodingParams(do_sample=True, **setting))
+        numbers = uniform(11, row_hash(str(setting)), np.arange(self.draws), 0)
+        tokens = candidates.tokens(draw(candidates.scores, numbers))
+        self.check(tokens, candidates.dense(size))
+
+    def test_chi_square_of_the_strategy(self) -> None:
+        """The whole way: one request with 20,000 samples, then one step of each of them."""
+        params = DecodingParams(do_sample=True, num_return_sequences=self.draws, top_p=0.9, seed=3)
+        logits = np.random.default_rng(1).standard_normal((1, 25)).astype(np.float32) * 2
+        row = Row(params, [1], [], (0,), row_hash("a"))
+        [branches] = strategy_for(params).advance([GroupView([row])], logits)
+        assert [branch.sample_index for branch in branches] == list(range(self.draws))
+        expected = sampling_candidates(logits[0], params).dense(25)
+        self.check(np.array([branch.token_id for branch in branches]), expected)
+
+    def check(self, tokens: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
+        exact = np.exp(scores.astype(np.float64))
+        exact *= self.draws / exact.sum()
+        seen = np.bincount(tokens, minlength=scores.size)
+        assert seen[exact == 0].sum() == 0
+        rare = exact < 5
+        observed, wanted = seen[~rare].astype(float), exact[~rare]
+        if rare.any() and exact[rare].sum() > 5:
+            observed, wanted = np.append(observed, seen[rare].sum()), np.append(wanted, exact[rare].sum())
+        wanted *= observed.sum() / wanted.sum()
+        assert chisquare(observed, wanted).pvalue > 1e-3

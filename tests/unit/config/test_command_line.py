@@ -1,0 +1,33 @@
+"""Splitting of the command line into task, flags and overrides."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.command_line import CommandLine, parse_command_line
+from mindbatch.errors import ConfigError
+
+
+def test_flags_may_stand_anywhere() -> None:
+    expected = CommandLine("generate", ["a=1", "~b"], {"--verbose"}, {"--config": Path("x.yaml")})
+    assert parse_command_line(["generate", "a=1", "~b", "--verbose", "--config", "x.yaml"]) == expected
+    assert parse_command_line(["-v", "--config=x.yaml", "generate", "a=1", "~b"]) == expected
+
+
+def test_nothing_is_nothing() -> None:
+    assert parse_command_line([]) == CommandLine()
+
+
+def test_all_bad_flags_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_command_line(
+            ["--confg", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
+        )
+    assert caught.value.faults == (
+        "--confg: unknown flag; did you mean --config?",
+        "--model.type: unknown flag; keys are given as key=value, without dashes",
+        "--help=1: --help takes no value",
+        "--config: needs a FILE",
+        "-: unknown flag; keys are given as key=value, without dashes",
+        "--config-dir: needs a DIR",
+    )

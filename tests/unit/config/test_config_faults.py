@@ -1,0 +1,194 @@
+"""Every mistake in a configuration is refused by name, with the near name; all are reported at once."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.schema import GenerateConfig
+from mindbatch.errors import ConfigError
+
+
+def faults(*overrides: str, config_file: Path | None = None) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        compose_task("generate", list(overrides), config_file).finish()
+    return caught.value.faults
+
+
+@pytest.fixture
+def usable(model_folder: Path) -> tuple[str, str]:
+    """Overrides that make a configuration without faults."""
+    return f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"
+
+
+def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: Path) -> None:
+    config = compose_task("generate", list(usable)).finish()
+    assert isinstance(config, GenerateConfig)
+    assert config.model.checkpoint_name_or_path == str(model_folder)
+    assert config.prompts == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("decoding.top_pp=0.9", "decoding.top_pp: unknown key; did you mean decoding.top_p?"),
+        ("top_p=0.9", "top_p: unknown key; did you mean decoding.top_p?"),
+        ("modle.batch_size=2", "modle.batch_size: unknown key; did you mean model.batch_size?"),
+        ("+decoding.top_pp=0.9", "decoding.top_pp: unknown key; did you mean decoding.top_p?"),
+        ("++zzzzzz=1", "zzzzzz: unknown key"),
+        ("prompts.x=1", "prompts.x: unknown key"),
+        ("decoding.top_k=many", "decoding.top_k=many: must be a whole number"),
+        ("decoding.top_k=1.5", "decoding.top_k=1.5: must be a whole number"),
+        ("decoding.top_k=true", "decoding.top_k=true: must be a whole number"),
+        ("decoding.top_p=[1]", "decoding.top_p=[1]: must be a number"),
+        ("decoding.do_sample=3", "decoding.do_sample=3: must be true or false"),
+        ("model.type=true", "model.type=true: must be text"),
+        ("model.batch_size=null", "model.batch_size=null: must be a whole number"),
+        ("decoding.max_length=x", "decoding.max_length=x: must be a whole number or null"),
+        ("model.batch_size=0", "model.batch_size=0: must be from 1 to 2147483647"),
+        ("model.seq_length=3000000000", "model.seq_length=3000000000: must be from 1 to 2147483647"),
+        ("runtime.block_size=7", "runtime.block_size=7: must be one of 8, 16, 32, 64, 128"),
+        (
+            "model.type=llamma",
+            "model.type=llamma: must be one of auto, gpt2, llama, mistral, qwen2, qwen3; did you mean llama?",
+        ),
+        (
+            "runtime.device_target=cpu",
+            "runtime.device_target=cpu: must be one of CPU, Ascend; did you mean CPU?",
+        ),
+        (
+            "model.provider=mindformers",
+            "model.provider=mindformers: not available in this version; use native",
+        ),
+        ("decoding.top_p=1.5", "decoding.top_p=1.5: must be above 0 and at most 1"),
+        ("~model.type", "~model.type: a key cannot be deleted; set it to another value"),
+        ("hydra.run.dir=/tmp", "hydra.run.dir: Hydra's own settings are fixed here"),
+        (
+            "model._target_=os.system",
+            "model._target_: names that begin with _ are special to Hydra and not allowed",
+        ),
+        (
+            "messages=[{_target_: os.system}]",
+            "messages: names that begin with _ are special to Hydra and not allowed",
+        ),
+        ("model@x=auto", "model@x=auto: packages (@) are not supported; write group=option or key=value"),
+        ("model.type", "model.type: not an override; write key=value"),
+        ("output=json", "output=json: must be values for its keys: output.format, output.file"),
+        ("system=Hi", "system: has no effect without chat=true; set chat=true or remove it"),
+        ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
+        ("model.seq_length=???", "model.seq_length=???: ??? stands for a value that must be given; set one"),
+    ],
+)
+def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, override) == (expected,)
+
+
+def test_half_types_are_refused_on_a_cpu_with_the_reason(usable: tuple[str, str]) -> None:
+    for dtype in ("float16", "bfloat16"):
+        (line,) = faults(*usable, f"model.dtype={dtype}")
+        assert line.startswith(f"model.dtype={dtype}: ")
+        assert "no usable MatMul" in line
+    on_ascend = compose_task("generate", [*usable, "model.dtype=bfloat16", "runtime=ascend"]).finish()
+    assert isinstance(on_ascend, GenerateConfig)
+
+
+def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
+    (line,) = faults(usable[0], "prompts=One, two")
+    assert line.endswith("""prompts='["One, two"]'""")
+    config = compose_task("generate", [usable[0], 'prompts=["One, two"]']).finish()
+    assert isinstance(config, GenerateConfig)
+    assert config.prompts == ["One, two"]
+
+
+def test_what_the_grammar_cannot_read_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
+    (line,) = faults(*usable, "system=It's", "chat=true")
+    assert line.startswith("system=It's: cannot be read; ")
+    assert "chat" not in line
+    (line,) = faults(usable[0], "prompts=[1,")
+    assert "check the brackets" in line
+
+
+def test_deep_nesting_and_long_numbers_are_refused(usable: tuple[str, str]) -> None:
+    for value in ("[" * 3000 + "]" * 3000, "9" * 5000):
+        (line,) = faults(usable[0], f"prompts={value}")
+        assert "cannot be read" in line
+        assert len(line) < 300
+
+
+def test_heads_that_do_not_divide_are_named(usable: tuple[str, str]) -> None:
+    assert faults(*usable, "parallel.model_parallel=3") == (
+        "parallel.model_parallel=3: must divide the model's 32 attention heads",
+        "parallel.model_parallel=3: distributed launch is not available in this version: "
+        "set parallel.model_parallel to 1",
+    )
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"n_head": "x"}', "[" * 100_000, "\udcff"])
+def test_a_damaged_config_json_is_left_to_the_checkpoint_reader(
+    content: str, usable: tuple[str, str], model_folder: Path
+) -> None:
+    (model_folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    compose_task("generate", list(usable)).finish()
+
+
+def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder: Path) -> None:
+    (tmp_path / "questions.txt").write_text("One\n")
+    found = faults(
+        f"model.checkpoint_name_or_path={model_folder}s",
+        f"model.tokenizer={tmp_path}/questions.txt",
+        f"prompts_file={tmp_path}/question.txt",
+        f"output.file={tmp_path}/no/such.txt",
+    )
+    assert [line.partition(": ")[2] for line in found] == [
+        f"no such folder (models are not downloaded); did you mean {model_folder}?",
+        f"is a file; give the folder that holds it: {tmp_path}",
+        f"no such file; did you mean {tmp_path}/questions.txt?",
+        f"the folder {tmp_path}/no does not exist",
+    ]
+
+
+def test_a_folder_without_config_json_is_no_model(tmp_path: Path) -> None:
+    (line,) = faults(f"model.checkpoint_name_or_path={tmp_path}", "prompts=Hi")
+    assert line.endswith("the folder holds no config.json")
+
+
+def test_strange_paths_are_refused_not_crashed_on() -> None:
+    for path in ("x" * 5000, "'a\0b'", "shipped:../../etc", "'~nobody-has-this-name/x'"):
+        (line,) = faults(f"model.checkpoint_name_or_path={path}", "prompts=Hi")
+        assert line.startswith("model.checkpoint_name_or_path=")
+
+
+def test_an_unknown_option_lists_those_that_exist(model_folder: Path) -> None:
+    assert faults("model=tiny_gpt", "prompts=Hi") == (
+        "model=tiny_gpt: no such option; there are auto, tiny_gpt2; did you mean tiny_gpt2?",
+    )
+    assert faults(f"model={model_folder}", "prompts=Hi") == (
+        f"model={model_folder}: a folder is given as model.checkpoint_name_or_path={model_folder}",
+    )
+
+
+def test_all_faults_are_reported_at_once(usable: tuple[str, str]) -> None:
+    found = faults(
+        *usable,
+        "model=x",
+        "decoding=y",
+        "decoding.top_kk=1",
+        "decoding.top_k=x",
+        "model.type=z",
+        "decoding.min_p=2",
+    )
+    starts = ["decoding.top_kk: ", "model=x: ", "decoding=y: ", "decoding.top_k=x: ", "model.type=z: "]
+    assert [line[: len(start)] for line, start in zip(found, starts, strict=False)] == starts
+    assert found[5:] == ("decoding.min_p=2.0: must be from 0 to 1",)
+
+
+def test_a_refused_value_has_no_consequences(usable: tuple[str, str]) -> None:
+    """top_p without sampling would be a fault too, but do_sample was meant to be something else."""
+    assert faults(*usable, "decoding.do_sample=maybe", "decoding.top_p=0.9") == (
+        "decoding.do_sample=maybe: must be true or false",
+    )
+
+
+def test_nothing_to_generate_is_a_fault(usable: tuple[str, str]) -> None:
+    (line,) = faults(usable[0])
+    assert line.startswith("nothing to generate: give prompts=")

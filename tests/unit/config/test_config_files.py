@@ -1,0 +1,141 @@
+"""--config and --config-dir: precedence, group options of the user's own, and their checks."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.schema import GenerateConfig
+from mindbatch.errors import ConfigError
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Path:
+    """A --config-dir with an empty model/ folder; the odd characters must reach Hydra unharmed."""
+    folder = tmp_path / "my 'own\" options"
+    (folder / "model").mkdir(parents=True)
+    return folder
+
+
+def compose(
+    overrides: list[str], file_text: str = "", folder: Path | None = None, *, tmp_path: Path
+) -> GenerateConfig:
+    file = tmp_path / "run.yaml"
+    file.write_text(file_text)
+    model = tmp_path / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text("{}")
+    given = ["prompts=Hi", *overrides]
+    if not any("model" in override for override in overrides) and "model" not in file_text:
+        given.append(f"model.checkpoint_name_or_path={model}")
+    config = compose_task("generate", given, file, folder).finish()
+    assert isinstance(config, GenerateConfig)
+    return config
+
+
+def faults(
+    overrides: list[str], file_text: str = "", folder: Path | None = None, *, tmp_path: Path
+) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides, file_text, folder, tmp_path=tmp_path)
+    return [line.replace(f"{tmp_path}/", "") for line in caught.value.faults]
+
+
+def test_the_command_line_goes_before_the_file_and_the_file_before_the_task(tmp_path: Path) -> None:
+    text = "decoding: {seed: 5, max_length: 9}\nruntime.num_threads: 2\n"
+    config = compose(["decoding.seed=7"], text, tmp_path=tmp_path)
+    assert (config.decoding.seed, config.decoding.max_length, config.decoding.top_k) == (7, 9, 0)
+    assert config.runtime.num_threads == 2
+
+
+def test_a_file_can_choose_options(tmp_path: Path) -> None:
+    assert compose([], "decoding: nucleus\n", tmp_path=tmp_path).decoding.top_p == 0.9
+
+
+def test_an_option_on_the_command_line_goes_before_the_values_of_the_file(tmp_path: Path) -> None:
+    text = "decoding: {do_sample: true, top_p: 0.5, seed: 3}\n"
+    decoding = compose(["decoding=nucleus"], text, tmp_path=tmp_path).decoding
+    assert (decoding.top_p, decoding.seed) == (0.9, 3)
+    decoding = compose(["decoding.top_p=0.4", "decoding=nucleus"], text, tmp_path=tmp_path).decoding
+    assert decoding.top_p == 0.4
+
+
+def test_a_mapping_on_the_command_line_sets_its_keys(tmp_path: Path) -> None:
+    assert compose(["decoding={seed: 4, top_k: 0}"], tmp_path=tmp_path).decoding.seed == 4
+
+
+def test_faults_of_a_file_name_the_file(tmp_path: Path) -> None:
+    text = (
+        "decoding: {top_pp: 1, top_k: x}\nrunntime: {a: 1}\nmodel: nope\nparallel: [1]\ndecoding.top_k: 3\n"
+    )
+    assert faults([], text, tmp_path=tmp_path) == [
+        "run.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
+        "run.yaml: runntime: unknown key",
+        "run.yaml: parallel=[1]: must be the name of an option (parallel=NAME) or values for its keys: "
+        "parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage",
+        "run.yaml: decoding.top_k: given twice",
+        "run.yaml: model=nope: no such option; there are auto, tiny_gpt2",
+        "run.yaml: decoding.top_k=x: must be a whole number",
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_reported_with_the_other_faults(tmp_path: Path) -> None:
+    assert faults(["nonsense=1"], "decoding: &a {}\n", tmp_path=tmp_path) == [
+        "run.yaml, line 1: YAML anchors (&) and aliases (*) are not allowed",
+        "nonsense: unknown key",
+    ]
+
+
+def test_an_option_of_the_users_own(options: Path, tmp_path: Path) -> None:
+    model = tmp_path / "weights"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (options / "model" / "base.yaml").write_text(f"checkpoint_name_or_path: {model}\nbatch_size: 2\n")
+    (options / "model" / "qwen2.5.yaml").write_text("defaults: [base, _self_]\nbatch_size: 3\ntype: qwen2\n")
+    config = compose(["model=qwen2.5", "model.seq_length=99"], folder=options, tmp_path=tmp_path)
+    assert (config.model.type, config.model.batch_size, config.model.seq_length) == ("qwen2", 3, 99)
+    assert config.model.checkpoint_name_or_path == str(model)
+
+
+def test_added_options_are_checked_before_hydra_reads_them(options: Path, tmp_path: Path) -> None:
+    (options / "model" / "bad.yaml").write_text("defaults: [worse, ../../x]\nbatch_sizes: 3\ndtype: [1]\n")
+    (options / "model" / "worse.yaml").write_text("_target_: os.system\n")
+    folder = str(options).removeprefix(f"{tmp_path}/")
+    assert faults(["model=bad", "decoding.top_k=x"], folder=options, tmp_path=tmp_path) == [
+        f"{folder}/model/worse.yaml, line 1: _target_: "
+        "names that begin with _ are special to Hydra and not allowed",
+        f"{folder}/model/bad.yaml: defaults: ../../x: must be an option of model",
+        f"{folder}/model/bad.yaml: model.batch_sizes: unknown key; did you mean model.batch_size?",
+        f"{folder}/model/bad.yaml: model.dtype=[1]: must be text",
+        "decoding.top_k=x: must be a whole number",
+    ]
+
+
+def test_options_that_build_on_each_other_are_refused(options: Path, tmp_path: Path) -> None:
+    (options / "model" / "a.yaml").write_text("defaults: [b]\n")
+    (options / "model" / "b.yaml").write_text("defaults: [a]\n")
+    (line,) = faults(["model=a"], folder=options, tmp_path=tmp_path)
+    assert line.endswith("model/a.yaml: its defaults lead back to itself")
+
+
+@pytest.mark.parametrize("defaults", ["x", "{a: b}", "[/model/auto]", "[{decoding: nucleus}]", "[auto@x]"])
+def test_other_defaults_are_refused(options: Path, tmp_path: Path, defaults: str) -> None:
+    (options / "model" / "a.yaml").write_text(f"defaults: {defaults}\n")
+    (line,) = faults(["model=a"], folder=options, tmp_path=tmp_path)
+    assert "model/a.yaml: defaults: " in line
+
+
+def test_an_added_option_may_not_hide_a_shipped_one(options: Path, tmp_path: Path) -> None:
+    (options / "model" / "auto.yaml").write_text("type: gpt2\n")
+    (line,) = faults([], folder=options, tmp_path=tmp_path)
+    assert line.endswith("model/auto.yaml: an option of this name is shipped; rename the file")
+
+
+def test_a_folder_that_adds_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (line,) = faults([], folder=tmp_path / "empty", tmp_path=tmp_path)
+    assert line.startswith("--config-dir empty: holds none of the group folders decoding/, model/, ")
+    (line,) = faults([], folder=tmp_path / "emty", tmp_path=tmp_path)
+    assert line == f"--config-dir emty: no such folder; did you mean {tmp_path}/empty?".replace(
+        f"{tmp_path}/", ""
+    )

@@ -1,0 +1,99 @@
+"""The small parts of configuration: sizes, names, paths, keys and the schema's agreement with decoding."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config import paths
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.keys import schema_keys
+from mindbatch.config.schema import DecodingConfig, GenerateConfig
+from mindbatch.config.sizes import parse_bytes
+from mindbatch.config.suggest import nearest
+from mindbatch.decoding.params import DecodingParams
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1GiB", 2**30),
+        ("512MB", 512_000_000),
+        ("1.5 KiB", 1536),
+        ("4096", 4096),
+        ("7B", 7),
+        ("2tib", 2**41),
+        (" 3 kb ", 3000),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1", "1e9", "1 XB", "1G", "0", "0.1B", "9" * 19, "1.5.2MB", "nan", "١MB"]
+)
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_bytes(text)
+
+
+def test_nearest_ignores_case_and_gives_nothing_far() -> None:
+    assert nearest("cpu", ["CPU", "Ascend"]) == "CPU"
+    assert nearest("tpu9000", ["CPU", "Ascend"]) is None
+    assert nearest("x", []) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("top_p", "decoding.top_p"),
+        ("model.top_p", "decoding.top_p"),
+        ("decoding.tempature", "decoding.temperature"),
+        ("strem", "stream"),
+        ("decoding.xyzzy", None),
+    ],
+)
+def test_the_key_that_was_meant(name: str, meant: str | None) -> None:
+    assert schema_keys(GenerateConfig).nearest(name) == meant
+
+
+def test_decoding_keys_are_those_of_decoding_params_with_the_same_defaults() -> None:
+    config = DecodingParams(**dataclasses.asdict(DecodingConfig()))
+    assert config == DecodingParams()
+    assert [field.name for field in dataclasses.fields(DecodingConfig)] == [
+        field.name for field in dataclasses.fields(DecodingParams)
+    ]
+
+
+def test_shipped_data_is_found_in_a_checkout_and_in_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pipeline" / "mindbatch"
+    (tmp_path / "configs").mkdir()
+    package.mkdir(parents=True)
+    monkeypatch.setattr(paths, "_PACKAGE", package)
+    assert paths.configs_folder() == tmp_path / "configs"
+    (package / "configs").mkdir()
+    assert paths.configs_folder() == package / "configs"
+
+
+def test_a_path_is_the_users_unless_it_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert paths.resolve_path("a/b") == Path("a/b")
+    assert paths.resolve_path("~/b") == Path("/home/someone/b")
+    assert paths.resolve_path("shipped:examples/x") == paths.data_root() / "examples" / "x"
+    for outside in ("shipped:../x", "shipped:/etc"):
+        with pytest.raises(ValueError, match="leads out"):
+            paths.resolve_path(outside)
+
+
+def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
+    log = FaultLog()
+    log.add("prompts: bad", "prompts")
+    log.add("model=x: no such option", "model")
+    log.trust("model.dtype")
+    log.add_consequences(
+        ["prompts=1: bad", "prompts_file=x: missing", "model.type=y: bad", "model.dtype=z: bad"]
+    )
+    assert log.lines[2:] == ["prompts_file=x: missing", "model.dtype=z: bad"]

@@ -1,0 +1,114 @@
+"""The process environment: what is set, what of the user's is kept, and that the libraries are quiet."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.environment import cache_folder, prepare_environment, thread_settings
+
+LIBRARIES = """
+import sys
+from mindbatch.config.environment import prepare_environment
+prepare_environment(verbose="verbose" in sys.argv)
+import numpy, mindspore, mindformers, transformers
+from mindspore import Tensor, nn, ops
+
+mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+class Good(nn.Cell):
+    def construct(self, x):
+        return ops.relu(x * 2 + 1)
+
+class Bad(nn.Cell):
+    def construct(self, x):
+        return ops.matmul(x, x)
+
+x = Tensor(numpy.ones((2, 3), numpy.float32))
+assert Good()(x).asnumpy().sum() == 18
+if "fail" in sys.argv:
+    try:
+        Bad()(x)
+    except Exception:
+        sys.exit(5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH", "LANG")}
+    monkeypatch.setattr(os, "environ", kept | {"HOME": str(tmp_path / "home")})
+    cache_folder.cache_clear()
+    with warnings.catch_warnings():
+        yield
+    cache_folder.cache_clear()
+
+
+def test_what_the_user_set_is_kept(tmp_path: Path) -> None:
+    os.environ.update({"GLOG_v": "1", "LOG_MF_PATH": "/mine", "OMP_NUM_THREADS": "3"})
+    prepare_environment()
+    assert os.environ.items() >= {("GLOG_v", "1")}
+    assert os.environ["LOG_MF_PATH"] == "/mine"
+    assert os.environ["MS_OM_PATH"] == str(tmp_path / "home/.cache/mindbatch/logs")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    assert thread_settings()["OMP_NUM_THREADS"] == "3"
+
+
+def test_threads_of_the_configuration_go_before_the_environment() -> None:
+    os.environ["OMP_NUM_THREADS"] = "3"
+    prepare_environment(num_threads=2)
+    assert thread_settings()["OMP_NUM_THREADS"] == "2"
+
+
+def test_verbose_leaves_the_messages() -> None:
+    prepare_environment(verbose=True)
+    assert "GLOG_v" not in os.environ
+    assert "TRANSFORMERS_VERBOSITY" not in os.environ
+    assert "MS_OM_PATH" in os.environ
+
+
+def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path / "xdg")
+    assert cache_folder() == tmp_path / "xdg" / "mindbatch"
+    assert cache_folder().is_dir()
+
+
+def test_the_cache_is_temporary_where_home_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    assert cache_folder().is_dir()
+    assert not cache_folder().is_relative_to(tmp_path / "home")
+
+
+def run_libraries(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    program = folder.with_name("program.py")  # MindSpore compiles from source files only
+    program.write_text(LIBRARIES)
+    command = [sys.executable, str(program), *words]
+    return subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_libraries_are_quiet_and_leave_no_folder(tmp_path: Path) -> None:
+    result = run_libraries(tmp_path / "here")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_verbose_shows_the_messages(tmp_path: Path) -> None:
+    result = run_libraries(tmp_path / "here", "verbose")
+    assert result.returncode == 0
+    assert "WARNING" in result.stderr
+    assert "WARNING" in result.stdout
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_failed_compilation_leaves_its_graph_in_the_cache(tmp_path: Path) -> None:
+    assert run_libraries(tmp_path / "here", "fail").returncode == 5
+    assert list((tmp_path / "here").iterdir()) == []
+    assert (tmp_path / "home/.cache/mindbatch/logs/rank_0/om/analyze_fail.ir").is_file()

@@ -1,0 +1,270 @@
+"""Chat templates: transformers' text, and nothing a hostile template can do beyond its row."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_shapes import SHAPES
+
+from mindbatch.data import chat_process
+from mindbatch.data.chat import ChatTemplates
+from mindbatch.data.chat_process import ChatLimits
+from mindbatch.errors import PromptError
+
+QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
+TALK = [
+    {"role": "system", "content": "Be <brief> & “kind”."},
+    {"role": "user", "content": "  你好, two\nlines "},
+    {"role": "assistant", "content": "ok"},
+    {"role": "user", "content": "bye"},
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "查 <b> it's"}}]
+NAMED = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<a>"]}
+
+
+@pytest.fixture(scope="module")
+def shared() -> ChatTemplates:
+    return ChatTemplates({"default": "{{ messages[0].content }}"}, NAMED, QUICK)
+
+
+def rendered(template: str, messages: Any = None, **variables: Any) -> str:
+    chat = ChatTemplates({"default": template}, NAMED, ChatLimits())
+    try:
+        return chat.render(messages or TALK, variables=variables)
+    finally:
+        chat.close()
+
+
+def refused(template: str, limits: ChatLimits = QUICK) -> str:
+    """The one line a hostile template gets; whatever it did, a harmless one must work afterwards."""
+    chat = ChatTemplates({"default": template, "tool_use": "{{ messages[0].content }}"}, NAMED, limits)
+    with pytest.raises(PromptError) as caught:
+        chat.render(TALK)
+    assert chat.render(TALK, variables={"tools": []}) == TALK[0]["content"]
+    chat.close()
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"tools": TOOLS, "enable_thinking": False}], ids=["plain", "tools"]
+)
+@pytest.mark.parametrize("template", SHAPES.values(), ids=SHAPES)
+def test_the_same_text_as_transformers(template: str, variables: dict[str, Any]):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    for add_generation_prompt in (True, False):
+        reference = {"tools": None, "documents": None, **variables, **NAMED}
+        expected, _ = render_jinja_template(
+            [TALK], chat_template=template, add_generation_prompt=add_generation_prompt, **reference
+        )
+        chat = ChatTemplates({"default": template}, NAMED)
+        assert (
+            chat.render(TALK, add_generation_prompt=add_generation_prompt, variables=variables) == expected[0]
+        )
+
+
+def test_the_date():
+    before, text, after = datetime.now(), rendered("{{ strftime_now('%Y-%m-%d') }}"), datetime.now()
+    assert text in {f"{before:%Y-%m-%d}", f"{after:%Y-%m-%d}"}
+
+
+def test_a_template_refuses_messages_in_its_own_words():
+    message = refused(SHAPES["mistral"].replace("== 0", "== 1"))
+    assert message == "chat template: roles must alternate user and assistant"
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ raise_exception.__globals__['sys'].modules }}",
+    "{{ self._TemplateReference__context.environment.globals }}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(strftime_now) }}",
+    "{{ ''['__class__']['__base__'] }}",
+    "{{ cycler.__init__.__globals__.os.getcwd() }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update(content='x') }}",
+]
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_attribute_escapes(template: str, shared: ChatTemplates):
+    assert refused(template).startswith("chat template: ")
+
+
+def test_a_hidden_attribute_is_undefined():
+    template = "{{ (''|attr('__class__')) is defined }}{{ ''|attr('__class__')|attr('__mro__')|list }}"
+    assert rendered(template) == "False[]"
+
+
+LOOPS = [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{% set n = 10 ** 8 %}{{ (n ** n) % 7 }}",
+]
+
+
+@pytest.mark.parametrize("template", LOOPS)
+def test_endless_work_is_stopped(template: str):
+    assert refused(template) == "chat template: stopped: no result after 1 s"
+
+
+BIG = {
+    "one string": "{{ 'x' * (10 ** 10) }}",
+    "many strings": "{% for a in range(99999) %}{{ 'xxxxxxxxxx' * 100 }}{% endfor %}",
+    "growing": "{% set n = namespace(s='xx') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "padded": "{{ '%1000000000d' % 1 }}",
+    "list": "{{ ([1] * 10 ** 9) | length }}",
+}
+
+
+@pytest.mark.parametrize("template", BIG.values(), ids=BIG)
+def test_giant_output_is_stopped(template: str):
+    limits = ChatLimits(seconds=30, memory_bytes=QUICK.memory_bytes, max_characters=QUICK.max_characters)
+    message = refused(template, limits)
+    assert "needs more than 192 MiB" in message or "more than 100000 characters" in message
+
+
+def test_endless_recursion():
+    assert "RecursionError" in refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+
+
+def test_syntax_error():
+    assert "TemplateSyntaxError" in refused("{% for %}")
+
+
+def test_the_longest_allowed_output():
+    limits = ChatLimits(max_characters=1000)
+    chat = ChatTemplates({"default": "{{ '😀' * messages[0].content | int }}"}, {}, limits)
+    assert len(chat.render([{"role": "user", "content": "1000"}])) == 1000
+    with pytest.raises(PromptError, match="more than 1000 characters"):
+        chat.render([{"role": "user", "content": "1001"}])
+
+
+def test_a_killed_child_is_replaced(shared: ChatTemplates):
+    assert shared.render(TALK[3:]) == "bye"
+    worker = shared._process._worker
+    assert worker is not None
+    worker._process.kill()
+    worker._process.wait()
+    assert shared.render(TALK[3:]) == "bye"
+
+
+def test_one_child_serves_many_rows(shared: ChatTemplates):
+    shared.render(TALK)
+    first = shared._process._worker
+    shared.render(TALK)
+    assert shared._process._worker is first
+
+
+def test_a_child_that_dies_at_work_is_a_row_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    dying = tmp_path / "dying.py"
+    dying.write_text("print('{}', flush=True); input()")
+    monkeypatch.setattr(chat_process, "_WORKER", dying)
+    with pytest.raises(PromptError, match="its process ended"):
+        ChatTemplates({"default": "x"}).render(TALK)
+
+
+def test_a_child_that_cannot_start_is_a_row_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(chat_process, "_WORKER", tmp_path / "absent.py")
+    with pytest.raises(PromptError, match=r"did not start \(.*absent.py\)"):
+        ChatTemplates({"default": "x"}).render(TALK)
+
+
+def test_threads_get_their_own_answers(shared: ChatTemplates):
+    right: list[str] = []
+
+    def work(name: str) -> None:
+        for i in range(50):
+            text = shared.render([{"role": "user", "content": f"{name}{i}"}])
+            right.extend([text] if text == f"{name}{i}" else [])
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(right) == 200
+
+
+def test_a_forked_process_does_not_share_the_child(shared: ChatTemplates):
+    shared.render(TALK)
+    parents = shared._process._worker
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fine = shared.render(TALK[3:]) == "bye" and shared._process._worker is not parents
+            shared.close()
+        finally:
+            os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert shared.render(TALK[3:]) == "bye"
+    assert shared._process._worker is parents
+
+
+EXITS = {
+    "normal": "",
+    "error": "raise SystemExit(3)",
+    "killed while idle": "os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("ending", EXITS.values(), ids=EXITS)
+def test_no_process_is_left(ending: str):
+    program = (
+        "import os\nfrom mindbatch.data.chat import ChatTemplates\nchat = ChatTemplates({'default': 'x'})\n"
+        f"chat.render([])\nprint(chat._process._worker._process.pid, flush=True)\n{ending}"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended(int(done.stdout))
+
+
+def test_a_loop_ends_although_its_parent_is_gone():
+    limits = {"seconds": 0.1, "memory_bytes": 1 << 30, "max_characters": 9}
+    options = {**limits, "module_folders": chat_process._module_folders()}
+    request = {"template": LOOPS[0], "variables": {}}
+    done = subprocess.run(
+        [sys.executable, "-I", str(chat_process._WORKER), json.dumps(options)],
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGALRM
+
+
+def ended(pid: int, patience: float = 20.0) -> bool:
+    """Whether the process goes away; patience is for a loaded machine only."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        threading.Event().wait(0.02)
+    return False
+
+
+def test_named_templates_without_default():
+    with pytest.raises(PromptError, match="none is named default; found a, rag"):
+        ChatTemplates({"rag": "x", "a": "y"}).render(TALK)
+
+
+def test_the_child_imports_little():
+    path = str(chat_process._WORKER)
+    program = f"import runpy, sys; runpy.run_path({path!r}, run_name='x'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"mindbatch", "transformers", "tokenizers", "numpy", "mindspore", "asyncio"}
+    assert not heavy & {name.partition(".")[0] for name in done.stdout.split()}

@@ -1,0 +1,87 @@
+"""The doctor: what it reads from the system, and its answer without MindSpore."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.schema import DoctorConfig
+from mindbatch.tasks import doctor, machine
+
+CPUINFO = """processor\t: 0
+model name\t: Some Processor @ 3GHz
+flags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile
+"""
+MEMINFO = "MemTotal:       2048 kB\nMemFree:        1 kB\nMemAvailable:   1024 kB\nHugePages_Total:       0\n"
+
+
+def test_processor_and_flags(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(CPUINFO)
+    assert machine.processor(file) == "Some Processor @ 3GHz"
+    assert machine.processor_flags(file) == ["avx2", "avx512f", "avx512_bf16", "amx_tile"]
+    file.write_text("processor: 0\nFeatures : fp asimd bf16\n")
+    assert machine.processor_flags(file) == ["asimd", "bf16"]
+
+
+def test_memory_and_the_limit_of_a_container(tmp_path: Path) -> None:
+    meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    meminfo.write_text(MEMINFO)
+    assert machine.memory(meminfo, limit) == {"total": 2048 * 1024, "available": 1024 * 1024}
+    limit.write_text("max\n")
+    assert "limit" not in machine.memory(meminfo, limit)
+    limit.write_text("4096\n")
+    assert machine.memory(meminfo, limit)["limit"] == 4096
+
+
+def test_a_system_without_these_files(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert machine.processor(missing)
+    assert machine.processor_flags(missing) == []
+    assert machine.memory(missing, missing) == {}
+
+
+def test_compilers_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho g++ 99.1\necho more\n")
+    compiler.chmod(0o755)
+    broken = tmp_path / "clang++"
+    broken.write_text("not a program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.compilers() == {"g++": "g++ 99.1", "clang++": f"{broken} does not run"}
+    broken.unlink()
+    assert machine.compilers()["clang++"] is None
+
+
+def test_without_mindspore_the_doctor_fails_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    assert doctor.run(DoctorConfig(format="json")) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mindbatch: mindspore cannot be imported: ModuleNotFoundError: ")
+    findings = json.loads(captured.out)
+    assert findings["devices"]["CPU"] is False
+    assert findings["versions"]["python"].startswith("3.")
+
+
+def test_text_has_a_line_for_each_finding() -> None:
+    findings = {"one": {"a": None, "long name": ["x", "y"]}, "two": {"b": True, "c": []}}
+    assert doctor.as_text(findings) == "one\n  a          none\n  long name  x y\n\ntwo\n  b  yes\n  c  none"
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mindbatch", "doctor", "format=json"]
+    environment = os.environ | {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
+    (tmp_path / "here").mkdir()
+    result = subprocess.run(
+        command, cwd=tmp_path / "here", env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["devices"]["CPU"] is True
+    assert list((tmp_path / "here").iterdir()) == []

@@ -1,0 +1,181 @@
+"""The command: help, exit codes, one line for each fault, and what is imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mindbatch import cli
+from mindbatch.config.keys import schema_keys
+from mindbatch.config.schema import SCHEMAS
+from mindbatch.errors import CheckpointError
+from mindbatch.tasks.registry import TASKS
+
+HEAVY = ("mindspore", "mindformers", "transformers")
+
+
+@pytest.fixture(autouse=True)
+def _restored_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` sets variables for MindSpore; they must not reach other tests."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+def run_task(monkeypatch: pytest.MonkeyPatch, task: Any, *arguments: str) -> int:
+    """`mindbatch doctor` with its `run` replaced by `task`."""
+    monkeypatch.setitem(sys.modules, "mindbatch.tasks.doctor", SimpleNamespace(run=task))
+    return cli.main(["doctor", *arguments])
+
+
+def raising(error: BaseException) -> Any:
+    def task(config: Any) -> int:
+        raise error
+
+    return task
+
+
+def test_help_shows_every_task_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for task in TASKS.values():
+        assert task.summary in shown
+        assert all(example in shown for example in task.examples)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for key in schema_keys(SCHEMAS[name]).keys.values():
+        assert f"{key.name}=" in shown
+        assert key.meaning in shown
+    assert ("decoding=NAME chooses values for the group: greedy, " in shown) == (name == "generate")
+
+
+def test_help_of_a_task_shows_added_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "my_own.yaml").write_text("type: gpt2\n")
+    assert cli.main(["generate", "--help", "--config-dir", str(tmp_path)]) == 0
+    assert "auto, my_own, tiny_gpt2" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("mindbatch ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["genrate"],
+            "mindbatch: genrate: no such task; there are generate, doctor; did you mean generate?\n",
+        ),
+        (["model=auto"], "mindbatch: model=auto: give a task before its keys: generate, doctor\n"),
+        (["doctor", "--x"], "mindbatch: --x: unknown flag; keys are given as key=value, without dashes\n"),
+        (
+            ["doctor", "formt=json", "verbose=x"],
+            "mindbatch: formt: unknown key; did you mean format?\n"
+            "mindbatch: verbose=x: must be true or false\n",
+        ),
+    ],
+)
+def test_usage_errors(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == expected
+
+
+def test_an_empty_command_line_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: mindbatch TASK")
+
+
+def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "--print-config", "decoding=nucleus", "system=${oc.env:HOME}"]) == 0
+    shown = capsys.readouterr().out
+    assert "  top_p: 0.9\n" in shown
+    assert "system: ${oc.env:HOME}\n" in shown
+    assert cli.main(["generate", "--print-config", "x=1"]) == 2
+
+
+def test_the_task_gets_its_typed_configuration_and_gives_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def task(config: Any) -> int:
+        seen.append(config)
+        return 7
+
+    assert run_task(monkeypatch, task, "format=json", "--verbose") == 7
+    assert seen == [SCHEMAS["doctor"](format="json", verbose=True)]  # type: ignore[call-arg]
+
+
+def test_faults_of_a_task_are_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_task(monkeypatch, raising(CheckpointError(["a is bad", "b is bad"]))) == 1
+    assert capsys.readouterr().err == "mindbatch: a is bad\nmindbatch: b is bad\n"
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ValueError("first\nsecond")
+    assert run_task(monkeypatch, raising(error)) == 1
+    assert capsys.readouterr().err == (
+        "mindbatch: ValueError: first second (run again with --verbose for the traceback)\n"
+    )
+    for asked in ("--verbose", "verbose=true"):
+        assert run_task(monkeypatch, raising(error), asked) == 1
+        shown = capsys.readouterr().err
+        assert shown.startswith("Traceback ")
+        assert shown.endswith("mindbatch: ValueError: first second\n")
+
+
+def test_an_interrupt_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_task(monkeypatch, raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "mindbatch: interrupted\n"
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        command = [sys.executable, "-m", "mindbatch", "generate", "--help"]
+        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+def imported_by(code: str) -> set[str]:
+    """The top-level modules that are loaded after `code` has run in a process of its own."""
+    program = f"{code}\nimport sys, json; print('\\n' + json.dumps(sorted(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(result.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mindbatch",
+        "from mindbatch.cli import main; main(['--help'])",
+        "from mindbatch.cli import main; main(['generate', '--help'])",
+        "from mindbatch.cli import main; main(['nonsense'])",
+    ],
+)
+def test_help_imports_nothing_large(code: str) -> None:
+    assert imported_by(code).isdisjoint({*HEAVY, "hydra", "omegaconf", "numpy"})
+
+
+def test_a_mistake_is_answered_without_the_large_packages() -> None:
+    loaded = imported_by("from mindbatch.cli import main; main(['generate', 'decoding.top_pp=1'])")
+    assert "hydra" in loaded
+    assert loaded.isdisjoint(HEAVY)
