@@ -1,1 +1,47 @@
 """Offline batch text generation with MindSpore and MindFormers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mindbatch.decoding import DecodingParams
+    from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
+    from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
+    from mindbatch.llm import LLM
+    from mindbatch.streaming import TextStreamer
+
+# Imported on first use: `import mindbatch` stays instant.
+_HOMES = {
+    "LLM": "mindbatch.llm",
+    "DecodingParams": "mindbatch.decoding",
+    "TextStreamer": "mindbatch.streaming",
+    "RequestOutput": "mindbatch.engine.request",
+    "CompletionOutput": "mindbatch.engine.request",
+    "StreamEvent": "mindbatch.engine.request",
+    "MindBatchError": "mindbatch.errors",
+    "ConfigError": "mindbatch.errors",
+    "CheckpointError": "mindbatch.errors",
+    "PromptError": "mindbatch.errors",
+}
+
+__all__ = [
+    "LLM",
+    "CheckpointError",
+    "CompletionOutput",
+    "ConfigError",
+    "DecodingParams",
+    "MindBatchError",
+    "PromptError",
+    "RequestOutput",
+    "StreamEvent",
+    "TextStreamer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mindbatch' has no attribute {name!r}")
+    return getattr(import_module(home), name)

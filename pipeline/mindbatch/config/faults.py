@@ -44,4 +44,4 @@ class FaultLog:
 
     def _is_doubtful(self, key: str) -> bool:
         group, dot, _ = key.partition(".")
-        return key in self._doubtful or (bool(dot) and group in self._doubtful )
+        return key in self._doubtful or (bool(dot) and group in self._doubtful and key not in self._given)

@@ -37,6 +37,14 @@ class Key:
         words = self.accepts or TYPE_NAMES[self.type]
         return f"{words} or null" if self.optional else words
 
+    def has_type(self, value: Any) -> bool:
+        """Whether a value given from Python is of the key's type; a whole number is also a number."""
+        if self.type is Any or value is None:
+            return self.type is Any or self.optional
+        if isinstance(value, bool):
+            return self.type is bool
+        return isinstance(value, (int, float) if self.type is float else self.type)
+
 
 @dataclass(frozen=True)
 class SchemaKeys:

@@ -51,7 +51,7 @@ class ModelConfig:
     type: str = option(
         "auto",
         "architecture; auto reads it from the folder's config.json",
-        choices=("auto", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
+        choices=("auto", "gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3"),
     )
     checkpoint_name_or_path: str | None = option(
         None, "Hugging Face folder: config.json, safetensors, tokenizer files"
@@ -111,7 +111,7 @@ class RuntimeConfig:
     device_target: str = option("CPU", "where the model runs", choices=("CPU", "Ascend"))
     num_threads: int | None = option(None, "threads of the kernels; null: one for each core", minimum=1)
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
-    block_size: int = option(16, "tokens in a block of the cache", choices=(8, 16, 32, 64, 128))
+    block_size: int = option(16, "tokens in a block of the cache", choices=(16, 32, 64, 128))
     max_batched_tokens: int = option(512, "most tokens in one step, prompts included", minimum=1)
     kernels: str = option(
         "auto",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.keys import Key, SchemaKeys
+from mindbatch.config.keys import Key, SchemaKeys, schema_keys
 from mindbatch.config.schema import (
     LARGEST_COUNT,
     GenerateConfig,
@@ -36,18 +36,32 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     return faults
 
 
+def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
+    """Every fault in options given from Python, where nothing has checked the types yet."""
+    faults = []
+    for section, options in (("model", model), ("runtime", runtime)):
+        for key in schema_keys(type(options)).keys.values():
+            value = getattr(options, key.name)
+            fault = _range_fault(value, key) if key.has_type(value) else f"must be {key.expected}"
+            if fault:
+                faults.append(f"{section}.{key.name}={shown(value)}: {fault}")
+    return faults or [*_model_faults(model, runtime), *_runtime_faults(runtime, model)]
+
+
 def _range_faults(config: TaskConfig, keys: SchemaKeys) -> Iterator[str]:
     """Faults against the `choices` and `minimum` that the schema states for single keys."""
     for key in keys.keys.values():
         value: Any = config
         for part in key.name.split("."):
             value = getattr(value, part)
-        fault = None if value is None else _range_fault(value, key)
+        fault = _range_fault(value, key)
         if fault:
             yield f"{key.name}={shown(value)}: {fault}"
 
 
 def _range_fault(value: Any, key: Key) -> str | None:
+    if value is None:
+        return None
     if key.choices and value not in key.choices:
         near = nearest(value, key.choices) if isinstance(value, str) else None
         return f"must be one of {', '.join(map(str, key.choices))}{did_you_mean(near)}"

@@ -69,8 +69,6 @@ class PlainEncoder:
     def __init__(self, backend: Backend, gap: str, slot: str) -> None:
         self.gap, self.slot = gap, slot
         self._backend = Backend.from_str(backend.to_str())
-        self._backend.no_truncation()
-        self._backend.no_padding()
         self._backend.encode_special_tokens = True
         self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
         self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.sizes import parse_bytes
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
@@ -19,22 +22,6 @@ ITEMSIZE = 4  # the CPU kernels keep float32
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """How a model is run; the fields have the names and meanings of the configuration's keys."""
-
-    model_type: str = "auto"
-    use_past: bool = True
-    batch_size: int = 8
-    seq_length: int | None = None
-    block_size: int = 16
-    cache_bytes: int = 1 << 30
-    max_batched_tokens: int = 512
-    kernels: str = "auto"
-    device_target: str = "CPU"
-    num_threads: int | None = None
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """An engine with what its users need to know of the model behind it."""
 
@@ -44,51 +31,50 @@ class LoadedModel:
     cache_bytes: int
 
 
-def engine_settings(arch: Architecture, options: ModelOptions) -> EngineSettings:
-    """The engine's limits for a model.
+def engine_settings(arch: Architecture, model: ModelConfig, runtime: RuntimeConfig) -> EngineSettings:
+    """The engine's limits for a model; the options are valid in themselves.
 
     Raises:
         ConfigError: seq_length is beyond the model's positions, or the cache budget is too small.
     """
-    seq_length = options.seq_length or arch.max_positions
+    seq_length = model.seq_length or arch.max_positions
     if seq_length > arch.max_positions:
         raise ConfigError(
             f"model.seq_length={seq_length}: the model has {arch.max_positions} positions; allowed: 1 to "
             f"{arch.max_positions}"
         )
-    if options.max_batched_tokens < options.batch_size:
-        raise ConfigError(
-            f"runtime.max_batched_tokens={options.max_batched_tokens}: must be at least "
-            f"model.batch_size={options.batch_size}"
-        )
-    blocks = affordable_blocks(options.cache_bytes, arch.cache_bytes_per_token(ITEMSIZE), options.block_size)
+    blocks = affordable_blocks(
+        parse_bytes(runtime.cache_memory), arch.cache_bytes_per_token(ITEMSIZE), runtime.block_size
+    )
     return EngineSettings(
-        batch_size=options.batch_size,
+        batch_size=model.batch_size,
         seq_length=seq_length,
-        block_size=options.block_size,
+        block_size=runtime.block_size,
         num_blocks=blocks,
-        max_batched_tokens=options.max_batched_tokens,
-        use_past=options.use_past,
+        max_batched_tokens=runtime.max_batched_tokens,
+        use_past=model.use_past,
     )
 
 
-def load_model(folder: ModelFolder, tokenizer: Tokenizer | None, options: ModelOptions) -> LoadedModel:
-    """Reads the weights and returns an engine that is ready.
+def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
+    """Reads a model folder and returns an engine that is ready; the options are valid in themselves.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model or this machine.
     """
-    arch = describe(folder.config, options.model_type, str(folder.path / "config.json"))
-    settings = engine_settings(arch, options)
+    folder = ModelFolder(model.checkpoint_name_or_path or "")
+    arch = describe(folder.config, model.type, str(folder.path / "config.json"))
+    settings = engine_settings(arch, model, runtime)
+    tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     # MindSpore is imported only from here on: everything that can be refused without it has been.
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.models.loader import load_weights
     from mindbatch.parallel.context import initialise
 
-    initialise(options.device_target, options.num_threads)
-    kernels = choose_kernels(options.kernels, options.device_target)
+    initialise(runtime.device_target, runtime.num_threads)
+    kernels = choose_kernels(runtime.kernels, runtime.device_target)
     weights = load_weights(arch, folder, kernels, WHOLE)
     runner = ModelRunner(arch, weights, kernels, settings, WHOLE)
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
@@ -102,7 +88,10 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
     Raises:
         CheckpointError: an eos_token_id that is neither a whole number nor a list of them.
     """
-    for name, source in (("generation_config.json", folder.generation_config), ("config.json", folder.config)):
+    for name, source in (
+        ("generation_config.json", folder.generation_config),
+        ("config.json", folder.config),
+    ):
         found = (source or {}).get("eos_token_id")
         if found is None:
             continue

@@ -131,11 +131,15 @@ class Engine:
         heirs = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
         # Forks are taken from the parents as they are before any of them gets its token.
         grown = [
-            parents[branch.parent] if heirs[branch.parent] == index else self.scheduler.fork(parents[branch.parent])
+            parents[branch.parent]
+            if heirs[branch.parent] == index
+            else self.scheduler.fork(parents[branch.parent])
             for index, branch in enumerate(branches)
         ]
         self.scheduler.release(parent for place, parent in enumerate(parents) if place not in heirs)
-        events = [self._append(group, sequence, branch) for sequence, branch in zip(grown, branches, strict=True)]
+        events = [
+            self._append(group, sequence, branch) for sequence, branch in zip(grown, branches, strict=True)
+        ]
         group.sequences = [sequence for sequence in grown if sequence.finish_reason is None]
         return events
 

@@ -60,6 +60,11 @@ class RequestOutput:
     error: str | None = None
     seconds: float = 0.0
 
+    @classmethod
+    def failed(cls, key: str, error: str, prompt: str | None = None) -> RequestOutput:
+        """The result of a prompt that could not be run."""
+        return cls(key, prompt, [], error=error)
+
 
 @dataclass(frozen=True)
 class StreamEvent:

@@ -98,7 +98,9 @@ class NativeKernels(Kernels):
         return NativeCell(self._function("mb_norm"), shape, first_type, settings)
 
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        def shape(x: Shape, residual: Shape, weight: Shape, bias: Shape, settings: Shape) -> tuple[Shape, Shape]:
+        def shape(
+            x: Shape, residual: Shape, weight: Shape, bias: Shape, settings: Shape
+        ) -> tuple[Shape, Shape]:
             return x, x
 
         def dtype(x: Any, *others: Any) -> tuple[Any, Any]:

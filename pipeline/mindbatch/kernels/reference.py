@@ -76,7 +76,9 @@ class Rotary(nn.Cell):
         rotated = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
         return ops.cat((rotated, rest), -1) if 2 * half < self.head_dim else rotated
 
-    def construct(self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
+    def construct(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
+    ) -> Tensor:
         tokens = qkv.shape[0]
         heads = qkv.reshape(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
         queries = self._rotate(heads[:, : self.heads], cos, sin, query_norm)

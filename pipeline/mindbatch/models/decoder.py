@@ -21,12 +21,20 @@ class DecoderLayer(nn.Cell):
     """x + attention(norm(x)), then x + mlp(norm(x)), with the last sum left to the next layer's norm."""
 
     def __init__(
-        self, arch: Architecture, layer: int, weights: Weights, cache: PagedCache, kernels: Kernels, piece: TensorSlice
+        self,
+        arch: Architecture,
+        layer: int,
+        weights: Weights,
+        cache: PagedCache,
+        kernels: Kernels,
+        piece: TensorSlice,
     ) -> None:
         super().__init__(auto_prefix=False)
         name = f"layers.{layer}"
         self.attention_norm = AddNorm(f"{name}.attention_norm", arch, weights, kernels)
-        self.attention = SelfAttention(f"{name}.attention", arch, layer, weights, cache.layer(layer), kernels, piece)
+        self.attention = SelfAttention(
+            f"{name}.attention", arch, layer, weights, cache.layer(layer), kernels, piece
+        )
         self.mlp_norm = AddNorm(f"{name}.mlp_norm", arch, weights, kernels)
         self.mlp = Mlp(f"{name}.mlp", arch, weights, kernels, piece)
 

@@ -86,9 +86,7 @@ def _load(
     return Parameter(Tensor.from_numpy(array), name=spec.name, requires_grad=False)
 
 
-def _rows(
-    part: Part, cut: Cut, folder: ModelFolder, name: str, piece: TensorSlice
-) -> Iterator[FloatArray]:
+def _rows(part: Part, cut: Cut, folder: ModelFolder, name: str, piece: TensorSlice) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
     low, high = (part.first + bound for bound in part.output_bounds(cut, piece))
     if part.inputs is None:

@@ -32,7 +32,9 @@ def model_module(model_type: object) -> ModuleType:
     return import_module(f"mindbatch.models.{model_type}")
 
 
-def describe(config: Mapping[str, Any], model_type: str = "auto", source: str = "config.json") -> Architecture:
+def describe(
+    config: Mapping[str, Any], model_type: str = "auto", source: str = "config.json"
+) -> Architecture:
     """The architecture that a Hugging Face configuration asks for.
 
     model_type: "auto" takes the configuration's own.

@@ -8,9 +8,10 @@ import pytest
 from mindbatch.config import paths
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import schema_keys
-from mindbatch.config.schema import DecodingConfig, GenerateConfig
+from mindbatch.config.schema import DecodingConfig, GenerateConfig, ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.config.suggest import nearest
+from mindbatch.config.validate import option_faults
 from mindbatch.decoding.params import DecodingParams
 
 
@@ -97,3 +98,19 @@ def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
         ["prompts=1: bad", "prompts_file=x: missing", "model.type=y: bad", "model.dtype=z: bad"]
     )
     assert log.lines[2:] == ["prompts_file=x: missing", "model.dtype=z: bad"]
+
+
+def test_options_given_from_python_are_checked_too() -> None:
+    assert option_faults(ModelConfig(), RuntimeConfig(num_threads=2)) == []
+    model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
+    assert option_faults(model, RuntimeConfig(block_size=16.0, kernels=None)) == [  # type: ignore[arg-type]
+        "model.type=lama: must be one of auto, gpt2, llama, mistral, qwen2, qwen3; did you mean llama?",
+        "model.use_past=1: must be true or false",
+        "model.batch_size=true: must be a whole number",
+        "model.seq_length=0: must be from 1 to 2147483647",
+        "model.tokenizer=3: must be text or null",
+        "runtime.block_size=16.0: must be a whole number",
+        "runtime.kernels=null: must be text",
+    ]
+    (line,) = option_faults(ModelConfig(), RuntimeConfig(cache_memory="lots"))
+    assert line.startswith("runtime.cache_memory=lots: must be bytes")

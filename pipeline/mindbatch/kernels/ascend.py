@@ -1,0 +1,127 @@
+"""The kernels on Ascend NPUs, from MindSpore's fused operators. Not run by this project: no NPU was at hand.
+
+One flattened step is at once prefill and decode, so attention takes the path that holds for both: the
+step's keys and values are written with ReshapeAndCache, then every token attends as a sequence of its own with
+PagedAttention, which reads the cache by block table. FlashAttentionScore would serve steps that are one whole
+prompt; `prefill` below holds that call for when it can be measured.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.reference import Activation, AddNorm, Embedding, Linear, Norm, Rotary
+
+NO_COMPRESSION = 2147483647  # FlashAttentionScore's pre_tokens for "everything before"
+
+
+class RmsNorm(nn.Cell):
+    """The fused RMS norm."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.operator = ops.RmsNorm(epsilon)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return self.operator(x, weight)[0]
+
+
+class AddRmsNorm(nn.Cell):
+    """(norm(x + residual), x + residual)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.norm = RmsNorm(epsilon)
+
+    def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.norm(total, weight, bias), total
+
+
+class PagedAttention(nn.Cell):
+    """Writes the step to the cache, then one query token per row of block tables."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        self.queries = shape.heads * shape.head_dim
+        self.keys = self.queries + shape.kv_heads * shape.head_dim
+        self.write = ops.auto_generate.ReshapeAndCache()
+        self.attend = ops.auto_generate.PagedAttention(shape.heads, shape.scale, shape.kv_heads)
+
+    def construct(
+        self,
+        qkv: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        query, key = qkv[:, : self.queries], qkv[:, self.queries : self.keys]
+        value = qkv[:, self.keys :]
+        query = ops.depend(query, self.write(key, value, key_cache, value_cache, slots))
+        tables = ops.gather(block_tables, rows, 0)
+        return self.attend(query, key_cache, value_cache, tables, lengths)
+
+
+class PrefillAttention(nn.Cell):
+    """FlashAttentionScore over one whole prompt, [T, width] inputs, causal."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        self.attend = flash_attention.FlashAttentionScore(
+            head_num=shape.heads,
+            scale_value=shape.scale,
+            pre_tokens=shape.window or NO_COMPRESSION,
+            next_tokens=0,
+            input_layout="BSH",
+            sparse_mode=4 if shape.window else 2,
+        )
+        self.mask = constant(np.triu(np.ones((2048, 2048)), 1), np.uint8)
+
+    def construct(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = self.attend(query, key, value, None, None, None, self.mask, None)
+        return ops.cast(output[3], mstype.float32)
+
+
+class AscendKernels(Kernels):
+    """Fused operators where Ascend has them, MindSpore's plain ones elsewhere."""
+
+    name = "ascend"
+
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        return (outputs, inputs)
+
+    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+        packed[first_output : first_output + len(rows)] = rows
+
+    def linear(self, outputs: int) -> nn.Cell:
+        return Linear(outputs)
+
+    def embedding(self) -> nn.Cell:
+        return Embedding()
+
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return Norm(epsilon, centred) if centred else RmsNorm(epsilon)
+
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return AddNorm(epsilon, centred) if centred else AddRmsNorm(epsilon)
+
+    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+        return Rotary(shape, epsilon)
+
+    def activation(self, kind: str, gated: bool) -> nn.Cell:
+        return Activation(kind, gated)
+
+    def attention(self, shape: AttentionShape) -> nn.Cell:
+        return PagedAttention(shape)
+
+    def cache_shapes(
+        self, shape: AttentionShape, geometry: CacheGeometry
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)
+        return size, size

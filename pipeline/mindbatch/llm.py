@@ -1,0 +1,230 @@
+"""LLM: a model folder and its engine behind one Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from mindbatch.config.environment import prepare_environment
+from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.validate import option_faults
+from mindbatch.data.prompts import Prompt, read_prompts
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.build import LoadedModel, load_model
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.errors import ConfigError, PromptError
+from mindbatch.streaming import Streamer, StreamerFeed
+
+PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
+NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
+Params = DecodingParams | Sequence[DecodingParams] | None
+
+
+class LLM:
+    """Generates text for prompts with one model.
+
+    Args:
+        path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
+        model_type: "auto" reads it from config.json.
+        use_past: keep keys and values between steps; False recomputes everything at every step.
+        batch_size: most sequences that generate together.
+        seq_length: most tokens of prompt and output together; None is the model's own limit.
+        dtype: "auto" or "float32", the only type with a usable matrix product on CPU.
+        tokenizer: folder of the tokenizer; None is `path`.
+        cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
+        block_size: tokens per cache block, a multiple of 16.
+        max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
+        kernels: "auto", "native" (C++) or "reference" (MindSpore operators).
+        device_target: "CPU", or "Ascend" (not run by the project's tests).
+        num_threads: None is one for each core.
+        verbose: show the messages of MindSpore and its kin.
+
+    Raises:
+        ConfigError: an option is wrong or does not fit the model or this machine.
+        CheckpointError: the folder is damaged or does not hold a supported model.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        model_type: str = "auto",
+        use_past: bool = True,
+        batch_size: int = 8,
+        seq_length: int | None = None,
+        dtype: str = "auto",
+        tokenizer: str | Path | None = None,
+        cache_memory: str | int = "1GiB",
+        block_size: int = 16,
+        max_batched_tokens: int = 512,
+        kernels: str = "auto",
+        device_target: str = "CPU",
+        num_threads: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        model = ModelConfig(
+            type=model_type,
+            checkpoint_name_or_path=str(path),
+            use_past=use_past,
+            batch_size=batch_size,
+            seq_length=seq_length,
+            dtype=dtype,
+            tokenizer=None if tokenizer is None else str(tokenizer),
+        )
+        runtime = RuntimeConfig(
+            device_target=device_target,
+            num_threads=num_threads,
+            cache_memory=str(cache_memory),
+            block_size=block_size,
+            max_batched_tokens=max_batched_tokens,
+            kernels=kernels,
+            verbose=verbose,
+        )
+        faults = option_faults(model, runtime)
+        if faults:
+            raise ConfigError(faults)
+        self._load(model, runtime)
+
+    @classmethod
+    def from_config(cls, model: ModelConfig, runtime: RuntimeConfig) -> LLM:
+        """The model of a configuration that has been validated."""
+        llm = object.__new__(cls)
+        llm._load(model, runtime)
+        return llm
+
+    def _load(self, model: ModelConfig, runtime: RuntimeConfig) -> None:
+        prepare_environment(runtime.verbose, runtime.num_threads)
+        self._model: LoadedModel = load_model(model, runtime)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, or None where the folder has none and prompts are token ids."""
+        return self._model.tokenizer
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            ConfigError: the model's folder has none.
+        """
+        if self.tokenizer is None:
+            raise ConfigError(NO_TOKENIZER)
+        return self.tokenizer
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: Params = None,
+        *,
+        streamer: Streamer | None = None,
+        on_error: Literal["raise", "record"] = "raise",
+    ) -> list[RequestOutput]:
+        """Continues every prompt; results are in the order of the prompts.
+
+        prompts: one or a list of strings, lists of token ids, or lists of chat messages.
+        params: one for all, or one for each; None is greedy decoding with the defaults.
+        streamer: an object with put() and end(), such as MindFormers' TextStreamer or TextIteratorStreamer.
+        on_error: "record" gives a bad prompt a result with `error` set and runs the others.
+
+        Raises:
+            PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
+        """
+        requests, failures = self._prepare(prompts, params)
+        if failures and on_error == "raise":
+            self._refuse(failures)
+        results = {failure.key: failure for failure in failures}
+        feed = None if streamer is None else StreamerFeed(streamer, requests)
+        for item in self.run(requests):
+            if isinstance(item, RequestOutput):
+                results[item.key] = item
+            elif feed is not None:
+                feed.put(item)
+        if feed is not None:
+            feed.end()
+        return [results[key] for key in sorted(results, key=int)]
+
+    def stream(
+        self, prompts: PromptInput | Sequence[PromptInput], params: Params = None
+    ) -> Iterator[StreamEvent]:
+        """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
+
+        Raises:
+            PromptError: prompts cannot be run; all of them are named, none is run.
+        """
+        requests, failures = self._prepare(prompts, params)
+        if failures:
+            self._refuse(failures)
+        return (item for item in self.run(requests) if isinstance(item, StreamEvent))
+
+    def submit(
+        self, rows: Iterable[tuple[Prompt, DecodingParams]]
+    ) -> tuple[list[Request], list[RequestOutput]]:
+        """Queues rows; returns the requests to `run`, and a result with an error for each row refused."""
+        requests, failures = [], []
+        for row, params in rows:
+            try:
+                request = Request(row.key, tuple(self._encode(row)), params, row.text)
+                self._model.engine.add(request)
+            except PromptError as error:
+                reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
+                failures.append(RequestOutput.failed(row.key, f"{row.source}: {reason}", row.text))
+            else:
+                requests.append(request)
+        return requests, failures
+
+    def run(self, requests: Sequence[Request]) -> Iterator[StreamEvent | RequestOutput]:
+        """Yields what each step adds and each result as it finishes, until the queued requests are done.
+
+        What is left is dropped if the caller stops early.
+        """
+        engine = self._model.engine
+        try:
+            while requests and engine.has_work:
+                result = engine.step()
+                yield from result.events
+                yield from result.finished
+        finally:
+            engine.abort()
+
+    def _prepare(self, prompts: Any, params: Params) -> tuple[list[Request], list[RequestOutput]]:
+        rows = read_prompts(prompts=[prompts] if _is_single(prompts) else list(prompts))
+        each = _params_for(len(rows.prompts) + len(rows.errors), params)
+        requests, failures = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
+        failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+        return requests, failures
+
+    def _refuse(self, failures: Sequence[RequestOutput]) -> NoReturn:
+        self._model.engine.abort()
+        in_order = sorted(failures, key=lambda failure: int(failure.key))
+        raise PromptError([failure.error or "" for failure in in_order])
+
+    def _encode(self, row: Prompt) -> Sequence[int]:
+        if row.token_ids is not None:
+            return row.token_ids
+        if self.tokenizer is None:
+            raise PromptError(NO_TOKENIZER)
+        if row.messages is not None:
+            return self.tokenizer.encode_chat(row.messages)
+        return self.tokenizer.encode(row.text or "")
+
+
+def _is_single(prompts: Any) -> bool:
+    """Whether this is one prompt: a string, token ids, or the messages of one conversation."""
+    if isinstance(prompts, str):
+        return True
+    return bool(prompts) and all(isinstance(item, (int, Mapping)) for item in prompts)
+
+
+def _params_for(count: int, params: Params) -> Sequence[DecodingParams]:
+    if params is None:
+        return [DecodingParams()] * count
+    if isinstance(params, DecodingParams):
+        return [params] * count
+    if len(params) != count:
+        raise ConfigError(
+            f"params: {len(params)} given for {count} prompts; give one for all or one for each"
+        )
+    return params

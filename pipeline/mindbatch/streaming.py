@@ -1,0 +1,98 @@
+"""Streamers: objects with put() and end() in MindFormers' manner, and feeding them from the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol, TextIO
+
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.decoding import StopMatcher
+from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.engine.sequence import SequenceText
+
+
+class Streamer(Protocol):
+    """What MindFormers' TextStreamer and TextIteratorStreamer offer.
+
+    put: the prompt's token ids first, then each new token; with several sequences, a list with one list per
+        sequence, empty where a sequence has nothing new.
+    end: no more tokens come.
+    """
+
+    def put(self, value: Any) -> None: ...
+    def end(self) -> None: ...
+
+
+class TextStreamer:
+    """Prints the text of one sequence as it comes; a character is printed once all its bytes are there.
+
+    Takes the place of MindFormers' TextStreamer, which holds text back until the next space and needs
+    mindformers imported.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_prompt: bool = False,
+        skip_special_tokens: bool = True,
+        stop: Sequence[str] = (),
+        file: TextIO | None = None,
+    ) -> None:
+        """`stop`: texts at which the printed output ends; they are not printed."""
+        self._tokenizer = tokenizer
+        self._skip_prompt = skip_prompt
+        self._skip_special_tokens = skip_special_tokens
+        self._stop = tuple(stop)
+        self._file = file
+        self._output: SequenceText | None = None
+
+    def put(self, value: int | Sequence[int]) -> None:
+        """The first call brings the prompt's token ids, later ones a new token or several."""
+        ids = [value] if isinstance(value, int) else list(value)
+        if self._output is not None:
+            self._print("".join(self._output.push(token) for token in ids))
+            return
+        detokenizer = IncrementalDetokenizer(self._tokenizer, ids, self._skip_special_tokens)
+        self._output = SequenceText(detokenizer, StopMatcher(self._stop))
+        if not self._skip_prompt:
+            self._print(self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens))
+
+    def end(self) -> None:
+        """Prints what was held back and a newline; the next put begins another sequence."""
+        if self._output is not None:
+            self._print(self._output.flush() + "\n")
+        self._output = None
+
+    def _print(self, text: str) -> None:
+        print(text, end="", flush=True, file=self._file or sys.stdout)
+
+
+class StreamerFeed:
+    """Hands the engine's events to a streamer: plain tokens for one sequence, lists of lists for several."""
+
+    def __init__(self, streamer: Streamer, requests: Sequence[Request]) -> None:
+        self._streamer = streamer
+        places = [(request.key, sample) for request in requests for sample in _samples(request)]
+        self._place = {place: index for index, place in enumerate(places)}
+        prompts = [list(request.prompt_token_ids) for request in requests for _ in _samples(request)]
+        if prompts:
+            streamer.put(prompts[0] if len(prompts) == 1 else prompts)
+
+    def put(self, event: StreamEvent) -> None:
+        """Passes one event on."""
+        if len(self._place) == 1:
+            self._streamer.put(list(event.token_ids))
+            return
+        rows: list[list[int]] = [[] for _ in self._place]
+        rows[self._place[event.key, event.index]] = list(event.token_ids)
+        self._streamer.put(rows)
+
+    def end(self) -> None:
+        """Ends the streamer."""
+        self._streamer.end()
+
+
+def _samples(request: Request) -> range:
+    return range(request.params.num_return_sequences)

@@ -1,0 +1,86 @@
+"""`mindbatch generate`: prompts in, text out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mindbatch.config.saved_config import save_config
+from mindbatch.config.schema import GenerateConfig
+from mindbatch.data.prompts import read_prompts
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.llm import LLM
+from mindbatch.streaming import TextStreamer
+from mindbatch.tasks.conversation import converse
+from mindbatch.tasks.live_text import LiveText
+from mindbatch.tasks.progress import Progress
+from mindbatch.tasks.results import Destination, ResultWriter
+
+
+def run(config: GenerateConfig) -> int:
+    """Runs the task; returns the exit code: failed when any prompt could not be run."""
+    params = DecodingParams(**dataclasses.asdict(config.decoding))
+    if config.interactive:
+        llm = LLM.from_config(config.model, config.runtime)
+        return converse(llm, params, chat=config.chat, system=config.system)
+    rows = read_prompts(
+        prompts=config.prompts,
+        prompts_file=config.prompts_file,
+        messages=config.messages,
+        chat=config.chat,
+        system=config.system,
+    )
+    llm = LLM.from_config(config.model, config.runtime)
+    requests, failures = llm.submit([(row, params) for row in rows.prompts])
+    failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+    with Destination(config.output.file) as destination:
+        if config.stream:
+            _stream(llm, requests, params, destination)
+        else:
+            _write(llm, requests, failures, config, destination)
+    for failure in sorted(failures, key=lambda output: int(output.key)):
+        print(f"mindbatch: {failure.error}", file=sys.stderr)
+    if config.output.file is not None:
+        save_config(config, Path(f"{config.output.file}.config.yaml"))
+    return EXIT_FAILED if failures else EXIT_DONE
+
+
+def _stream(llm: LLM, requests: list[Request], params: DecodingParams, destination: Destination) -> None:
+    """Prints the outputs one after the other, the first one token by token while all of them run."""
+
+    def streamer(request: Request) -> TextStreamer:
+        return TextStreamer(
+            llm.required_tokenizer,
+            skip_prompt=request.prompt is None,
+            skip_special_tokens=params.skip_special_tokens,
+            stop=params.stop,
+            file=destination.file,
+        )
+
+    live = LiveText(requests, streamer, destination.file)
+    for item in llm.run(requests):
+        if not isinstance(item, RequestOutput):
+            live.put(item)
+
+
+def _write(
+    llm: LLM,
+    requests: list[Request],
+    failures: Iterable[RequestOutput],
+    config: GenerateConfig,
+    destination: Destination,
+) -> None:
+    keys = sorted([request.key for request in requests] + [failure.key for failure in failures], key=int)
+    several = len(keys) > 1 or config.decoding.num_return_sequences > 1
+    writer = ResultWriter(keys, destination.file, as_json=config.output.format == "json", labelled=several)
+    for failure in failures:
+        writer.add(failure)
+    with Progress(len(requests), shown=len(keys) > 1) as progress:
+        for item in llm.run(requests):
+            if isinstance(item, RequestOutput):
+                writer.add(item)
+            progress.count(item)

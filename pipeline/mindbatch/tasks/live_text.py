@@ -1,0 +1,56 @@
+"""Printing outputs while they grow: one at a time, in the order of the prompts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.streaming import Streamer
+from mindbatch.tasks.results import label
+
+Place = tuple[str, int]  # key of the prompt, number of the sample
+
+
+class LiveText:
+    """Feeds a streamer per output; the tokens of outputs whose turn has not come are kept.
+
+    make_streamer: gives a fresh streamer for one output of a request.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], make_streamer: Callable[[Request], Streamer], file: TextIO
+    ) -> None:
+        self._turns = [
+            (request, sample) for request in requests for sample in range(request.params.num_return_sequences)
+        ]
+        self._turns.reverse()
+        self._labelled = len(self._turns) > 1
+        self._make_streamer = make_streamer
+        self._file = file
+        self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
+        self._streamer: Streamer | None = None
+
+    def put(self, event: StreamEvent) -> None:
+        """Takes one event; prints it, and what waited for it to end, if its output has the turn."""
+        self._kept[event.key, event.index].append(event)
+        while self._turns and self._print_kept():
+            self._turns.pop()
+            self._streamer = None
+
+    def _print_kept(self) -> bool:
+        """Prints what there is of the output that has the turn; whether it has ended."""
+        request, sample = self._turns[-1]
+        if self._streamer is None:
+            if self._labelled:
+                name = label(request.key, sample, request.params.num_return_sequences)
+                print(f"[{name}] ", end="", file=self._file)
+            self._streamer = self._make_streamer(request)
+            self._streamer.put(list(request.prompt_token_ids))
+        for event in self._kept.pop((request.key, sample), []):
+            self._streamer.put(list(event.token_ids))
+            if event.finish_reason is not None:
+                self._streamer.end()
+                return True
+        return False
