@@ -34,12 +34,12 @@ class Settings:
     """How the model is trained."""
 
     seed: int = 0
-    steps: int = 750
+    steps: int = 700
     countings_per_step: int = 8
     sums_per_step: int = 96
     warmup_steps: int = 40
-    peak_learning_rate: float = 4e-3
-    final_learning_rate: float = 1e-4
+    peak_learning_rate: float = 2e-3
+    final_learning_rate: float = 4e-5
     weight_decay: float = 0.01
     beta2: float = 0.98
     largest_gradient_norm: float = 1.0

@@ -78,6 +78,10 @@ class ModelFolder:
         """As SafetensorsFile.float32, verified (the whole tensor, whatever the rows)."""
         return self._verified_file(name).float32(name, out, rows)
 
+    def release(self, name: str) -> None:
+        """As SafetensorsFile.release."""
+        self._weights.files[self.file_name(name)].release(name)
+
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
         faults: list[str] = []

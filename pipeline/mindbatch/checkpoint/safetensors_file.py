@@ -96,6 +96,11 @@ class SafetensorsFile:
             yield piece.data
             self._release(piece)
 
+    def release(self, name: str) -> None:
+        """Gives the tensor's pages back; views stay valid, a later access reads the file again."""
+        info = self.info(name)
+        self._release(self._bytes[info.start : info.end])
+
     def _fault(self, name: str, fault: str) -> str:
         return f"{self.path}: tensor {shown(name)}: {fault}"
 

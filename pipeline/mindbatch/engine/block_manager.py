@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
+
+Write = tuple[list[int], int, int]
+"""A block table and the positions start .. stop - 1 that are to be written through it."""
 
 
 class BlockManager:
@@ -27,10 +31,14 @@ class BlockManager:
         """Number of block tables that hold a block."""
         return self._holders[block]
 
-    def blocks_needed(self, table: list[int], start: int, stop: int) -> int:
-        """Free blocks that `prepare_write` takes for positions start .. stop - 1."""
-        new = max(0, -(-stop // self.block_size) - len(table))
-        return new + len(self._shared(table, start, stop))
+    def blocks_needed(self, writes: Iterable[Write]) -> int:
+        """Free blocks that `prepare_write` takes for all these writes, one after the other."""
+        new, writers = 0, Counter[int]()
+        for table, start, stop in writes:
+            new += max(0, -(-stop // self.block_size) - len(table))
+            writers.update(table[index] for index in self._shared(table, start, stop))
+        # Each writer of a shared block takes a copy, but whoever holds it last writes in place.
+        return new + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 
     def prepare_write(self, table: list[int], start: int, stop: int) -> list[tuple[int, int]]:
         """Makes positions start .. stop - 1 writable: copies shared blocks, then appends free ones.

@@ -109,7 +109,7 @@ class Scheduler:
         if group not in self.running:  # pre-empted by an earlier one of this step
             return
         wanted = self._wanted(group, self.settings.max_batched_tokens - step.num_tokens)
-        while sum(self._blocks_for(tokens) for tokens in wanted) > self.blocks.num_free:
+        while self._blocks_for(wanted) > self.blocks.num_free:
             victim = self._last_unscheduled(step)
             self._preempt(victim)
             if victim is group:
@@ -154,13 +154,15 @@ class Scheduler:
             step.num_tokens += tokens.stop - tokens.start
             step.scheduled.append(tokens)
 
-    def _blocks_for(self, tokens: ScheduledTokens) -> int:
-        return self.blocks.blocks_needed(tokens.sequence.block_table, tokens.start, tokens.stop)
+    def _blocks_for(self, wanted: list[ScheduledTokens]) -> int:
+        return self.blocks.blocks_needed(
+            (tokens.sequence.block_table, tokens.start, tokens.stop) for tokens in wanted
+        )
 
     def _blocks_to_catch_up(self, group: SequenceGroup) -> int:
         """Blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted."""
-        return sum(
-            self.blocks.blocks_needed(sequence.block_table, sequence.num_computed_tokens, len(sequence))
+        return self.blocks.blocks_needed(
+            (sequence.block_table, sequence.num_computed_tokens, len(sequence))
             for sequence in group.sequences
         )
 

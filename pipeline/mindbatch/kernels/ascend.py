@@ -1,9 +1,9 @@
 """The kernels on Ascend NPUs, from MindSpore's fused operators. Not run by this project: no NPU was at hand.
 
 One flattened step is at once prefill and decode, so attention takes the path that holds for both: the
-step's keys and values are written with ReshapeAndCache, then every token attends as a sequence of its own with
-PagedAttention, which reads the cache by block table. FlashAttentionScore would serve steps that are one whole
-prompt; `prefill` below holds that call for when it can be measured.
+step's keys and values are written with ReshapeAndCache, then every token attends as a sequence of its own
+with PagedAttention, which reads the cache by block table. PrefillAttention holds the FlashAttentionScore call
+that would serve steps of one whole prompt; the engine does not use it until it can be measured.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
 from mindbatch.kernels.reference import Activation, AddNorm, Embedding, Linear, Norm, Rotary
@@ -73,7 +74,7 @@ class PrefillAttention(nn.Cell):
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
-        self.attend = flash_attention.FlashAttentionScore(
+        self.attend = FlashAttentionScore(
             head_num=shape.heads,
             scale_value=shape.scale,
             pre_tokens=shape.window or NO_COMPRESSION,

@@ -98,7 +98,10 @@ class Kernels(ABC):
 
     @abstractmethod
     def attention(self, shape: AttentionShape) -> nn.Cell:
-        """Cell (qkv, key cache, value cache, *StepTensors) -> [T, heads * head_dim]; writes the cache first."""
+        """Cell (qkv, key cache, value cache, *StepTensors) -> [T, heads * head_dim].
+
+        The step's keys and values are written to the cache before any token attends.
+        """
 
     @abstractmethod
     def cache_shapes(

@@ -59,7 +59,7 @@ class AddNorm(nn.Cell):
 
 
 class Rotary(nn.Cell):
-    """Rotates the first 2 * cos.shape[1] values of each query and key head, halves apart (Su et al., 2021)."""
+    """Rotates the first 2 * cos.shape[1] values of each query and key head (Su et al., 2021)."""
 
     def __init__(self, shape: AttentionShape, epsilon: float) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Activation(nn.Cell):
 
     def _activate(self, x: Tensor) -> Tensor:
         if self.kind == "gelu_tanh":
-            # 0.5 * (1 + tanh(y)) is sigmoid(2 y); MindSpore's tanh on the CPU is wrong in the fourth digit.
+            # 0.5 * (1 + tanh(y)) is sigmoid(2 y); MindSpore's CPU tanh is wrong in the fourth digit.
             return x * ops.sigmoid(1.5957691216 * (x + 0.044715 * x * x * x))
         if self.kind == "gelu":
             return 0.5 * x * (1.0 + ops.erf(x * 0.70710678))

@@ -1,4 +1,4 @@
-"""What a decoder-only transformer is made of, without MindSpore: the common language of model files and layers."""
+"""What a decoder-only transformer is made of: the common language of model files and layers."""
 
 from __future__ import annotations
 

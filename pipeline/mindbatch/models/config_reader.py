@@ -9,20 +9,28 @@ from typing import Any
 from mindbatch.errors import CheckpointError
 
 # Keys of transformers' configurations that do not change what the network computes for a prompt.
+# fmt: off
 IRRELEVANT = frozenset(
-    """_name_or_path architectures model_type torch_dtype dtype transformers_version use_cache auto_map
-    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop
-    dropout hidden_dropout_prob attention_probs_dropout_prob pretraining_tp id2label label2id num_labels
-    problem_type task_specific_params return_dict output_attentions output_hidden_states gradient_checkpointing
-    attn_implementation _attn_implementation _attn_implementation_autoset flash_attn max_length min_length
-    do_sample temperature top_k top_p typical_p repetition_penalty num_beams num_beam_groups diversity_penalty
-    length_penalty early_stopping no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-    num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens remove_invalid_values finetuning_task prefix tokenizer_class
-    chunk_size_feed_forward cross_attention_hidden_size tf_legacy_loss use_bfloat16 torchscript license
-    language model_name unsloth_version unsloth_fixed""".split()
+    {
+        "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures",
+        "attention_dropout", "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop",
+        "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+        "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
+        "dropout", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+        "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "flash_attn",
+        "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
+        "hidden_dropout_prob", "id2label", "initializer_range", "label2id", "language", "length_penalty",
+        "license", "max_length", "min_length", "model_name", "model_type", "no_repeat_ngram_size",
+        "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
+        "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+        "problem_type", "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict",
+        "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+        "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+        "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed",
+        "unsloth_version", "use_bfloat16", "use_cache",
+    }
 )
+# fmt: on
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 
 

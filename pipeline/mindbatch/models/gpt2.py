@@ -11,6 +11,15 @@ PREFIX = "transformer."
 # Causal masks that old checkpoints carry along.
 UNUSED_TENSORS = ("*.attn.bias", "*.attn.masked_bias")
 
+# Settings of the classification head, which generation does not use.
+SUMMARY_KEYS = (
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+)
+
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gpt2` configuration; faults are left in the reader."""
@@ -20,7 +29,7 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("add_cross_attention", [False])
     reader.needs("is_encoder_decoder", [False])
     reader.ignore(["n_ctx", "reorder_and_upcast_attn", "is_decoder"])
-    reader.ignore(key for key in SUMMARY_KEYS)
+    reader.ignore(SUMMARY_KEYS)
     head_dim = max(1, hidden // heads)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights", True) else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx", False)
@@ -46,11 +55,6 @@ def describe(reader: ConfigReader) -> Architecture:
         output_bias=True,
         mlp_bias=True,
     )
-
-
-SUMMARY_KEYS = (
-    "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
-).split()
 
 
 def tensors(arch: Architecture) -> list[TensorSpec]:

@@ -83,6 +83,7 @@ def _load(
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
+        folder.release(names(part.source))  # memory holds the parameters, not the file beside them
     return Parameter(Tensor.from_numpy(array), name=spec.name, requires_grad=False)
 
 

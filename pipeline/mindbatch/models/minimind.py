@@ -10,8 +10,14 @@ __all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
 
 # Settings of the mixture of experts: without effect in a dense model.
 EXPERT_KEYS = (
-    "num_experts_per_tok n_routed_experts n_shared_experts scoring_func aux_loss_alpha seq_aux norm_topk_prob"
-).split()
+    "num_experts_per_tok",
+    "n_routed_experts",
+    "n_shared_experts",
+    "scoring_func",
+    "aux_loss_alpha",
+    "seq_aux",
+    "norm_topk_prob",
+)
 
 
 def describe(reader: ConfigReader) -> Architecture:

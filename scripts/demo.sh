@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The first thing to run: installs MindBatch into .venv and lets the shipped model count.
+set -euo pipefail
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+
+prepare_venv runtime
+prompt='prompts=["An increasing sequence: one,"]'
+say ".venv/bin/mindbatch generate model=tiny_gpt2 '$prompt' stream=true"
+exec "$venv/bin/mindbatch" generate model=tiny_gpt2 "$prompt" stream=true

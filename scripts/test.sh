@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Formatting, lint, types and tests: what CI runs. --fast leaves the slow tests out; other arguments go to pytest.
+set -euo pipefail
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+
+pytest_arguments=()
+for argument in "$@"; do
+    if [[ $argument == --fast ]]; then
+        pytest_arguments+=(-m "not slow")
+    else
+        pytest_arguments+=("$argument")
+    fi
+done
+
+check() {
+    say "$*"
+    "$venv_python" -m "$@"
+}
+
+prepare_venv test
+cd "$root"
+check ruff format --check .
+check ruff check .
+check mypy
+check pytest "${pytest_arguments[@]}"

@@ -1,0 +1,158 @@
+"""A runner without a model: its cache holds fingerprints of prefixes, so that a wrong block is noticed at once."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.batch import Batch, flatten
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.settings import EngineSettings
+
+VOCABULARY = 12
+COPIES_AT_ONCE = 16  # as the real cache: a call reads all its sources, then writes
+
+
+def settings(**changes: int) -> EngineSettings:
+    """An engine without any pressure, unless changed."""
+    sizes = {"batch_size": 8, "seq_length": 40, "block_size": 4, "num_blocks": 400, "max_batched_tokens": 64}
+    return EngineSettings(**(sizes | changes))
+
+
+def fingerprint(previous: int, token: int) -> int:
+    """The state after one more token; 0 is the state before the first."""
+    return int.from_bytes(blake2b(f"{previous},{token}".encode(), digest_size=7).digest(), "little")
+
+
+def fingerprints(tokens: Iterable[int]) -> list[int]:
+    """The state after each token."""
+    states = [0]
+    for token in tokens:
+        states.append(fingerprint(states[-1], token))
+    return states[1:]
+
+
+@lru_cache(maxsize=100_000)
+def logits_of(state: int) -> NDArray[np.float32]:
+    """Logits [VOCABULARY] that follow a prefix."""
+    return np.random.default_rng(state).standard_normal(VOCABULARY).astype(np.float32) * 2
+
+
+def greedy_tokens(prompt: Sequence[int], count: int) -> list[int]:
+    """What greedy decoding must give, without an engine."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(logits_of(fingerprints(tokens)[-1]).argmax()))
+    return tokens[len(prompt) :]
+
+
+class ShadowOutput:
+    """Logits from the states that the step computed."""
+
+    def __init__(self, states: list[int]) -> None:
+        self.states = states
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return np.stack([logits_of(self.states[token]) for token in tokens])
+
+
+class ShadowRunner:
+    """Computes each token's state from the state that the cache holds for its predecessor.
+
+    On every step it checks that each token finds its own prefix, whole, through its block table.
+    """
+
+    vocab_size = VOCABULARY
+
+    def __init__(self, limits: EngineSettings) -> None:
+        self.limits = limits
+        self.cache = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
+        self.steps: list[list[tuple[str, int, int, bool]]] = []
+
+    def run(self, step: Step) -> ShadowOutput:
+        assert 0 < step.num_tokens <= self.limits.max_batched_tokens
+        assert step.num_tokens == sum(tokens.stop - tokens.start for tokens in step.scheduled)
+        self.steps.append([(t.group.request.key, t.start, t.stop, t.samples) for t in step.scheduled])
+        for first in range(0, len(step.copies), COPIES_AT_ONCE):
+            some = step.copies[first : first + COPIES_AT_ONCE]
+            self.cache[[to for _, to in some]] = self.cache[[source for source, _ in some]]
+        batch = flatten(step, step.num_tokens, self.limits.block_size, self.limits.blocks_per_sequence)
+        assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"
+        states = self._write(batch)
+        for row, tokens in enumerate(step.scheduled):
+            self._check_prefix(batch.block_tables[row], tokens)
+        return ShadowOutput(states)
+
+    def _write(self, batch: Batch) -> list[int]:
+        states = []
+        for token, position, slot, row in zip(
+            batch.ids, batch.positions, batch.slots, batch.rows, strict=True
+        ):
+            previous = self._read(batch.block_tables[row], int(position) - 1) if position else 0
+            states.append(fingerprint(previous, int(token)))
+            self.cache.flat[slot] = states[-1]
+        return states
+
+    def _read(self, table: NDArray[np.int32], position: int) -> int:
+        size = self.limits.block_size
+        return int(self.cache[table[position // size], position % size])
+
+    def _check_prefix(self, table: NDArray[np.int32], tokens: ScheduledTokens) -> None:
+        found = [self._read(table, position) for position in range(tokens.stop)]
+        assert found == fingerprints(tokens.sequence.tokens(0, tokens.stop)), "a prefix was overwritten"
+
+
+class Letters:
+    """A detokenizer: token 0 is "a", 1 is "b" and so on."""
+
+    def __init__(self, prompt: tuple[int, ...] = (), skip_special_tokens: bool = True) -> None:
+        self.prompt = prompt
+
+    def push(self, token_id: int) -> str:
+        return chr(ord("a") + token_id)
+
+    def flush(self) -> str:
+        return ""
+
+    def fork(self) -> "Letters":
+        return Letters(self.prompt)
+
+
+def text_of(tokens: Iterable[int]) -> str:
+    """What Letters makes of tokens."""
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def make_engine(limits: EngineSettings, eos: tuple[int, ...] = ()) -> Engine:
+    """An engine over the shadow model, with text."""
+    return Engine(ShadowRunner(limits), limits, Letters, eos)
+
+
+def request(key: str, prompt: Iterable[int], **params: object) -> Request:
+    """A request; keyword arguments are decoding parameters."""
+    return Request(key, tuple(prompt), DecodingParams(**params))  # type: ignore[arg-type]
+
+
+def drain(engine: Engine) -> tuple[dict[str, RequestOutput], list[StreamEvent]]:
+    """Steps until nothing is left; results by key and all events in order. Every block must be free then."""
+    results: dict[str, RequestOutput] = {}
+    events: list[StreamEvent] = []
+    while engine.has_work:
+        step = engine.step()
+        events += step.events
+        results |= {output.key: output for output in step.finished}
+        assert engine.scheduler.num_preemptions < 10_000, "pre-emption does not end"
+    assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
+    return results, events
+
+
+def run_all(engine: Engine, requests: Iterable[Request]) -> dict[str, RequestOutput]:
+    """Adds requests and runs them to the end."""
+    for item in requests:
+        engine.add(item)
+    return drain(engine)[0]

@@ -1,0 +1,56 @@
+"""A step laid out as arrays, and the sizes that it is padded to."""
+
+import numpy as np
+import pytest
+from shadow_model import Letters, request
+
+from mindbatch.decoding import Row, StopMatcher, strategy_for
+from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup, SequenceText
+
+
+def scheduled(
+    prompt: list[int], output: list[int], table: list[int], start: int, stop: int
+) -> ScheduledTokens:
+    asked = request("r", prompt)
+    text = SequenceText(Letters(), StopMatcher(()))
+    sequence = Sequence(Row(asked.params, tuple(prompt), output, (), 0), text, table)
+    group = SequenceGroup(asked, strategy_for(asked.params), [sequence], 99)
+    return ScheduledTokens(group, sequence, start, stop, True)
+
+
+def test_lays_out_chunks_and_padding() -> None:
+    step = Step(
+        [scheduled([5, 6, 7], [8, 9], [4, 2], 2, 5), scheduled([1, 2], [], [3], 1, 2)], [], num_tokens=4
+    )
+    batch = flatten(step, size=6, block_size=4, table_width=3)
+    assert batch.ids.tolist() == [7, 8, 9, 2, 0, 0]
+    assert batch.positions.tolist() == [2, 3, 4, 1, 0, 0]
+    assert batch.slots.tolist() == [4 * 4 + 2, 4 * 4 + 3, 2 * 4, 3 * 4 + 1, -1, -1]
+    assert batch.rows.tolist() == [0, 0, 0, 1, 0, 0]
+    assert batch.lengths.tolist() == [3, 4, 5, 2, 0, 0]
+    assert batch.block_tables[:2].tolist() == [[4, 2, 0], [3, 0, 0]]
+    assert {array.dtype for array in vars(batch).values()} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])
+def test_buckets_rise_to_the_largest(largest: int) -> None:
+    buckets = buckets_up_to(largest)
+    assert buckets == sorted(set(buckets))
+    assert buckets[0] == 1
+    assert buckets[-1] == largest
+
+
+def test_padding_stays_below_double() -> None:
+    """Beyond the smallest sizes a bucket wastes at most half a step."""
+    buckets = buckets_up_to(4096)
+    for count in range(1, 4097):
+        size = pad_to_bucket(count, buckets)
+        assert count <= size < 2 * count
+
+
+def test_few_buckets() -> None:
+    """Each bucket is a graph to compile."""
+    assert len(buckets_up_to(512)) == 15
+    assert len(buckets_up_to(8192)) <= 25

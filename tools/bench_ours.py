@@ -1,0 +1,75 @@
+"""Worker of bench_decode.py: times whole engine steps. Reads and writes one JSON line per request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from mindbatch import DecodingParams
+from mindbatch.config.environment import prepare_environment
+from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.build import load_model
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request
+from mindbatch.kernels.library import describe
+
+CACHE = "256MiB"
+
+
+def memory_bytes(field: str) -> int:
+    """A field of /proc/self/status in bytes: VmRSS now, VmHWM at its highest."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def step_times(engine: Engine, batch: int, context: int, prefill: int, steps: int) -> Iterator[float]:
+    """Seconds of each step: decoding `batch` sequences, or one prompt of `prefill` tokens if batch is 0."""
+    if batch == 0:
+        for index in range(steps):
+            engine.add(Request(str(index), tuple(range(prefill)), DecodingParams(max_new_tokens=1)))
+            yield timed_step(engine)
+        return
+    params = DecodingParams(max_new_tokens=steps + 8, eos_token_id=())
+    for index in range(batch):
+        engine.add(Request(str(index), tuple(range(index, index + context)), params))
+    while not all(group.has_output for group in engine.scheduler.running) or engine.scheduler.waiting:
+        engine.step()
+    timed_step(engine)
+    for _ in range(steps):
+        yield timed_step(engine)
+    engine.abort()
+
+
+def timed_step(engine: Engine) -> float:
+    started = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Answers requests until standard input ends."""
+    folder, threads = sys.argv[1], int(sys.argv[2])
+    prepare_environment(num_threads=threads)
+    import mindspore
+
+    mindspore.set_device("CPU")
+    base = memory_bytes("VmRSS")
+    runtime = RuntimeConfig(cache_memory=CACHE, num_threads=threads)
+    loaded = load_model(ModelConfig(checkpoint_name_or_path=folder, batch_size=32), runtime)
+    print(json.dumps(f"MindSpore {mindspore.__version__}, kernels {describe()}"), flush=True)
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        if "memory" in request:
+            peak = memory_bytes("VmHWM") - base
+            answer: Any = {"peak_bytes": peak, "base_bytes": base, "cache_bytes": loaded.cache_bytes}
+        else:
+            answer = list(step_times(loaded.engine, **request))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
