@@ -149,7 +149,9 @@ def _waves(positions: int, width: int) -> npt.NDArray[np.float64]:
     """
     frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
     angles = np.arange(positions)[:, None] * frequencies
-    return INITIAL_STD * 2**0.5 * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    waves: npt.NDArray[np.float64] = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    waves *= INITIAL_STD * 2**0.5
+    return waves
 
 
 def _residual_std(shape: Shape) -> float:

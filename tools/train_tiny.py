@@ -26,7 +26,7 @@ REPORT_EVERY = 25
 PADDING = -100  # the label that ops.cross_entropy leaves out
 
 Rows = npt.NDArray[np.int32]  # [documents, tokens]
-Batch = tuple[Rows, Rows]  # countings and sums
+Batch = tuple[Rows, Rows, Rows]  # long countings, short countings, sums
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class Settings:
 
     seed: int = 0
     steps: int = 700
-    countings_per_step: int = 8
+    short_counting: int = 72  # tokens; rows of like length are batched together, so that little is padding
+    long_countings_per_step: int = 6
+    short_countings_per_step: int = 12
     sums_per_step: int = 96
     warmup_steps: int = 40
     peak_learning_rate: float = 2e-3
@@ -58,9 +60,9 @@ def main() -> None:
     tokenizer = train_tokenizer(countings + sums)
     shape = Shape(vocab_size=tokenizer.get_vocab_size())
     network = TinyGPT2(shape, rng)
-    rows = batches(padded(tokenizer, countings), padded(tokenizer, sums), settings, rng)
+    encoded_batches = batches(encode(tokenizer, countings), encode(tokenizer, sums), settings, rng)
     began = time.perf_counter()
-    curve = train(network, rows, settings)
+    curve = train(network, encoded_batches, settings)
     seconds = time.perf_counter() - began
 
     scores = score(network, tokenizer, shape.positions)
@@ -91,29 +93,44 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def padded(tokenizer: Tokenizer, documents: list[str]) -> Rows:
-    """A row for each document: its tokens, `<|endoftext|>`, then padding up to the longest."""
+def encode(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
+    """The token ids of each document, closed by `<|endoftext|>`."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    encoded = [[*tokenizer.encode(document).ids, end] for document in documents]
+    return [[*tokenizer.encode(document).ids, end] for document in documents]
+
+
+def padded(encoded: list[list[int]]) -> Rows:
+    """One row a document, padded to the longest."""
     rows = np.full((len(encoded), max(map(len, encoded))), PADDING, np.int32)
     for row, tokens in zip(rows, encoded, strict=True):
         row[: len(tokens)] = tokens
     return rows
 
 
-def batches(countings: Rows, sums: Rows, settings: Settings, rng: np.random.Generator) -> Iterator[Batch]:
-    """Endless random batches of some countings and some sums."""
-    # A short row costs as much as a long one, so long countings are drawn more often.
-    lengths = (countings != PADDING).sum(axis=1)
+def batches(
+    countings: list[list[int]], sums: list[list[int]], settings: Settings, rng: np.random.Generator
+) -> Iterator[Batch]:
+    """Endless batches drawn with replacement; each part keeps its shape, so one graph takes them all."""
+    long_rows = padded([tokens for tokens in countings if len(tokens) > settings.short_counting])
+    short_rows = padded([tokens for tokens in countings if len(tokens) <= settings.short_counting])
+    sum_rows = padded(sums)
+
+    def draw(rows: Rows, count: int) -> Rows:
+        drawn: Rows = rows[rng.integers(len(rows), size=count)]
+        return drawn
+
     while True:
-        chosen = rng.choice(len(countings), settings.countings_per_step, p=lengths / lengths.sum())
-        yield countings[chosen], sums[rng.integers(len(sums), size=settings.sums_per_step)]
+        yield (
+            draw(long_rows, settings.long_countings_per_step),
+            draw(short_rows, settings.short_countings_per_step),
+            draw(sum_rows, settings.sums_per_step),
+        )
 
 
 def train(network: nn.Cell, batches: Iterator[Batch], settings: Settings) -> list[dict[str, float]]:
     """Runs the optimiser in place and returns its curve: the mean loss since the point before.
 
-    The loss of a step is the sum of two means in nats a token, one over its countings and one over its sums.
+    The loss of a step is the sum of the mean losses, in nats a token, of the three parts of its batch.
     """
     step = training_step(network, settings)
     curve: list[dict[str, float]] = []
@@ -127,7 +144,7 @@ def train(network: nn.Cell, batches: Iterator[Batch], settings: Settings) -> lis
     return curve
 
 
-def training_step(network: nn.Cell, settings: Settings) -> Callable[[Tensor, Tensor], Tensor]:
+def training_step(network: nn.Cell, settings: Settings) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """One compiled graph: forward, backward, clipping and AdamW; takes a batch and returns its loss."""
     optimizer = nn.AdamWeightDecay(
         decayed_groups(network, settings.weight_decay),
@@ -139,17 +156,17 @@ def training_step(network: nn.Cell, settings: Settings) -> Callable[[Tensor, Ten
         logits = network(ops.maximum(rows[:, :-1], 0))  # any token will do in place of padding
         return ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1))
 
-    def loss_of(countings: Tensor, sums: Tensor) -> Tensor:
-        return mean_loss(countings) + mean_loss(sums)
+    def loss_of(long_countings: Tensor, short_countings: Tensor, sums: Tensor) -> Tensor:
+        return mean_loss(long_countings) + mean_loss(short_countings) + mean_loss(sums)
 
     loss_and_gradients = ms.value_and_grad(loss_of, None, optimizer.parameters)
 
-    def step(countings: Tensor, sums: Tensor) -> Tensor:
-        loss, gradients = loss_and_gradients(countings, sums)
+    def step(long_countings: Tensor, short_countings: Tensor, sums: Tensor) -> Tensor:
+        loss, gradients = loss_and_gradients(long_countings, short_countings, sums)
         optimizer(ops.clip_by_global_norm(gradients, settings.largest_gradient_norm))
         return loss
 
-    compiled: Callable[[Tensor, Tensor], Tensor] = ms.jit(step)
+    compiled: Callable[[Tensor, Tensor, Tensor], Tensor] = ms.jit(step)
     return compiled
 
 

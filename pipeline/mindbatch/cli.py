@@ -1,5 +1,6 @@
 """The command `mindbatch`: dispatch to a task, and the exit codes."""
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -20,6 +21,7 @@ def entry_point() -> NoReturn:
 def main(arguments: list[str]) -> int:
     """Runs the command line `arguments` and returns the exit code; errors are printed, one line each."""
     line = CommandLine()
+    _accept_every_character()
     try:
         line = parse_command_line(arguments)
         code = _dispatch(line)
@@ -33,6 +35,12 @@ def main(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         return _report_error(error, verbose=VERBOSE in line.switches)
+
+
+def _accept_every_character() -> None:
+    """A character that the terminal's encoding lacks is shown as ? instead of ending the run."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _report_error(error: Exception, verbose: bool) -> int:

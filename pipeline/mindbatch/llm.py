@@ -6,27 +6,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import numpy as np
+
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.user_paths import settle_model_paths
 from mindbatch.config.validate import option_faults
-from mindbatch.data.prompts import Prompt, read_prompts
+from mindbatch.data.prompts import Prompt, PromptRows, read_prompts
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.streaming import Streamer, StreamerFeed
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
+ON_ERROR = ("raise", "record")
 NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
+OVERTAKEN = "this generation ended early: a newer call of generate, stream or submit took its place"
 Params = DecodingParams | Sequence[DecodingParams] | None
 
 
 class LLM:
-    """Generates text for prompts with one model.
+    """Generates text for prompts with one model, one call at a time.
 
     Args:
         path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
+            "shipped:examples/tiny_gpt2" is the model that travels with MindBatch.
         model_type: "auto" reads it from config.json.
         use_past: keep keys and values between steps; False recomputes everything at every step.
         batch_size: most sequences that generate together.
@@ -82,7 +88,7 @@ class LLM:
             kernels=kernels,
             verbose=verbose,
         )
-        faults = option_faults(model, runtime)
+        faults = settle_model_paths(model) + option_faults(model, runtime)
         if faults:
             raise ConfigError(faults)
         self._load(model, runtime)
@@ -97,6 +103,7 @@ class LLM:
     def _load(self, model: ModelConfig, runtime: RuntimeConfig) -> None:
         prepare_environment(runtime.verbose, runtime.num_threads)
         self._model: LoadedModel = load_model(model, runtime)
+        self._turn = 0  # counts submissions: only the newest may run
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -130,20 +137,17 @@ class LLM:
         on_error: "record" gives a bad prompt a result with `error` set and runs the others.
 
         Raises:
+            ConfigError: `prompts` or `params` is not what is described here.
             PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
         """
+        if on_error not in ON_ERROR:
+            raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
         requests, failures = self._prepare(prompts, params)
         if failures and on_error == "raise":
             self._refuse(failures)
         results = {failure.key: failure for failure in failures}
-        feed = None if streamer is None else StreamerFeed(streamer, requests)
-        for item in self.run(requests):
-            if isinstance(item, RequestOutput):
-                results[item.key] = item
-            elif feed is not None:
-                feed.put(item)
-        if feed is not None:
-            feed.end()
+        for item in self._fed(streamer, requests):
+            results[item.key] = item
         return [results[key] for key in sorted(results, key=int)]
 
     def stream(
@@ -152,6 +156,7 @@ class LLM:
         """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
 
         Raises:
+            ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run.
         """
         requests, failures = self._prepare(prompts, params)
@@ -162,7 +167,12 @@ class LLM:
     def submit(
         self, rows: Iterable[tuple[Prompt, DecodingParams]]
     ) -> tuple[list[Request], list[RequestOutput]]:
-        """Queues rows; returns the requests to `run`, and a result with an error for each row refused."""
+        """Queues rows; returns the requests to `run`, and a result with an error for each row refused.
+
+        What was submitted before and not run to its end is dropped.
+        """
+        self._turn += 1
+        self._model.engine.abort()
         requests, failures = [], []
         for row, params in rows:
             try:
@@ -179,19 +189,44 @@ class LLM:
         """Yields what each step adds and each result as it finishes, until the queued requests are done.
 
         What is left is dropped if the caller stops early.
+
+        Raises:
+            MindBatchError: something else was submitted before the end.
         """
+        return self._steps({request.key for request in requests}, self._turn)
+
+    def _steps(self, unfinished: set[str], turn: int) -> Iterator[StreamEvent | RequestOutput]:
         engine = self._model.engine
         try:
-            while requests and engine.has_work:
+            while unfinished:
+                if turn != self._turn:
+                    raise MindBatchError(OVERTAKEN)
                 result = engine.step()
+                unfinished.difference_update(output.key for output in result.finished)
                 yield from result.events
                 yield from result.finished
         finally:
-            engine.abort()
+            if turn == self._turn:
+                engine.abort()
+
+    def _fed(self, streamer: Streamer | None, requests: Sequence[Request]) -> Iterator[RequestOutput]:
+        """Runs the requests; gives the events to the streamer, which is ended whatever happens: a thread may
+        be waiting for it."""
+        feed = None if streamer is None else StreamerFeed(streamer, requests)
+        try:
+            for item in self.run(requests):
+                if isinstance(item, RequestOutput):
+                    yield item
+                elif feed is not None:
+                    feed.put(item)
+        finally:
+            if feed is not None:
+                feed.end()
 
     def _prepare(self, prompts: Any, params: Params) -> tuple[list[Request], list[RequestOutput]]:
-        rows = read_prompts(prompts=[prompts] if _is_single(prompts) else list(prompts))
-        each = _params_for(len(rows.prompts) + len(rows.errors), params)
+        given = _prompt_list(prompts)
+        each = _params_for(len(given), params)
+        rows = read_prompts(prompts=given) if given else PromptRows()
         requests, failures = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
         failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
         return requests, failures
@@ -211,11 +246,25 @@ class LLM:
         return self.tokenizer.encode(row.text or "")
 
 
-def _is_single(prompts: Any) -> bool:
-    """Whether this is one prompt: a string, token ids, or the messages of one conversation."""
+def _prompt_list(prompts: Any) -> list[Any]:
+    """The prompts as a list; one alone may be a string, token ids, or the messages of one conversation."""
+    prompts = _plain(prompts)
     if isinstance(prompts, str):
-        return True
-    return bool(prompts) and all(isinstance(item, (int, Mapping)) for item in prompts)
+        return [prompts]
+    if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
+        raise ConfigError(
+            f"prompts: found {type(prompts).__name__}; must be a string, a list of token ids, a list of chat "
+            "messages, or a list of these"
+        )
+    items = [_plain(item) for item in prompts]
+    if items and all(isinstance(item, (int, Mapping)) for item in items):
+        return [items]
+    return [[_plain(part) for part in item] if isinstance(item, (list, tuple)) else item for item in items]
+
+
+def _plain(value: Any) -> Any:
+    """Python's own lists and numbers for NumPy's."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _params_for(count: int, params: Params) -> Sequence[DecodingParams]:
@@ -223,6 +272,8 @@ def _params_for(count: int, params: Params) -> Sequence[DecodingParams]:
         return [DecodingParams()] * count
     if isinstance(params, DecodingParams):
         return [params] * count
+    if not isinstance(params, Sequence) or not all(isinstance(each, DecodingParams) for each in params):
+        raise ConfigError("params: must be a DecodingParams, or a list with one for each prompt")
     if len(params) != count:
         raise ConfigError(
             f"params: {len(params)} given for {count} prompts; give one for all or one for each"

@@ -11,6 +11,7 @@ from mindbatch.decoding import StopMatcher
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.sequence import SequenceText
+from mindbatch.errors import ConfigError
 
 
 class Streamer(Protocol):
@@ -49,8 +50,17 @@ class TextStreamer:
         self._output: SequenceText | None = None
 
     def put(self, value: int | Sequence[int]) -> None:
-        """The first call brings the prompt's token ids, later ones a new token or several."""
+        """The first call brings the prompt's token ids, later ones a new token or several.
+
+        Raises:
+            ConfigError: the tokens of several sequences come together.
+        """
         ids = [value] if isinstance(value, int) else list(value)
+        if any(isinstance(token, list) for token in ids):
+            raise ConfigError(
+                f"streamer: {type(self).__name__} prints one output and gets {len(ids)}; give one prompt and "
+                "num_return_sequences=1, or iterate over LLM.stream"
+            )
         if self._output is not None:
             self._print("".join(self._output.push(token) for token in ids))
             return

@@ -148,7 +148,7 @@ class GenerateConfig(TaskConfig):
         None, "chats, each a list like [{role: user, content: Hi}]", accepts="chat, list of chats or null"
     )
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
-    system: str | None = option(None, "system message put before each prompt; needs chat=true")
+    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
     stream: bool = option(False, "print the text token by token")
     interactive: bool = option(False, "keep asking for prompts")
 

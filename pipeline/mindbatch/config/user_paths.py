@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mindbatch.config.paths import near_sibling, resolve_path
-from mindbatch.config.schema import GenerateConfig
+from mindbatch.config.schema import GenerateConfig, ModelConfig
 from mindbatch.config.settings import shown
 
 STANDARD_INPUT = "-"
@@ -14,15 +14,21 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 
 def settle_paths(config: GenerateConfig) -> list[str]:
     """Replaces `shipped:` and ~ in the paths of `config` by what they mean; returns their faults."""
-    model, output = config.model, config.output
+    faults = settle_model_paths(config.model)
+    output = config.output
+    if config.prompts_file != STANDARD_INPUT:
+        config.prompts_file = _settled("prompts_file", config.prompts_file, _input_file_fault, faults)
+    output.file = _settled("output.file", output.file, _output_file_fault, faults)
+    return faults
+
+
+def settle_model_paths(model: ModelConfig) -> list[str]:
+    """The same for the paths of a model."""
     faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
     model.checkpoint_name_or_path = _settled(
         "model.checkpoint_name_or_path", model.checkpoint_name_or_path, _model_folder_fault, faults
     )
     model.tokenizer = _settled("model.tokenizer", model.tokenizer, _folder_fault, faults)
-    if config.prompts_file != STANDARD_INPUT:
-        config.prompts_file = _settled("prompts_file", config.prompts_file, _input_file_fault, faults)
-    output.file = _settled("output.file", output.file, _output_file_fault, faults)
     return faults
 
 

@@ -142,9 +142,23 @@ def _input_faults(config: GenerateConfig) -> Iterator[str]:
         )
     if len(given) > 1:
         yield f"{', '.join(given)}: only one of these can be given"
-    if config.system is not None and not config.chat:
-        yield "system: has no effect without chat=true; set chat=true or remove it"
+    if config.system is not None and not config.chat and config.messages is None:
+        yield "system: has no effect without chat=true or messages; set chat=true or remove it"
+    if config.interactive:
+        yield from _conversation_faults(config)
     if config.output.format == "json":
         for name in ("stream", "interactive"):
             if getattr(config, name):
                 yield f"{name}=true: cannot go with output.format=json, which is written when a row is done"
+
+
+def _conversation_faults(config: GenerateConfig) -> Iterator[str]:
+    """What has no effect while the user is asked for prompts."""
+    if config.output.file is not None:
+        yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
+    samples = config.decoding.num_return_sequences
+    if samples > 1:
+        yield (
+            f"decoding.num_return_sequences={samples}: interactive=true gives one answer to each prompt; "
+            "set it to 1"
+        )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 DEFAULT_MAX_LINE_BYTES = 10 * 2**20
+EMPTY_LINE = "the line is empty"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
 
@@ -42,7 +43,7 @@ def _line(number: int, content: bytes, max_line_bytes: int, *, too_long: bool) -
         return Line(
             number, None, f"not valid UTF-8: byte 0x{content[error.start]:02x} at position {error.start}"
         )
-    return Line(number, text) if text else Line(number, None, "the line is empty")
+    return Line(number, text) if text else Line(number, None, EMPTY_LINE)
 
 
 def _skip_rest(stream: BinaryIO) -> bool:

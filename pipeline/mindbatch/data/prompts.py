@@ -69,8 +69,8 @@ def read_prompts(
 ) -> PromptRows:
     """The rows of the one source given.
 
-    prompts: a text, or a list of texts and lists of token ids. prompts_file: UTF-8 text, a prompt a line; "-"
-    is standard input. messages: one conversation (a list of messages) or a list of conversations. `chat`
+    prompts: a text, or a list of texts, lists of token ids and conversations. prompts_file: UTF-8 text, a
+    prompt a line; "-" is standard input. messages: one conversation (a list of messages) or a list of conversations. `chat`
     makes each text the one user message of a conversation; `system` goes before it, or before given messages.
 
     A bad row becomes a RowError and the others go on.
@@ -120,7 +120,7 @@ def _add(
     if row.fault is None:
         try:
             content = (
-                _conversation(row, system)
+                _conversation(row.value, row.source, system)
                 if is_messages
                 else _text_or_ids(row.value, chat=chat, system=system)
             )
@@ -136,8 +136,12 @@ def _text_or_ids(value: object, *, chat: bool, system: str | None) -> dict[str, 
     if isinstance(value, str):
         text = _checked_text(value)
         return {"messages": _as_chat(text, system)} if chat else {"text": text}
+    if _is_list(value) and value and all(isinstance(item, Mapping) for item in value):
+        return _conversation(value, "prompt", system)
     if not _is_list(value):
-        raise PromptError(f"found {shown(value)}; must be a text (quote it) or a list of token ids")
+        raise PromptError(
+            f"found {shown(value)}; must be a text (quote it), a list of token ids or a list of chat messages"
+        )
     if chat:
         raise PromptError("token ids cannot be a chat message; give text or leave chat=true out")
     return {"token_ids": _checked_ids(list(value))}
@@ -166,10 +170,10 @@ def _as_chat(text: str, system: str | None) -> list[Message]:
     return [*_system_message(system), {"role": "user", "content": text}]
 
 
-def _conversation(row: _Found, system: str | None) -> dict[str, Any]:
-    conversation = checked_conversation(row.value, where=row.source)
+def _conversation(value: object, source: str, system: str | None) -> dict[str, Any]:
+    conversation = checked_conversation(value, where=source)
     if system is not None and conversation[0]["role"] == "system":
-        raise PromptError(f"{row.source}[0]: a system message is there already; remove it or system=...")
+        raise PromptError(f"{source}[0]: a system message is there already; remove it or system=...")
     return {"messages": [*_system_message(system), *conversation]}
 
 

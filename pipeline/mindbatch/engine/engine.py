@@ -152,6 +152,8 @@ class Engine:
         if sequence.finish_reason is not None:
             if sequence.text is not None:
                 text += sequence.text.flush()
+                if sequence.text.stop.stopped:  # what was held back may hold a stop string
+                    sequence.finish_reason = "stop"
             group.finished.append(sequence.output())
             self.scheduler.release([sequence])
         return StreamEvent(

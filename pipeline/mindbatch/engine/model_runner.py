@@ -16,6 +16,7 @@ from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.weights import Weights
+from mindbatch.models.compiled import CompiledCell
 from mindbatch.models.decoder import Decoder, Head
 from mindbatch.parallel.topology import TensorSlice
 
@@ -56,8 +57,8 @@ class ModelRunner:
         self._settings = settings
         self._kernels = kernels
         self._buckets = buckets_up_to(settings.max_batched_tokens)
-        self._decoder = Decoder(arch, weights, self.cache, kernels, piece).set_train(False)
-        self._head = Head(arch, weights, kernels, piece).set_train(False)
+        self._decoder = CompiledCell(Decoder(arch, weights, self.cache, kernels, piece))
+        self._head = CompiledCell(Head(arch, weights, kernels, piece))
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""

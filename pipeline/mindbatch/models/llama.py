@@ -50,7 +50,7 @@ def describe_family(
         reader.fault("head_dim", "must be even for rotary positions")
     max_positions = reader.positive("max_position_embeddings", 2048)
     return Architecture(
-        model_type=str(reader.value("model_type", "llama")),
+        model_type="llama",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from mindbatch.checkpoint.partition import TensorSpec
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
@@ -37,18 +38,22 @@ def describe(
 ) -> Architecture:
     """The architecture that a Hugging Face configuration asks for.
 
-    model_type: "auto" takes the configuration's own.
+    model_type: "auto" takes the configuration's own; another one is for folders whose own type is unknown.
 
     Raises:
         CheckpointError: an unknown model type, or every key that is wrong or not understood.
+        ConfigError: `model_type` contradicts the configuration.
     """
-    chosen = config.get("model_type") if model_type == "auto" else model_type
+    own = config.get("model_type")
+    chosen = own if model_type == "auto" else model_type
     if chosen is None:
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
+    if own in MODEL_TYPES and own != chosen:
+        raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
     reader = ConfigReader(config, source)
     architecture: Architecture = model_module(chosen).describe(reader)
     reader.finish()
-    return architecture
+    return replace(architecture, model_type=str(chosen))
 
 
 def tensor_specs(architecture: Architecture) -> list[TensorSpec]:

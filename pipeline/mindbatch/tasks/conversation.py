@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
+from mindbatch.data.prompt_lines import EMPTY_LINE, text_lines
 from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import StreamEvent
@@ -13,6 +14,8 @@ from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.llm import LLM
 
 INTRODUCTION = "Type a prompt and Enter; an empty line or Ctrl-D leaves."
+NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tokenizer=FOLDER"
+NO_TEMPLATE = "chat=true: the model's tokenizer has no chat template; leave chat=true out"
 
 
 def converse(llm: LLM, params: DecodingParams, *, chat: bool, system: str | None) -> int:
@@ -21,27 +24,36 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, system: str | None
     Raises:
         ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
     """
-    if chat and not llm.required_tokenizer.has_chat_template:
-        raise ConfigError("chat=true: the model's tokenizer has no chat template; leave chat=true out")
+    if llm.tokenizer is None:
+        raise ConfigError(NO_TEXT)
+    if chat and not llm.tokenizer.has_chat_template:
+        raise ConfigError(NO_TEMPLATE)
     history: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
-    print(INTRODUCTION, file=sys.stderr)
-    for turn, line in enumerate(_lines()):
-        messages = [*history, {"role": "user", "content": line}] if chat else None
-        row = Prompt(key=str(turn), source="your prompt", text=None if chat else line, messages=messages)
+    for turn, text in enumerate(_asked(sys.stdin.buffer, at_terminal=sys.stdin.isatty())):
+        messages = [*history, {"role": "user", "content": text}] if chat else None
+        row = Prompt(key=str(turn), source="your prompt", text=None if chat else text, messages=messages)
         answer = _answer(llm, row, params)
         if messages is not None and answer is not None:
             history = [*messages, {"role": "assistant", "content": answer}]
     return EXIT_DONE
 
 
-def _lines() -> Iterator[str]:
-    """Lines until an empty one or the end of the input."""
-    while True:
-        print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline().rstrip("\r\n")
-        if not line:
+def _asked(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
+    """The lines typed, until an empty one or the end; nobody is asked where the lines come from a pipe."""
+    _show(f"{INTRODUCTION}\n> " if at_terminal else "")
+    for line in text_lines(stream):
+        if line.text is not None:
+            yield line.text
+        elif line.fault == EMPTY_LINE:
             return
-        yield line
+        else:
+            _show(f"mindbatch: your prompt: {line.fault}\n")
+        _show("> " if at_terminal else "")
+    _show("\n" if at_terminal else "")
+
+
+def _show(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
@@ -52,7 +64,7 @@ def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
         return None
     parts = []
     for event in llm.run(requests):
-        if isinstance(event, StreamEvent) and event.index == 0:
+        if isinstance(event, StreamEvent):
             print(event.text, end="", flush=True)
             parts.append(event.text)
     print()

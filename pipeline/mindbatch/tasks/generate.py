@@ -12,13 +12,18 @@ from mindbatch.config.schema import GenerateConfig
 from mindbatch.data.prompts import read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.llm import LLM
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.conversation import converse
 from mindbatch.tasks.live_text import LiveText
 from mindbatch.tasks.progress import Progress
 from mindbatch.tasks.results import Destination, ResultWriter
+
+STREAM_NEEDS_TEXT = (
+    "stream=true: the model's folder has no tokenizer, so there is no text to print; leave it out, or give "
+    "model.tokenizer=FOLDER"
+)
 
 
 def run(config: GenerateConfig) -> int:
@@ -35,6 +40,8 @@ def run(config: GenerateConfig) -> int:
         system=config.system,
     )
     llm = LLM.from_config(config.model, config.runtime)
+    if config.stream and llm.tokenizer is None:
+        raise ConfigError(STREAM_NEEDS_TEXT)
     requests, failures = llm.submit([(row, params) for row in rows.prompts])
     failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
     with Destination(config.output.file) as destination:
@@ -55,7 +62,7 @@ def _stream(llm: LLM, requests: list[Request], params: DecodingParams, destinati
     def streamer(request: Request) -> TextStreamer:
         return TextStreamer(
             llm.required_tokenizer,
-            skip_prompt=request.prompt is None,
+            skip_prompt=True,
             skip_special_tokens=params.skip_special_tokens,
             stop=params.stop,
             file=destination.file,
@@ -76,10 +83,16 @@ def _write(
 ) -> None:
     keys = sorted([request.key for request in requests] + [failure.key for failure in failures], key=int)
     several = len(keys) > 1 or config.decoding.num_return_sequences > 1
-    writer = ResultWriter(keys, destination.file, as_json=config.output.format == "json", labelled=several)
+    writer = ResultWriter(
+        keys,
+        destination.file,
+        as_json=config.output.format == "json",
+        labelled=several,
+        has_text=llm.tokenizer is not None,
+    )
     for failure in failures:
         writer.add(failure)
-    with Progress(len(requests), shown=len(keys) > 1) as progress:
+    with Progress(len(requests), shown=len(keys) > 1, output=destination.file) as progress:
         for item in llm.run(requests):
             if isinstance(item, RequestOutput):
                 writer.add(item)

@@ -16,7 +16,8 @@ Place = tuple[str, int]  # key of the prompt, number of the sample
 class LiveText:
     """Feeds a streamer per output; the tokens of outputs whose turn has not come are kept.
 
-    make_streamer: gives a fresh streamer for one output of a request.
+    make_streamer: gives a fresh streamer for one output of a request, which must not print the prompt: it is
+        printed here, as it was given and not as its tokens would spell it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class LiveText:
             if self._labelled:
                 name = label(request.key, sample, request.params.num_return_sequences)
                 print(f"[{name}] ", end="", file=self._file)
+            print(request.prompt or "", end="", flush=True, file=self._file)
             self._streamer = self._make_streamer(request)
             self._streamer.put(list(request.prompt_token_ids))
         for event in self._kept.pop((request.key, sample), []):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -14,9 +15,12 @@ from mindbatch.engine.request import RequestOutput, StreamEvent
 
 
 class Progress:
-    """Counts prompts and tokens; silent unless `shown`. The moving line needs a terminal."""
+    """Counts prompts and tokens; silent unless `shown`.
 
-    def __init__(self, prompts: int, shown: bool) -> None:
+    The moving line needs a terminal to itself: `output` is where the results go meanwhile.
+    """
+
+    def __init__(self, prompts: int, shown: bool, output: TextIO) -> None:
         self._shown = shown
         self._tokens = 0
         self._done = 0
@@ -29,7 +33,7 @@ class Progress:
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
-            disable=not (shown and sys.stderr.isatty()),
+            disable=not (shown and sys.stderr.isatty() and not output.isatty()),
         )
         self._task = self._bar.add_task("generating", total=prompts, rate=0.0)
 

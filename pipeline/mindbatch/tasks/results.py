@@ -49,13 +49,17 @@ class ResultWriter:
     """Takes results as they finish and writes each once all before it are written.
 
     keys: all prompts, in order. labelled: put the prompt's key, and the sample's number, before each text.
+    has_text: False shows token ids instead, where there is no tokenizer.
     """
 
-    def __init__(self, keys: Sequence[str], file: TextIO, *, as_json: bool, labelled: bool) -> None:
+    def __init__(
+        self, keys: Sequence[str], file: TextIO, *, as_json: bool, labelled: bool, has_text: bool = True
+    ) -> None:
         self._waiting = list(reversed(keys))
         self._file = file
         self._as_json = as_json
         self._labelled = labelled
+        self._has_text = has_text
         self._done: dict[str, RequestOutput] = {}
 
     def add(self, result: RequestOutput) -> None:
@@ -71,7 +75,9 @@ class ResultWriter:
         if self._as_json:
             return [orjson.dumps(dataclasses.asdict(result), option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = result.prompt or ""
-        texts = [prompt + output.text for output in result.outputs]
+        texts = [
+            prompt + output.text if self._has_text else str(output.token_ids) for output in result.outputs
+        ]
         if not self._labelled:
             return texts
         return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]

@@ -47,10 +47,11 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("decoding.max_length=x", "decoding.max_length=x: must be a whole number or null"),
         ("model.batch_size=0", "model.batch_size=0: must be from 1 to 2147483647"),
         ("model.seq_length=3000000000", "model.seq_length=3000000000: must be from 1 to 2147483647"),
-        ("runtime.block_size=7", "runtime.block_size=7: must be one of 8, 16, 32, 64, 128"),
+        ("runtime.block_size=7", "runtime.block_size=7: must be one of 16, 32, 64, 128"),
         (
             "model.type=llamma",
-            "model.type=llamma: must be one of auto, gpt2, llama, mistral, qwen2, qwen3; did you mean llama?",
+            "model.type=llamma: must be one of auto, gpt2, llama, minimind, mistral, qwen2, qwen3; "
+            "did you mean llama?",
         ),
         (
             "runtime.device_target=cpu",
@@ -74,7 +75,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("model@x=auto", "model@x=auto: packages (@) are not supported; write group=option or key=value"),
         ("model.type", "model.type: not an override; write key=value"),
         ("output=json", "output=json: must be values for its keys: output.format, output.file"),
-        ("system=Hi", "system: has no effect without chat=true; set chat=true or remove it"),
+        ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
         ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
         ("model.seq_length=???", "model.seq_length=???: ??? stands for a value that must be given; set one"),
     ],

@@ -9,6 +9,7 @@ constexpr int kVecs = kPanel / kLanes;
 constexpr int kTileRows = kLanes == 16 ? 14 : (kLanes == 8 ? 3 : 2);
 constexpr int64_t kDepth = 256;
 constexpr int64_t kPrefetchFloats = 4096;
+constexpr int64_t kTasksPerThread = 8;
 
 // acc[r][c] += sum over k of x[k][r] * panel[k][c]; x: [depth, Rows], panel: [depth, kPanel].
 template <int Rows>
@@ -74,26 +75,34 @@ inline void store_rows(const LinearArgs& a, const float* acc, int64_t first_colu
   }
 }
 
+// One panel of outputs for all rows; `acc` holds [rows, kPanel].
+inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const float* x, int64_t p, float* acc) {
+  __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
+  const float* panel = a.weights + p * a.depth * kPanel;
+  for (int64_t k = 0; k < a.depth; k += kDepth) {
+    const int64_t depth = a.depth - k < kDepth ? a.depth - k : kDepth;
+    for (int64_t t = 0; t < tiling.tiles; t++) {
+      const int64_t first = tiling.begin(t), height = tiling.height(t);
+      const float* rows = x + first * a.depth + k * height;
+      pick_tile<kTileRows>(height)(rows, panel + k * kPanel, depth, acc + first * kPanel);
+    }
+  }
+  store_rows(a, acc, p * kPanel);
+}
+
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
 void linear(const LinearArgs& a) {
   const Tiling tiling(a.rows);
-  const float* packed = a.rows == 1 ? a.x : pack_rows(a, tiling);
+  const float* x = a.rows == 1 ? a.x : pack_rows(a, tiling);
   const int64_t panels = (a.columns + kPanel - 1) / kPanel;
-  auto body = [&](int64_t p, int thread) {
+  // A task is a run of neighbouring panels, so that what is prefetched is what the same thread needs next;
+  // several tasks per thread even out threads that are held up.
+  const int64_t run = panels / (num_threads() * kTasksPerThread) + 1;
+  auto body = [&](int64_t task, int thread) {
     float* acc = scratch(1 + thread, a.rows * kPanel);
-    __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
-    const float* panel = a.weights + p * a.depth * kPanel;
-    for (int64_t k = 0; k < a.depth; k += kDepth) {
-      const int64_t depth = a.depth - k < kDepth ? a.depth - k : kDepth;
-      for (int64_t t = 0; t < tiling.tiles; t++) {
-        const int64_t first = tiling.begin(t), height = tiling.height(t);
-        const float* x = packed + first * a.depth + k * height;
-        pick_tile<kTileRows>(height)(x, panel + k * kPanel, depth, acc + first * kPanel);
-      }
-    }
-    store_rows(a, acc, p * kPanel);
+    for (int64_t p = task * run; p < panels && p < (task + 1) * run; p++) linear_panel(a, tiling, x, p, acc);
   };
-  parallel_for(panels, body);
+  parallel_for((panels + run - 1) / run, body);
 }
 
 // Rows of a packed table: y[t] = W[ids[t]]; ids outside the table give zeros.

@@ -1,0 +1,88 @@
+"""Tiny Hugging Face folders with random weights, rebuilt from the fixture's description: NumPy only."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIXTURE = Path(__file__).parent / "fixtures/models.npz"
+STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@lru_cache(maxsize=1)
+def fixture() -> dict[str, NDArray[Any]]:
+    """The arrays of fixtures/models.npz."""
+    with np.load(FIXTURE) as arrays:
+        return dict(arrays)
+
+
+@lru_cache(maxsize=1)
+def descriptions() -> dict[str, dict[str, Any]]:
+    """By case: config, tensors {name: [shape, spread]}, dtype, shards, digest of the weights."""
+    found: dict[str, dict[str, Any]] = json.loads(str(fixture()["meta"]))
+    return found
+
+
+def ragged(case: str) -> list[list[int]]:
+    """The prompts of a case."""
+    lengths = fixture()[f"{case}.lengths"]
+    ends = np.cumsum(lengths)
+    flat = fixture()[f"{case}.prompts"]
+    return [flat[end - size : end].tolist() for end, size in zip(ends, lengths, strict=True)]
+
+
+def random_tensor(name: str, shape: list[int], spread: float) -> NDArray[np.float32]:
+    """Uniform numbers from the name alone; norm weights lie around 1, all else around 0.
+
+    Raw generator bits are used: NumPy promises that they stay the same, its distributions it does not.
+    """
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    bits = np.random.PCG64(seed).random_raw(int(np.prod(shape))) >> np.uint64(40)
+    uniform = bits.astype(np.float32) / np.float32(1 << 23) - np.float32(1)
+    centre = 1 if name.endswith("weight") and len(shape) == 1 else 0
+    return (uniform * np.float32(spread) + np.float32(centre)).reshape(shape).astype(np.float32)
+
+
+def stored(array: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    """The array as a file of this dtype keeps it; bfloat16 as its bits, cut off."""
+    if dtype == "bfloat16":
+        return (array.view(np.uint32) >> 16).astype(np.uint16)
+    return array.astype(dtype)
+
+
+def write_folder(folder: Path, description: Mapping[str, Any]) -> str:
+    """Writes config.json and the weights; returns the digest of the weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(description["config"]))
+    tensors = {
+        name: stored(random_tensor(name, shape, spread), description["dtype"])
+        for name, (shape, spread) in description["tensors"].items()
+    }
+    shards = description["shards"]
+    names = [list(tensors)[start::shards] for start in range(shards)]
+    files = {
+        "model.safetensors" if shards == 1 else f"model-{i + 1:05}-of-{shards:05}.safetensors": part
+        for i, part in enumerate(names)
+    }
+    for file, part in files.items():
+        (folder / file).write_bytes(_safetensors({n: tensors[n] for n in part}, description["dtype"]))
+    if shards > 1:
+        index = {"metadata": {}, "weight_map": {name: file for file, part in files.items() for name in part}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return hashlib.sha256(b"".join(array.tobytes() for array in tensors.values())).hexdigest()
+
+
+def _safetensors(tensors: Mapping[str, NDArray[Any]], dtype: str) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, array in tensors.items():
+        end = len(data) + array.nbytes
+        header[name] = {"dtype": STORED[dtype], "shape": list(array.shape), "data_offsets": [len(data), end]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data

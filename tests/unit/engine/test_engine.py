@@ -1,0 +1,325 @@
+"""The engine over a shadow model: every token sees its own prefix, and results do not depend on the sizes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as testing
+from hypothesis import strategies as st
+from shadow_model import (
+    VOCABULARY,
+    ShadowRunner,
+    drain,
+    fingerprints,
+    greedy_tokens,
+    logits_of,
+    make_engine,
+    request,
+    run_all,
+    settings,
+    text_of,
+)
+
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.errors import CacheBudgetError, PromptError
+
+PROMPT = [3, 1, 4, 1, 5]
+SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
+TINY = {"block_size": 2, "num_blocks": 28, "batch_size": 4, "max_batched_tokens": 5}
+
+
+def one(engine: Engine, prompt: list[int], **params: object) -> RequestOutput:
+    return run_all(engine, [request("row", prompt, **params)])["row"]
+
+
+def plain(output: RequestOutput) -> tuple[Any, ...]:
+    """All that must not depend on how the engine ran."""
+    outputs = [
+        (o.index, o.text, o.token_ids, o.finish_reason, o.cumulative_logprob, o.logprobs)
+        for o in output.outputs
+    ]
+    return output.key, output.prompt_token_ids, outputs, output.prompt_logprobs
+
+
+def log_softmax(tokens: list[int]) -> np.ndarray:
+    logits = logits_of(fingerprints(tokens)[-1]).astype(np.float64)
+    return logits - np.log(np.exp(logits).sum())
+
+
+def test_greedy() -> None:
+    output = one(make_engine(settings()), PROMPT, max_new_tokens=12)
+    expected = greedy_tokens(PROMPT, 12)
+    assert output.outputs[0].token_ids == expected
+    assert output.outputs[0].text == text_of(expected)
+    assert output.outputs[0].finish_reason == "length"
+    assert output.prompt_token_ids == PROMPT
+    scores = [log_softmax(PROMPT + expected[:i])[token] for i, token in enumerate(expected)]
+    assert output.outputs[0].cumulative_logprob == pytest.approx(sum(scores), abs=1e-4)
+
+
+@pytest.mark.parametrize("use_past", [True, False])
+def test_samples_equal_separate_runs(use_past: bool) -> None:
+    """A sample's random numbers depend on its index alone, so fewer samples are a part of more."""
+    limits = settings(use_past=use_past, **TINY)
+    four = one(make_engine(limits), PROMPT, num_return_sequences=4, max_new_tokens=9, **SAMPLING)
+    assert [output.index for output in four.outputs] == [0, 1, 2, 3]
+    assert len({tuple(output.token_ids) for output in four.outputs}) == 4
+    for count in (1, 2, 3):
+        fewer = one(make_engine(settings()), PROMPT, num_return_sequences=count, max_new_tokens=9, **SAMPLING)
+        assert plain(fewer)[2] == plain(four)[2][:count]
+
+
+def test_forks_share_the_prompt() -> None:
+    """Five samples of a long prompt fit where five copies of it would not."""
+    engine = make_engine(settings(num_blocks=60))
+    engine.add(request("row", [1] * 30, num_return_sequences=5, max_new_tokens=10, **SAMPLING))
+    engine.step()
+    assert engine.settings.num_blocks - engine.scheduler.blocks.num_free == 8
+    engine.step()
+    assert engine.settings.num_blocks - engine.scheduler.blocks.num_free == 8 + 4
+    assert engine.scheduler.num_preemptions == 0
+
+
+def test_a_step_of_one_prompt_never_recomputes_with_a_cache() -> None:
+    engine = make_engine(settings())
+    one(engine, PROMPT, max_new_tokens=4)
+    runner = engine._runner
+    assert isinstance(runner, ShadowRunner)
+    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (5, 6), (6, 7), (7, 8)]
+
+
+def test_without_a_cache_everything_is_recomputed() -> None:
+    engine = make_engine(settings(use_past=False))
+    output = one(engine, PROMPT, max_new_tokens=4)
+    assert output.outputs[0].token_ids == greedy_tokens(PROMPT, 4)
+    runner = engine._runner
+    assert isinstance(runner, ShadowRunner)
+    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (0, 6), (0, 7), (0, 8)]
+
+
+def test_ends_at_any_of_several_eos() -> None:
+    free = greedy_tokens(PROMPT, 20)
+    for place in (0, 3, 7):
+        eos = (free[place], next(token for token in range(VOCABULARY) if token not in free[: place + 1]))
+        cut = free[: free.index(free[place]) + 1]
+        for engine, params in ((make_engine(settings(), eos), {}), (make_engine(settings()), {"eos": eos})):
+            asked = {"eos_token_id": params["eos"]} if params else {}
+            output = one(engine, PROMPT, max_new_tokens=20, **asked).outputs[0]
+            assert (output.token_ids, output.finish_reason) == (cut, "stop")
+
+
+def test_eos_of_the_model_can_be_switched_off() -> None:
+    free = greedy_tokens(PROMPT, 6)
+    output = one(make_engine(settings(), (free[1],)), PROMPT, max_new_tokens=6, eos_token_id=())
+    assert output.outputs[0].token_ids == free
+
+
+def test_minimum_lengths_hold_eos_back() -> None:
+    free = greedy_tokens(PROMPT, 1)
+    for params in ({"min_new_tokens": 4}, {"min_length": len(PROMPT) + 4}):
+        output = one(make_engine(settings(), (free[0],)), PROMPT, max_new_tokens=20, **params).outputs[0]
+        assert free[0] not in output.token_ids[:4]
+        assert len(output.token_ids) >= 5 or output.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        ({"max_new_tokens": 7}, 7),
+        ({"max_length": 9}, 4),
+        ({"max_length": 9, "max_new_tokens": 7}, 4),
+        ({"max_length": 30, "max_new_tokens": 7}, 7),
+        ({}, 35),
+    ],
+)
+def test_the_tightest_length_ends_it(params: dict[str, int], count: int) -> None:
+    output = one(make_engine(settings()), PROMPT, **params).outputs[0]
+    assert len(output.token_ids) == count
+    assert output.finish_reason == "length"
+
+
+def test_stop_strings_cut_across_tokens() -> None:
+    free = greedy_tokens(PROMPT, 20)
+    text = text_of(free)
+    stop = text[6:9]
+    begins = text.index(stop)
+    output = one(make_engine(settings()), PROMPT, max_new_tokens=20, stop=(stop, "zzz")).outputs[0]
+    assert output.text == text[:begins]
+    assert output.token_ids == free[: begins + 3]
+    assert output.finish_reason == "stop"
+
+
+def test_a_stop_string_found_only_at_the_end_counts() -> None:
+    """The text ends in "bc" while a longer stop that began before was still possible."""
+    free = greedy_tokens(PROMPT, 8)
+    text = text_of(free)
+    longer, shorter = text[4:8] + "z", text[5:8]
+    output = one(make_engine(settings()), PROMPT, max_new_tokens=8, stop=(longer, shorter)).outputs[0]
+    assert output.text == text[: text.index(shorter)]
+    assert output.finish_reason == "stop"
+
+
+def test_logprobs() -> None:
+    output = one(make_engine(settings()), PROMPT, max_new_tokens=5, logprobs=3).outputs[0]
+    assert output.logprobs is not None
+    tokens = list(PROMPT)
+    for token, reported in zip(output.token_ids, output.logprobs, strict=True):
+        exact = log_softmax(tokens)
+        assert set(reported) == set(np.argsort(-exact)[:3].tolist())
+        for candidate, value in reported.items():
+            assert value == pytest.approx(exact[candidate], abs=1e-5)
+        tokens.append(token)
+
+
+@pytest.mark.parametrize("use_past", [True, False])
+def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool) -> None:
+    prompts = {str(i): [(7 * i + j * j) % VOCABULARY for j in range(9)] for i in range(6)}
+    requests = [
+        request(key, prompt, prompt_logprobs=2, max_new_tokens=9, num_return_sequences=2, **SAMPLING)
+        for key, prompt in prompts.items()
+    ]
+    engine = make_engine(settings(use_past=use_past, **(TINY | {"num_blocks": 20, "batch_size": 8})))
+    results = run_all(engine, requests)
+    assert engine.scheduler.num_preemptions > 0
+    for key, prompt in prompts.items():
+        scores = results[key].prompt_logprobs
+        assert scores is not None
+        assert len(scores) == len(prompt)
+        assert scores[0] is None
+        for place in range(1, len(prompt)):
+            exact, reported = log_softmax(prompt[:place]), scores[place]
+            assert reported is not None
+            assert set(reported) == {*np.argsort(-exact)[:2].tolist(), prompt[place]}
+            assert reported[prompt[place]] == pytest.approx(exact[prompt[place]], abs=1e-5)
+
+
+def test_prompt_logprobs_of_a_single_token() -> None:
+    assert one(make_engine(settings()), [4], prompt_logprobs=1, max_new_tokens=1).prompt_logprobs == [None]
+
+
+def test_a_tiny_cache_preempts_and_changes_nothing() -> None:
+    requests = [
+        request(str(i), [i, 2, (3 * i) % VOCABULARY], max_new_tokens=14, num_return_sequences=n, **SAMPLING)
+        for i, n in enumerate([1, 2, 1, 1, 2, 1])
+    ]
+    tiny = make_engine(settings(block_size=2, num_blocks=19))
+    roomy = make_engine(settings())
+    results = run_all(tiny, requests)
+    assert tiny.scheduler.num_preemptions > 0
+    assert roomy.scheduler.num_preemptions == 0
+    expected = run_all(roomy, requests)
+    assert {key: plain(output) for key, output in results.items()} == {
+        key: plain(output) for key, output in expected.items()
+    }
+
+
+def test_what_can_never_fit_is_refused() -> None:
+    engine = make_engine(settings(num_blocks=5))
+    with pytest.raises(CacheBudgetError, match="1 x 25 tokens need 7 cache blocks of 4 tokens"):
+        engine.add(request("row", PROMPT, max_new_tokens=20))
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ([], {}, "the prompt has no tokens"),
+        ([1] * 40, {}, "the prompt has 40 tokens and prompt and output together may have 40"),
+        (PROMPT, {"max_length": 5}, "the prompt has 5 tokens and prompt and output together may have 5"),
+        ([1, VOCABULARY], {}, "token id 12 is outside the vocabulary; allowed: 0 to 11"),
+        ([1, -1], {}, "token id -1 is outside the vocabulary"),
+        (PROMPT, {"eos_token_id": 99}, "token id 99 is outside the vocabulary"),
+    ],
+)
+def test_bad_prompts_are_refused(prompt: list[int], params: dict[str, Any], message: str) -> None:
+    engine = make_engine(settings())
+    with pytest.raises(PromptError, match=message):
+        engine.add(request("row", prompt, **params))
+    assert not engine.has_work
+
+
+def test_an_adapter_that_is_not_there_is_refused() -> None:
+    base = request("row", PROMPT)
+    with pytest.raises(PromptError, match="adapter 'sft' is not loaded"):
+        make_engine(settings()).add(Request("row", base.prompt_token_ids, base.params, adapter="sft"))
+
+
+def test_abort_frees_everything_and_the_engine_goes_on() -> None:
+    engine = make_engine(settings(num_blocks=24, batch_size=3, max_batched_tokens=6))
+    for index in range(5):
+        samples = {"num_return_sequences": 2, **SAMPLING} if index % 2 else {}
+        engine.add(request(str(index), PROMPT, max_new_tokens=9, **samples))
+    for _ in range(4):
+        engine.step()
+    assert engine.scheduler.blocks.num_free < 24
+    engine.abort()
+    assert not engine.has_work
+    assert engine.scheduler.blocks.num_free == 24
+    assert one(engine, PROMPT, max_new_tokens=3).outputs[0].token_ids == greedy_tokens(PROMPT, 3)
+
+
+def requests_strategy() -> st.SearchStrategy[list[Request]]:
+    token = st.integers(0, VOCABULARY - 1)
+    params = st.fixed_dictionaries(
+        {"max_new_tokens": st.integers(1, 10), "num_return_sequences": st.integers(1, 3)},
+        optional={
+            "eos_token_id": st.lists(token, max_size=3, unique=True).map(tuple),
+            "stop": st.lists(st.text("abcdefghijkl", min_size=1, max_size=3), max_size=2).map(tuple),
+            "min_new_tokens": st.integers(0, 1),
+            "logprobs": st.integers(0, 2),
+            "prompt_logprobs": st.integers(0, 2),
+            "repetition_penalty": st.just(1.3),
+            "top_k": st.integers(1, 5),
+        },
+    )
+    each = st.tuples(st.lists(token, min_size=1, max_size=12), params)
+    return st.lists(each, min_size=1, max_size=6).map(
+        lambda rows: [
+            request(str(i), prompt, **SAMPLING, **params) for i, (prompt, params) in enumerate(rows)
+        ]
+    )
+
+
+SIZES = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(1, 6),
+        "block_size": st.integers(1, 6),
+        "num_blocks": st.integers(12, 70),
+        "max_batched_tokens": st.integers(3, 30),
+        "use_past": st.booleans(),
+    }
+)
+
+
+@testing(max_examples=150, deadline=None)
+@given(rows=requests_strategy(), sizes=SIZES)
+def test_results_do_not_depend_on_the_sizes(rows: list[Request], sizes: dict[str, Any]) -> None:
+    engine, fitting = make_engine(settings(**sizes)), []
+    for row in rows:
+        try:
+            engine.add(row)
+        except CacheBudgetError:
+            continue
+        fitting.append(row)
+    results, events = drain(engine)
+    expected = {row.key: run_all(make_engine(settings()), [row])[row.key] for row in fitting}
+    assert {key: plain(output) for key, output in results.items()} == {
+        key: plain(output) for key, output in expected.items()
+    }
+    for output in results.values():
+        for sample in output.outputs:
+            mine = [event for event in events if (event.key, event.index) == (output.key, sample.index)]
+            assert "".join(event.text for event in mine) == sample.text
+            assert [token for event in mine for token in event.token_ids] == sample.token_ids
+            assert [event.finish_reason for event in mine] == [None] * (len(mine) - 1) + [
+                sample.finish_reason
+            ]
+
+
+def test_without_a_tokenizer_there_are_token_ids_and_no_text() -> None:
+    limits = settings()
+    output = one(Engine(ShadowRunner(limits), limits), PROMPT, max_new_tokens=4).outputs[0]
+    assert output.token_ids == greedy_tokens(PROMPT, 4)
+    assert output.text == ""

@@ -1,0 +1,181 @@
+"""Writes tests/numerics/fixtures/models.npz and rope.json: what transformers computes for tiny random models.
+
+Run with a Python that has torch and transformers 4.57; the tests need neither. Weights are not stored:
+tests/numerics/model_folders.py makes them again from the tensors' names.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+NUMERICS = Path(__file__).parents[1] / "tests/numerics"
+sys.path.insert(0, str(NUMERICS))
+
+from model_folders import FIXTURE, write_folder  # noqa: E402
+
+ROPE_FIXTURE = Path(__file__).parents[1] / "tests/unit/models/rope.json"
+STEPS, PROMPTS, LONGEST = 64, 16, 30
+LEAST_GAP = 2e-3
+"""Between the two largest logits at every greedy step: far above what float32 rounding can turn round."""
+GROUPED: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+CASES: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "gpt2_scaled": {
+        "model_type": "gpt2",
+        "vocab_size": 97,
+        "n_embd": 20,
+        "n_layer": 2,
+        "n_head": 1,
+        "n_inner": 48,
+        "n_positions": 128,
+        "activation_function": "gelu",
+        "scale_attn_by_inverse_layer_idx": True,
+        "tie_word_embeddings": False,
+    },
+    "llama": GROUPED | {"num_key_value_heads": 4, "tie_word_embeddings": False},
+    "llama3": GROUPED | {"head_dim": 16, "rope_theta": 500000.0, "rope_scaling": LLAMA3},
+    "llama_yarn": GROUPED | {"head_dim": 20, "rope_scaling": YARN},
+    "llama_biased": GROUPED | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    "mistral": GROUPED | {"num_key_value_heads": 1, "sliding_window": 7},
+    "qwen2": GROUPED | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "qwen3": GROUPED | {"head_dim": 12, "tie_word_embeddings": True},
+}
+DTYPES = {"qwen3": "bfloat16", "qwen2": "float16"}
+SHARDS = {"mistral": 3}
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+ROPE_CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+    "linear_old_key": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama3": {"rope_theta": 500000.0, "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 8192}},
+    "llama3_short": {"rope_scaling": LLAMA3},
+    "yarn": {"rope_scaling": YARN | {"original_max_position_embeddings": 4096}},
+    "yarn_no_original": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    "yarn_betas": {"rope_scaling": YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}},
+    "yarn_attention": {"rope_scaling": YARN | {"attention_factor": 0.7}},
+    "yarn_mscale": {"rope_scaling": YARN | {"mscale": 0.9, "mscale_all_dim": 0.7}},
+    "partial": {"partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+}
+
+
+def describe(case: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the folder is made from."""
+    family = next(name for name in FAMILIES if case.startswith(name))
+    settings = {"bos_token_id": None, "eos_token_id": None, **settings}
+    config = AutoConfig.for_model(**{"model_type": family} | settings)
+    model = AutoModelForCausalLM.from_config(config)
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
+    tensors = {name: [shape, spread(name, shape, bool(tied))] for name, shape in shapes.items()}
+    kept = {**config.to_diff_dict(), "tie_word_embeddings": bool(tied)}
+    kept.pop("transformers_version", None)
+    dtype = DTYPES.get(case, "float32")
+    return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": SHARDS.get(case, 1)}
+
+
+def spread(name: str, shape: list[int], tied: bool) -> float:
+    """Half the width of the uniform distribution: logits of size 1 to 10, and layers that matter."""
+    if len(shape) == 1:
+        return 0.3
+    if tied and ("embed" in name or "wte" in name):
+        return 0.8
+    return 1.0 if "embed" in name or "wte" in name else 0.5
+
+
+def load(folder: Path) -> PreTrainedModel:
+    """The folder in float32, from the weights as they are stored."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def greedy(model: PreTrainedModel, prompt: list[int], steps: int) -> tuple[list[int], np.ndarray, float]:
+    """The tokens, the logits [prompt + steps - 1, V], and the least gap between a choice and the next best."""
+    ids = torch.tensor([prompt])
+    full = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=steps, pad_token_id=0
+    )
+    logits = model(full[:, :-1]).logits[0]
+    top = logits[len(prompt) - 1 :].topk(2).values
+    assert torch.equal(logits[len(prompt) - 1 :].argmax(-1), full[0, len(prompt) :])
+    return full[0, len(prompt) :].tolist(), logits.numpy(), float((top[:, 0] - top[:, 1]).min())
+
+
+def references(model: PreTrainedModel, seed: int) -> dict[str, np.ndarray]:
+    """Prompts of many lengths whose greedy continuations are no matter of rounding."""
+    generator = np.random.default_rng(seed)
+    prompts, tokens = [], []
+    while len(prompts) < PROMPTS:
+        length = LONGEST - 2 * len(prompts) if len(prompts) < PROMPTS - 2 else 1 + len(prompts) % 2
+        prompt = generator.integers(0, model.config.vocab_size, max(1, length)).tolist()
+        chosen, logits, gap = greedy(model, prompt, STEPS)
+        if gap < LEAST_GAP:
+            continue
+        if not prompts:
+            first_logits = logits
+        prompts.append(prompt)
+        tokens.append(chosen)
+    return {
+        "prompts": np.concatenate(prompts).astype(np.int16),
+        "lengths": np.array([len(prompt) for prompt in prompts], np.int16),
+        "tokens": np.array(tokens, np.int16),
+        "logits": first_logits,
+    }
+
+
+def write_rope() -> None:
+    """Inverse frequencies and the attention factor of every scaling."""
+    found = {}
+    for name, settings in ROPE_CASES.items():
+        config = AutoConfig.for_model(
+            "llama", hidden_size=512, num_attention_heads=8, max_position_embeddings=16384, **settings
+        )
+        scaling = settings.get("rope_scaling") or {}
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        found[name] = {"settings": settings, "frequencies": frequencies.tolist(), "factor": factor}
+    ROPE_FIXTURE.write_text(json.dumps(found))
+
+
+@torch.no_grad()
+def main() -> None:
+    arrays: dict[str, np.ndarray] = {}
+    meta = {}
+    for number, (case, settings) in enumerate(CASES.items()):
+        description = describe(case, settings)
+        with tempfile.TemporaryDirectory() as folder:
+            description["digest"] = write_folder(Path(folder), description)
+            found = references(load(Path(folder)), seed=number)
+        variety = np.mean([len(set(row)) for row in found["tokens"].tolist()])
+        size = float(found["logits"].std())
+        print(f"{case}: {variety:.1f} different tokens in {STEPS}, logits' spread {size:.2f}")
+        arrays |= {f"{case}.{name}": array for name, array in found.items()}
+        meta[case] = description
+    np.savez_compressed(FIXTURE, meta=json.dumps(meta), **arrays)
+    write_rope()
+
+
+if __name__ == "__main__":
+    main()
