@@ -108,11 +108,13 @@ def spread(name: str, shape: list[int], tied: bool) -> float:
 
 def load(folder: Path) -> PreTrainedModel:
     """The folder in float32, from the weights as they are stored."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 def greedy(model: PreTrainedModel, prompt: list[int], steps: int) -> tuple[list[int], np.ndarray, float]:
-    """The tokens, the logits [prompt + steps - 1, V], and the least gap between a choice and the next best."""
+    """The tokens, the logits [prompt + steps - 1, V], and the least lead of a choice over the next best."""
     ids = torch.tensor([prompt])
     full = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=steps, pad_token_id=0

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -14,7 +15,8 @@ VERBOSE = "--verbose"
 
 
 def entry_point() -> NoReturn:
-    """The console script."""
+    """The console script. Being told to end is an interrupt too: what was begun is tidied up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))
 
 

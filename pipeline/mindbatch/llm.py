@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
-
-import numpy as np
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
@@ -18,13 +16,13 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
+from mindbatch.interrupts import interruptible
+from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
 from mindbatch.streaming import Streamer, StreamerFeed
 
-PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 ON_ERROR = ("raise", "record")
 NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
 OVERTAKEN = "this generation ended early: a newer call of generate, stream or submit took its place"
-Params = DecodingParams | Sequence[DecodingParams] | None
 
 
 class LLM:
@@ -201,7 +199,8 @@ class LLM:
             while unfinished:
                 if turn != self._turn:
                     raise MindBatchError(OVERTAKEN)
-                result = engine.step()
+                with interruptible():
+                    result = engine.step()
                 unfinished.difference_update(output.key for output in result.finished)
                 yield from result.events
                 yield from result.finished
@@ -224,8 +223,8 @@ class LLM:
                 feed.end()
 
     def _prepare(self, prompts: Any, params: Params) -> tuple[list[Request], list[RequestOutput]]:
-        given = _prompt_list(prompts)
-        each = _params_for(len(given), params)
+        given = prompt_list(prompts)
+        each = params_for_each(len(given), params)
         rows = read_prompts(prompts=given) if given else PromptRows()
         requests, failures = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
         failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
@@ -244,38 +243,3 @@ class LLM:
         if row.messages is not None:
             return self.tokenizer.encode_chat(row.messages)
         return self.tokenizer.encode(row.text or "")
-
-
-def _prompt_list(prompts: Any) -> list[Any]:
-    """The prompts as a list; one alone may be a string, token ids, or the messages of one conversation."""
-    prompts = _plain(prompts)
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
-        raise ConfigError(
-            f"prompts: found {type(prompts).__name__}; must be a string, a list of token ids, a list of chat "
-            "messages, or a list of these"
-        )
-    items = [_plain(item) for item in prompts]
-    if items and all(isinstance(item, (int, Mapping)) for item in items):
-        return [items]
-    return [[_plain(part) for part in item] if isinstance(item, (list, tuple)) else item for item in items]
-
-
-def _plain(value: Any) -> Any:
-    """Python's own lists and numbers for NumPy's."""
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _params_for(count: int, params: Params) -> Sequence[DecodingParams]:
-    if params is None:
-        return [DecodingParams()] * count
-    if isinstance(params, DecodingParams):
-        return [params] * count
-    if not isinstance(params, Sequence) or not all(isinstance(each, DecodingParams) for each in params):
-        raise ConfigError("params: must be a DecodingParams, or a list with one for each prompt")
-    if len(params) != count:
-        raise ConfigError(
-            f"params: {len(params)} given for {count} prompts; give one for all or one for each"
-        )
-    return params

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import (
+    AttentionShape,
+    CacheGeometry,
+    Kernels,
+    aligned_zeros,
+    shared_parameter,
+)
 
 COPIES_PER_CALL = 16
 
@@ -21,8 +27,8 @@ class PagedCache:
         self.values: list[Parameter] = []
         for layer, shape in enumerate(shapes):
             key_shape, value_shape = kernels.cache_shapes(shape, geometry)
-            self.keys.append(_zeros(f"cache.{layer}.keys", key_shape))
-            self.values.append(_zeros(f"cache.{layer}.values", value_shape))
+            self.keys.append(shared_parameter(f"cache.{layer}.keys", aligned_zeros(key_shape)))
+            self.values.append(shared_parameter(f"cache.{layer}.values", aligned_zeros(value_shape)))
         self._copy = CopyBlocks(self.keys + self.values)
 
     def layer(self, index: int) -> tuple[Parameter, Parameter]:
@@ -56,7 +62,3 @@ class CopyBlocks(nn.Cell):
         for tensor in self.tensors:
             self.update(tensor, destinations, ops.gather(tensor, sources, 0))
         return sources
-
-
-def _zeros(name: str, shape: tuple[int, ...]) -> Parameter:
-    return Parameter(Tensor.from_numpy(np.zeros(shape, np.float32)), name=name, requires_grad=False)

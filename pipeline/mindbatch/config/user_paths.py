@@ -1,5 +1,6 @@
 """The paths in a configuration: made definite, and checked before anything is loaded."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,4 +75,8 @@ def _input_file_fault(path: Path) -> str | None:
 def _output_file_fault(path: Path) -> str | None:
     if path.is_dir():
         return "is a folder; give the name of a file in it"
-    return None if path.parent.is_dir() else f"the folder {path.parent} does not exist"
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist"
+    return (
+        None if os.access(path.parent, os.W_OK | os.X_OK) else f"the folder {path.parent} cannot be written"
+    )

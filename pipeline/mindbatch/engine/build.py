@@ -73,8 +73,8 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     from mindbatch.models.loader import load_weights
     from mindbatch.parallel.context import initialise
 
-    initialise(runtime.device_target, runtime.num_threads)
-    kernels = choose_kernels(runtime.kernels, runtime.device_target)
+    initialise(runtime.device_target)
+    kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
     weights = load_weights(arch, folder, kernels, WHOLE)
     runner = ModelRunner(arch, weights, kernels, settings, WHOLE)
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)

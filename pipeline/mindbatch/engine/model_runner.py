@@ -17,29 +17,34 @@ from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.weights import Weights
 from mindbatch.models.compiled import CompiledCell
-from mindbatch.models.decoder import Decoder, Head
+from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
 from mindbatch.parallel.topology import TensorSlice
 
 FloatArray = npt.NDArray[np.float32]
 
 
 class ModelOutput:
-    """Hidden states of a step; logits are computed for the tokens that are asked for."""
+    """Hidden states of a step; logits came along or are computed for the tokens that are asked for."""
 
-    def __init__(self, hidden: FloatArray, runner: ModelRunner) -> None:
+    def __init__(self, hidden: FloatArray, runner: ModelRunner, logits: FloatArray | None = None) -> None:
         self.hidden = hidden
         self._runner = runner
+        self._logits = logits
 
     def logits(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.logits`."""
-        return self._runner.project(self.hidden[np.asarray(tokens, np.intp)])
+        if self._logits is None:
+            return self._runner.project(self.hidden[np.asarray(tokens, np.intp)])
+        if list(tokens) == list(range(len(tokens))):
+            return self._logits[: len(tokens)]
+        return self._logits[np.asarray(tokens, np.intp)]
 
 
 class ModelRunner:
     """One rank's model with its paged cache.
 
-    A graph is compiled for each bucket of tokens when it is first needed, and one of the head for each bucket
-    of rows.
+    A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps that
+    only decode, one without for steps with prompts, and one of the head alone for each bucket of rows.
     """
 
     def __init__(
@@ -57,23 +62,31 @@ class ModelRunner:
         self._settings = settings
         self._kernels = kernels
         self._buckets = buckets_up_to(settings.max_batched_tokens)
-        self._decoder = CompiledCell(Decoder(arch, weights, self.cache, kernels, piece))
-        self._head = CompiledCell(Head(arch, weights, kernels, piece))
+        decoder = Decoder(arch, weights, self.cache, kernels, piece)
+        head = Head(arch, weights, kernels, piece)
+        self._decoder, self._head = CompiledCell(decoder), CompiledCell(head)
+        self._decoder_and_head = CompiledCell(DecoderAndHead(decoder, head))
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         self.cache.copy_blocks(step.copies)
         size = pad_to_bucket(step.num_tokens, self._buckets)
         batch = flatten(step, size, self._settings.block_size, self._table_width(step))
-        hidden = self._decoder(
-            Tensor(batch.ids),
-            Tensor(batch.positions),
-            Tensor(batch.slots),
-            Tensor(batch.rows),
-            Tensor(batch.block_tables),
-            Tensor(batch.lengths),
-        )
-        return ModelOutput(hidden.asnumpy(), self)
+        inputs = [
+            Tensor(array)
+            for array in (
+                batch.ids,
+                batch.positions,
+                batch.slots,
+                batch.rows,
+                batch.block_tables,
+                batch.lengths,
+            )
+        ]
+        if step.num_tokens == len(step.scheduled) and all(tokens.samples for tokens in step.scheduled):
+            hidden, logits = self._decoder_and_head(*inputs)
+            return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
+        return ModelOutput(self._decoder(*inputs).asnumpy(), self)
 
     def project(self, hidden: FloatArray) -> FloatArray:
         """Logits [S, vocabulary] of hidden states [S, hidden]."""

@@ -130,7 +130,7 @@ class Scheduler:
             self._take(wanted, step)
 
     def _wanted(self, group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
-        """The tokens of a group for this step, within a budget; its sequences sample together or not at all."""
+        """A group's tokens for this step, within a budget; its sequences sample together or not at all."""
         sequences = group.sequences
         together = len(sequences) == 1 or group.is_decoding
         if together and group.is_decoding and len(sequences) > budget:

@@ -9,8 +9,10 @@ from mindbatch.kernels.library import describe, find_library
 CHOICES = ("auto", "native", "reference")
 
 
-def choose_kernels(name: str, device_target: str) -> Kernels:
+def choose_kernels(name: str, device_target: str, num_threads: int | None = None) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
+
+    num_threads: of the native kernels; None is one for each core.
 
     Raises:
         ConfigError: the name is unknown, or native kernels are asked for and were not built.
@@ -30,4 +32,6 @@ def choose_kernels(name: str, device_target: str) -> Kernels:
         return ReferenceKernels()
     from mindbatch.kernels.native import NativeKernels
 
+    if num_threads is not None:
+        library.set_num_threads(num_threads)
     return NativeKernels(library)

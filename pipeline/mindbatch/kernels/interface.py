@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 FloatArray = npt.NDArray[np.float32]
+CACHE_LINE = 64
+HUGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,33 @@ class Kernels(ABC):
         A fixed width means one graph fewer; kernels that read the whole table ask for a narrow one.
         """
         return maximum
+
+
+def aligned_zeros(shape: tuple[int, ...]) -> FloatArray:
+    """Zeros that begin at a cache line; large arrays on huge pages where the system has them.
+
+    No vector load of a kernel straddles two lines, and reading weights in a row costs few address
+    translations. The pages of a large array come from the system when they are first written.
+    """
+    size = math.prod(shape)
+    if size * 4 >= HUGE_PAGE:
+        mapped = mmap.mmap(-1, size * 4, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(mapped, np.float32).reshape(shape)
+    memory = np.zeros(size + CACHE_LINE // 4, np.float32)
+    first = -memory.ctypes.data % CACHE_LINE // 4
+    return memory[first : first + size].reshape(shape)
+
+
+def shared_parameter(name: str, array: FloatArray) -> Parameter:
+    """A Parameter over the array's own memory; graphs read and write it in place.
+
+    Parameter(tensor) would copy the data. It is made small first, then given the array.
+    """
+    parameter = Parameter(Tensor(np.zeros(1, np.float32)), name=name, requires_grad=False)
+    parameter.set_data(Tensor.from_numpy(array), slice_shape=True)
+    return parameter
 
 
 def constant(values: Any, dtype: Any) -> Tensor:

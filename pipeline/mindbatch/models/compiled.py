@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mindspore import Tensor, nn
 from mindspore.graph.api import _cell_graph_executor
 
 
 class CompiledCell:
-    """A cell in graph mode, compiled once per combination of input shapes.
+    """A cell in graph mode, compiled once per combination of input shapes; their dtypes never change.
 
     nn.Cell.__call__ sets attributes on every sub-cell each time, which costs about as much as running a small
     model. The graph of a known shape is called by its name instead. (The executor is not public API; the
@@ -18,8 +20,8 @@ class CompiledCell:
         self._cell = cell.set_train(False)
         self._phases: dict[tuple[tuple[int, ...], ...], str] = {}
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """The cell's output; compiles on the first call with these shapes. Dtypes never change."""
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
         shapes = tuple(tensor.shape for tensor in inputs)
         phase = self._phases.get(shapes)
         if phase is None:

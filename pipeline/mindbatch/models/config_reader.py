@@ -53,6 +53,11 @@ class ConfigReader:
         found = self._config.get(key)
         return default if found is None else found
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there with null, where that means something else than its absence."""
+        self._seen.add(key)
+        return key in self._config and self._config[key] is None
+
     def ignore(self, keys: Iterable[str]) -> None:
         """Declares keys that do not change this model's mathematics."""
         self._seen.update(keys)

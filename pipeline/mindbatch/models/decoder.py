@@ -102,3 +102,27 @@ class Head(nn.Cell):
 
     def construct(self, hidden: Tensor) -> Tensor:
         return self.project(hidden)
+
+
+class DecoderAndHead(nn.Cell):
+    """A step whose every token is sampled: hidden states [T, hidden_size] and logits [T, vocab_size].
+
+    One graph instead of two saves a launch, which shows when a step is a few milliseconds.
+    """
+
+    def __init__(self, decoder: Decoder, head: Head) -> None:
+        super().__init__(auto_prefix=False)
+        self.decoder = decoder
+        self.head = head
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        hidden = self.decoder(ids, positions, slots, rows, block_tables, lengths)
+        return hidden, self.head(hidden)

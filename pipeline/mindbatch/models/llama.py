@@ -39,11 +39,13 @@ def describe_family(
     """What all relatives of Llama read from config.json in the same way.
 
     default_kv_heads, default_head_dim: what transformers takes when the key is absent; None derives them.
+    num_key_value_heads null is as many as query heads, whatever the default.
     """
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
-    kv_heads = reader.positive("num_key_value_heads", default_kv_heads or heads)
-    head_dim = reader.positive("head_dim", default_head_dim or max(1, hidden // heads))
+    grouped = None if reader.is_null("num_key_value_heads") else default_kv_heads
+    kv_heads = reader.positive("num_key_value_heads", grouped or heads)
+    head_dim = reader.positive("head_dim", default_head_dim or hidden // heads or 2)
     if heads % kv_heads:
         reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
     if head_dim % 2:

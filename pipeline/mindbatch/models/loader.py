@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter
 
 from mindbatch.checkpoint.folder import ModelFolder
 from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec, source_shapes
 from mindbatch.checkpoint.tensor_match import match_tensors
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.interface import FloatArray, Kernels
+from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.weights import Weights
 from mindbatch.models.registry import model_module, tensor_specs
@@ -72,9 +71,9 @@ def _load(
 ) -> Parameter:
     outputs, inputs = spec.local_outputs(piece), spec.local_inputs(piece)
     if spec.layout is Layout.PACKED and inputs is not None:
-        array = np.zeros(kernels.packed_shape(outputs, inputs), np.float32)
+        array = aligned_zeros(kernels.packed_shape(outputs, inputs))
     else:
-        array = np.empty((outputs,) if inputs is None else (outputs, inputs), np.float32)
+        array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs))
     first = 0
     for part in spec.parts:
         for rows in _rows(part, spec.cut, folder, names(part.source), piece):
@@ -84,7 +83,7 @@ def _load(
                 array[first : first + len(rows)] = rows
             first += len(rows)
         folder.release(names(part.source))  # memory holds the parameters, not the file beside them
-    return Parameter(Tensor.from_numpy(array), name=spec.name, requires_grad=False)
+    return shared_parameter(spec.name, array)
 
 
 def _rows(part: Part, cut: Cut, folder: ModelFolder, name: str, piece: TensorSlice) -> Iterator[FloatArray]:

@@ -10,7 +10,10 @@ __all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `mistral` configuration; sliding_window null means full attention."""
+    """The architecture of a `mistral` configuration; sliding_window null means full attention.
+
+    An absent sliding_window means transformers' default, 4096.
+    """
     layers = reader.positive("num_hidden_layers")
-    window = 0 if reader.value("sliding_window") is None else reader.positive("sliding_window")
+    window = 0 if reader.is_null("sliding_window") else reader.positive("sliding_window", 4096)
     return describe_family(reader, default_kv_heads=8, windows=(window,) * layers)

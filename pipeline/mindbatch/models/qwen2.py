@@ -20,12 +20,15 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     used = reader.flag("use_sliding_window", False)
     window = reader.positive("sliding_window", 4096) if used else 0
     first = reader.value("max_window_layers", 28)
+    if isinstance(first, bool) or not isinstance(first, int):
+        reader.fault("max_window_layers", "must be a whole number")
+        first = layers
     kinds = reader.value("layer_types")
     reader.ignore(["sliding_window"])
     if kinds is None:
         kinds = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
     known = {"full_attention": 0, "sliding_attention": window}
-    if len(kinds) != layers or any(kind not in known for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
         reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return (0,) * layers
     return tuple(known[kind] for kind in kinds)

@@ -25,26 +25,55 @@ def read_rotary(reader: ConfigReader, head_dim: int, default_theta: float, max_p
 
     Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
     """
-    key = "rope_parameters" if reader.value("rope_parameters") is not None else "rope_scaling"
-    scaling = dict(reader.value("rope_scaling", {}) or reader.value("rope_parameters", {}))
-    theta = float(scaling.pop("rope_theta", None) or reader.number("rope_theta", default_theta))
-    reader.ignore(["rope_theta"])
-    kind = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
-    scaling.pop("type", None)
-    rotary_dim = int(head_dim * reader.number("partial_rotary_factor", 1.0))
-    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
-    frequencies = np.float32(1) / np.float32(theta) ** exponents
-    if kind not in SCALINGS:
+    key = (
+        "rope_parameters"
+        if reader.value("rope_parameters") and not reader.value("rope_scaling")
+        else "rope_scaling"
+    )
+    found = reader.value(key, {})
+    if not isinstance(found, Mapping):
+        reader.fault(key, "must be null or an object with a rope_type")
+        found = {}
+    scaling = dict(found)
+    theta = _theta(reader, key, scaling, default_theta)
+    old_kind = scaling.pop("type", None)
+    kind = scaling.pop("rope_type", None) or old_kind or "default"
+    exponents = np.arange(0, _rotary_dim(reader, head_dim), 2, dtype=np.float32)
+    frequencies = np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
+    if not isinstance(kind, str) or kind not in SCALINGS:
         reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
         return Rotary(tuple(frequencies))
     try:
-        scaled, factor = SCALINGS[kind](frequencies, scaling, theta, max_positions)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        with np.errstate(all="raise"):
+            scaled, factor = SCALINGS[kind](frequencies, scaling, theta, max_positions)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         reader.fault(key, f"rope_type {kind!r} needs valid parameters: {error}")
         return Rotary(tuple(frequencies))
     if scaling:
-        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(sorted(scaling))}")
+        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(sorted(map(str, scaling)))}")
     return Rotary(tuple(float(value) for value in scaled), factor)
+
+
+def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any], default: float) -> float:
+    """rope_theta, beside the scaling or (since transformers 5) within it."""
+    beside = reader.number("rope_theta", default)
+    within = scaling.pop("rope_theta", None)
+    if within is None:
+        return beside
+    if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 < within < math.inf:
+        reader.fault(key, "rope_theta must be a number above 0")
+        return default
+    return float(within)
+
+
+def _rotary_dim(reader: ConfigReader, head_dim: int) -> int:
+    """How much of each head is rotated."""
+    key = "partial_rotary_factor"
+    rotary_dim = int(head_dim * reader.number(key, 1.0))
+    if head_dim % 2 == 0 and (rotary_dim % 2 or not 2 <= rotary_dim <= head_dim):
+        reader.fault(key, f"must leave an even part of head_dim={head_dim}, at least 2 and at most all of it")
+        return head_dim
+    return rotary_dim
 
 
 def _default(

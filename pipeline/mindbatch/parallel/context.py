@@ -1,17 +1,14 @@
-"""Setting MindSpore up for one process: graph mode, device, threads."""
+"""Setting MindSpore up for one process: graph mode and device."""
 
 from __future__ import annotations
 
 import mindspore
 
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.library import find_library
 
 
-def initialise(device_target: str, num_threads: int | None) -> None:
-    """Chooses the device and the number of threads; call before any tensor is made.
-
-    num_threads: for the native kernels and MindSpore's own operators; None is one for each core.
+def initialise(device_target: str) -> None:
+    """Chooses graph mode and the device; call before any tensor is made.
 
     Raises:
         ConfigError: this machine or this build of MindSpore does not have the device.
@@ -22,9 +19,7 @@ def initialise(device_target: str, num_threads: int | None) -> None:
     except (RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"runtime.device_target={device_target}: not available here: {reason}") from error
-    if num_threads is None:
-        return
-    mindspore.runtime.dispatch_threads_num(num_threads)
-    library = find_library()
-    if library is not None:
-        library.set_num_threads(num_threads)
+    if device_target == "CPU":
+        # With more, MindSpore passes kernels on from one spinning thread to the next, and those take the cores
+        # from the kernels' own threads (measured on two cores: 1.7 times the time of a step).
+        mindspore.runtime.dispatch_threads_num(1)

@@ -67,5 +67,5 @@ def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
         if isinstance(event, StreamEvent):
             print(event.text, end="", flush=True)
             parts.append(event.text)
-    print()
+    print(flush=True)  # whoever reads through a pipe must see that the answer is over
     return "".join(parts)

@@ -44,11 +44,12 @@ def run(config: GenerateConfig) -> int:
         raise ConfigError(STREAM_NEEDS_TEXT)
     requests, failures = llm.submit([(row, params) for row in rows.prompts])
     failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+    labelled = len(requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
-            _stream(llm, requests, params, destination)
+            _stream(llm, requests, params, destination, labelled)
         else:
-            _write(llm, requests, failures, config, destination)
+            _write(llm, requests, failures, config, destination, labelled)
     for failure in sorted(failures, key=lambda output: int(output.key)):
         print(f"mindbatch: {failure.error}", file=sys.stderr)
     if config.output.file is not None:
@@ -56,7 +57,9 @@ def run(config: GenerateConfig) -> int:
     return EXIT_FAILED if failures else EXIT_DONE
 
 
-def _stream(llm: LLM, requests: list[Request], params: DecodingParams, destination: Destination) -> None:
+def _stream(
+    llm: LLM, requests: list[Request], params: DecodingParams, destination: Destination, labelled: bool
+) -> None:
     """Prints the outputs one after the other, the first one token by token while all of them run."""
 
     def streamer(request: Request) -> TextStreamer:
@@ -68,7 +71,7 @@ def _stream(llm: LLM, requests: list[Request], params: DecodingParams, destinati
             file=destination.file,
         )
 
-    live = LiveText(requests, streamer, destination.file)
+    live = LiveText(requests, streamer, destination.file, labelled=labelled)
     for item in llm.run(requests):
         if not isinstance(item, RequestOutput):
             live.put(item)
@@ -80,14 +83,14 @@ def _write(
     failures: Iterable[RequestOutput],
     config: GenerateConfig,
     destination: Destination,
+    labelled: bool,
 ) -> None:
     keys = sorted([request.key for request in requests] + [failure.key for failure in failures], key=int)
-    several = len(keys) > 1 or config.decoding.num_return_sequences > 1
     writer = ResultWriter(
         keys,
         destination.file,
         as_json=config.output.format == "json",
-        labelled=several,
+        labelled=labelled,
         has_text=llm.tokenizer is not None,
     )
     for failure in failures:

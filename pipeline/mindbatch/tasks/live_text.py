@@ -16,18 +16,24 @@ Place = tuple[str, int]  # key of the prompt, number of the sample
 class LiveText:
     """Feeds a streamer per output; the tokens of outputs whose turn has not come are kept.
 
+    labelled: put the prompt's key, and the sample's number, before each text.
     make_streamer: gives a fresh streamer for one output of a request, which must not print the prompt: it is
         printed here, as it was given and not as its tokens would spell it.
     """
 
     def __init__(
-        self, requests: Sequence[Request], make_streamer: Callable[[Request], Streamer], file: TextIO
+        self,
+        requests: Sequence[Request],
+        make_streamer: Callable[[Request], Streamer],
+        file: TextIO,
+        *,
+        labelled: bool,
     ) -> None:
         self._turns = [
             (request, sample) for request in requests for sample in range(request.params.num_return_sequences)
         ]
         self._turns.reverse()
-        self._labelled = len(self._turns) > 1
+        self._labelled = labelled
         self._make_streamer = make_streamer
         self._file = file
         self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)

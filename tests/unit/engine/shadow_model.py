@@ -1,4 +1,4 @@
-"""A runner without a model: its cache holds fingerprints of prefixes, so that a wrong block is noticed at once."""
+"""A runner without a model: its cache holds fingerprints of prefixes, so that wrong blocks are noticed."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

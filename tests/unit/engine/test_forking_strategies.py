@@ -14,7 +14,7 @@ WIDTH = 4
 
 
 class Wandering:
-    """Keeps WIDTH sequences and changes the parent of one at each step: that one forks, another is dropped."""
+    """Keeps WIDTH sequences; at each step one gets another parent, which forks while it is dropped."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -42,7 +42,9 @@ def test_wandering_sequences_stay_apart(seed: int, use_past: bool, monkeypatch: 
     engine = make_engine(limits)
     sampling = {"do_sample": True, "num_return_sequences": WIDTH}
     for index in range(4):
-        engine.add(request(str(index), [index, 1, 2, 3, 4, 5, 6, 7, 8][: index + 6], max_new_tokens=12, **sampling))
+        engine.add(
+            request(str(index), [index, 1, 2, 3, 4, 5, 6, 7, 8][: index + 6], max_new_tokens=12, **sampling)
+        )
     results, _ = drain(engine)
     assert engine.scheduler.num_preemptions > 0
     assert len(results) == 4

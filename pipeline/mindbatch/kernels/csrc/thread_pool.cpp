@@ -14,7 +14,7 @@ namespace mindbatch {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kSpins = 2000;  // about 20-50 microseconds of pausing before a thread sleeps
+constexpr int kSpins = 10000;  // some 100 microseconds of pausing before a thread sleeps
 
 inline void pause_cpu() {
 #if defined(__x86_64__)

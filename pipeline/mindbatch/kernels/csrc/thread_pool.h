@@ -1,8 +1,8 @@
 // A small pool of threads for the kernels, with no dependence on OpenMP.
 //
 // MindSpore brings thread pools of its own. OpenMP threads spin between parallel regions and take the cores
-// away from them, so the threads here spin only for a few microseconds (the distance between two kernels of
-// one layer) and then sleep on a futex.
+// away from them, so the threads here spin only for some tens of microseconds (the distance between two
+// kernels of one layer) and then sleep on a futex.
 #pragma once
 #include <cstdint>
 

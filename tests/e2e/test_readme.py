@@ -1,0 +1,71 @@
+"""The README's examples: every block marked `<!-- tested -->` prints what the block after it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"<!-- tested -->\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+TIMES = re.compile(r"\d+\.\d s \(\d+ tokens/s\)")
+
+
+class Example(NamedTuple):
+    language: str
+    code: str
+    output: str
+
+
+EXAMPLES = [Example(*found) for found in BLOCK.findall(README)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.code.split("\n")[-2][:60])
+def test_an_example_prints_what_it_says(example: Example, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    programs = str(Path(sys.executable).parent)
+    result = subprocess.run(
+        ["bash"] if example.language == "bash" else [sys.executable, "-"],
+        input=example.code.encode(),
+        cwd=here,
+        env={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+        check=False,
+    )
+    assert TIMES.sub("", result.stdout.decode()) == TIMES.sub("", example.output)
+    assert set(os.listdir(here)) <= {"prompts.txt"}
+
+
+def test_every_marked_block_is_understood() -> None:
+    assert len(EXAMPLES) == README.count("<!-- tested -->") >= 5
+
+
+def test_links_and_named_files_exist() -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (CHECKOUT / link).exists(), link
+    for name in re.findall(r"`?(?:python )?((?:tools|scripts)/\w+\.\w+)", README):
+        assert (CHECKOUT / name).exists(), name
+
+
+def test_keys_and_options_of_the_tables_exist() -> None:
+    from mindbatch.config.keys import schema_keys
+    from mindbatch.config.schema import SCHEMAS
+
+    keys = schema_keys(SCHEMAS["generate"]).keys
+    for key in re.findall(r"\b((?:model|decoding|runtime|output|parallel)\.\w+)=", README):
+        assert key in keys or key == "runtime.cache_memry", key
+    decoding = README.partition("**Decoding**")[2].partition("Options without effect")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", decoding, re.M) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == {key.partition(".")[2] for key in keys if key.startswith("decoding.")} - {
+        "skip_special_tokens"
+    }

@@ -1,0 +1,108 @@
+"""What is built for others: the wheel runs anywhere, even without a compiler, and the sdist holds all."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SOURCES = ("configs", "examples", "pipeline")
+FILES = (
+    "setup.py",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "constraints.txt",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+)
+COUNTING = "An increasing sequence: one, two, three, four, five, six, seven, eight,"
+
+
+def copy_of_the_sources(folder: Path) -> Path:
+    """Fresh: what an earlier build left in the checkout must not help."""
+    unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    for name in SOURCES:
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=unwanted)
+    for name in FILES:
+        shutil.copy2(CHECKOUT / name, folder / name)
+    return folder
+
+
+def build_wheel(sources: Path, **environment: str) -> Path:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*pip, "--wheel-dir", str(sources / "dist"), str(sources)],
+        env=os.environ | environment,
+        capture_output=True,
+        check=True,
+    )
+    (wheel,) = (sources / "dist").glob("*.whl")
+    return wheel
+
+
+def install(wheel: Path, target: Path) -> dict[str, str]:
+    """Installs into a folder of its own; returns the environment that finds it before anything else."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
+    subprocess.run([*pip, str(wheel)], capture_output=True, check=True)
+    return {"PYTHONPATH": str(target)}
+
+
+def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dict[str, str]]:
+    result = command.run("doctor", "format=json", environment=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    found: dict[str, dict[str, str]] = json.loads(result.stdout)
+    return found
+
+
+def count_to_eight(command: CommandLine, environment: dict[str, str]) -> None:
+    result = command.run(
+        "generate",
+        "model=tiny_gpt2",
+        'prompts=["An increasing sequence: one,"]',
+        "decoding.max_new_tokens=14",
+        environment=environment,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{COUNTING}\n"
+
+
+def test_the_wheel_runs_from_an_empty_folder(tmp_path: Path, command: CommandLine) -> None:
+    wheel = build_wheel(copy_of_the_sources(tmp_path / "sources with spaces"))
+    environment = install(wheel, tmp_path / "target")
+    found = findings(command, environment)
+    assert found["folders"]["configs_and_examples"] == str(tmp_path / "target" / "mindbatch")
+    if shutil.which("g++"):
+        assert found["kernels"]["attention"].startswith("native (")
+    count_to_eight(command, environment)
+
+
+def test_without_a_compiler_the_package_installs_and_runs(tmp_path: Path, command: CommandLine) -> None:
+    wheel = build_wheel(copy_of_the_sources(tmp_path / "sources"), CC="false", CXX="false")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    environment = install(wheel, tmp_path / "target")
+    assert findings(command, environment)["kernels"]["attention"].startswith("not built: no C++ compiler")
+    count_to_eight(command, environment)
+
+
+def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
+    sources = copy_of_the_sources(tmp_path / "sources")
+    build = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=sources, capture_output=True, check=True)
+    (archive,) = (sources / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        held = {name.partition("/")[2] for name in files.getnames()}
+    for folder in (*SOURCES[:2], "pipeline/mindbatch"):
+        wanted = {str(path.relative_to(sources)) for path in (sources / folder).rglob("*") if path.is_file()}
+        assert wanted <= held
+    assert set(FILES) <= held

@@ -1,0 +1,110 @@
+"""Cached, batched, chunked, pre-empted or forked: a prompt's logits are the same."""
+
+import pytest
+from model_folders import descriptions, ragged, write_folder
+from recording import Run, difference, equal, load
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.kernels.library import find_library
+
+GREEDY = DecodingParams(max_new_tokens=20)
+SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)
+CASES = [("qwen2", "native"), ("gpt2", "native"), ("llama3", "native"), ("qwen2", "reference")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    if found[1] == "native" and find_library() is None:
+        pytest.skip("the C++ kernels were not built")
+    return found
+
+
+@pytest.fixture(scope="module")
+def llm(case: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    folder = tmp_path_factory.mktemp(case[0])
+    write_folder(folder, descriptions()[case[0]])
+    return load(folder, kernels=case[1], max_batched_tokens=32)
+
+
+@pytest.fixture(scope="module")
+def tolerance(case: tuple[str, str]) -> float:
+    """The C++ kernels compute each row by itself, so nothing at all may change."""
+    return 0.0 if case[1] == "native" else 1e-5
+
+
+@pytest.fixture(scope="module")
+def prompts(case: tuple[str, str]) -> list[list[int]]:
+    return [prompt for prompt in ragged(case[0]) if len(prompt) > 4][::2]
+
+
+@pytest.fixture(scope="module")
+def batched(llm: LLM, prompts: list[list[int]], tolerance: float) -> Run:
+    return Run(llm, prompts, GREEDY, tolerance=tolerance)
+
+
+def test_batched_is_alone(llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float) -> None:
+    for number in (0, 3, len(prompts) - 1):
+        alone = Run(llm, prompts[number : number + 1], GREEDY, first=number, tolerance=tolerance)
+        assert alone.tokens == [batched.tokens[number]]
+        assert difference(alone.logits, batched.logits) <= tolerance
+
+
+def test_static_is_continuous(llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float) -> None:
+    """One seat: each request waits for the one before it."""
+    equal(Run(llm, prompts, GREEDY, batch_size=1, tolerance=tolerance), batched, tolerance)
+
+
+def test_cached_is_uncached(llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float) -> None:
+    equal(Run(llm, prompts, GREEDY, use_past=False, tolerance=tolerance), batched, tolerance)
+
+
+@pytest.mark.parametrize("budget", [1, 8, 13])
+def test_chunked_is_unchunked(
+    budget: int, llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float
+) -> None:
+    assert max(map(len, prompts)) <= 32, "the other run takes every prompt in one piece"
+    equal(Run(llm, prompts, GREEDY, max_batched_tokens=budget, tolerance=tolerance), batched, tolerance)
+
+
+def test_preempted_is_not_preempted(
+    llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float
+) -> None:
+    cramped = Run(llm, prompts, GREEDY, num_blocks=5, tolerance=tolerance)
+    assert cramped.num_preemptions > 0
+    assert batched.num_preemptions == 0
+    equal(cramped, batched, tolerance)
+
+
+@pytest.mark.parametrize("limits", [{"use_past": False}, {"num_blocks": 13}, {"batch_size": 1}])
+def test_samples_are_the_same_however_they_share(
+    limits: dict[str, int], llm: LLM, prompts: list[list[int]], tolerance: float
+) -> None:
+    """Forks share blocks until they write; without a cache nothing is shared."""
+    shared = Run(llm, prompts[:4], SAMPLING, tolerance=tolerance)
+    assert len({tuple(tokens) for tokens in shared.tokens}) == 16
+    equal(Run(llm, prompts[:4], SAMPLING, tolerance=tolerance, **limits), shared, tolerance)
+
+
+def test_samples_are_separate_runs(llm: LLM, prompts: list[list[int]], tolerance: float) -> None:
+    """A sample's randomness does not know how many others there are."""
+    together = Run(llm, prompts[:2], SAMPLING, tolerance=tolerance)
+    for count in (1, 3):
+        params = DecodingParams(
+            max_new_tokens=12, do_sample=True, num_return_sequences=count, seed=5, logprobs=2
+        )
+        fewer = Run(llm, prompts[:2], params, tolerance=tolerance)
+        assert fewer.tokens == together.tokens[:count] + together.tokens[4 : 4 + count]
+        assert difference(fewer.logits, together.logits) <= tolerance
+
+
+def test_native_is_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The whole model, with grouped heads, biases and a window."""
+    if find_library() is None:
+        pytest.skip("the C++ kernels were not built")
+    folder = tmp_path_factory.mktemp("qwen2")
+    write_folder(folder, descriptions()["qwen2"])
+    prompts = ragged("qwen2")[:1]
+    runs = [Run(load(folder, kernels=kernels), prompts, GREEDY) for kernels in ("native", "reference")]
+    assert runs[0].tokens == runs[1].tokens
+    assert difference(runs[0].logits, runs[1].logits) <= 1e-5

@@ -1,0 +1,271 @@
+"""Each C++ kernel, in each instruction set of this machine, equals MindSpore's operators to 1e-5."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+from numpy.typing import NDArray
+
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.library import VARIANTS, NativeLibrary, find_library
+from mindbatch.kernels.native import NativeKernels
+from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.parallel.context import initialise
+
+Arrays = list[NDArray[np.float32]]
+TOLERANCE = 1e-5
+LIBRARY = find_library()
+
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[NativeLibrary]:
+    initialise("CPU")
+    assert LIBRARY is not None
+    best = LIBRARY.variant
+    yield LIBRARY
+    LIBRARY.set_variant(best)
+
+
+def available(library: NativeLibrary) -> list[str]:
+    """The variants that this machine can run; "portable" is always one."""
+    found = []
+    for name in VARIANTS:
+        try:
+            library.set_variant(name)
+        except ConfigError:
+            continue
+        found.append(name)
+    return found
+
+
+def numbers(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
+    generator = np.random.default_rng(list(shape))
+    return (generator.standard_normal(shape) * scale).astype(np.float32)
+
+
+def outputs(cell: nn.Cell, inputs: Sequence[NDArray[Any]]) -> Arrays:
+    found = cell(*(Tensor(array) for array in inputs))
+    return [tensor.asnumpy() for tensor in (found if isinstance(found, tuple) else (found,))]
+
+
+def packed(kernels: Kernels, weight: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The weight in the kernels' layout, written in two pieces as a fused matrix is."""
+    array = np.zeros(kernels.packed_shape(*weight.shape), np.float32)
+    half = len(weight) // 2
+    kernels.pack(array, 0, weight[:half])
+    kernels.pack(array, half, weight[half:])
+    return array
+
+
+def check(library: NativeLibrary, native: nn.Cell, mine: Sequence[Any], expected: Arrays) -> None:
+    """Every variant gives the expected arrays."""
+    for variant in available(library):
+        library.set_variant(variant)
+        for ours, theirs in zip(outputs(native, mine), expected, strict=True):
+            assert ours.shape == theirs.shape
+            error = np.abs(ours - theirs).max()
+            assert error <= TOLERANCE * max(1.0, np.abs(theirs).max()), f"{variant}: {error}"
+
+
+def test_there_is_a_portable_variant_and_a_wrong_name_is_refused(library: NativeLibrary) -> None:
+    assert "portable" in available(library)
+    with pytest.raises(ConfigError, match="kernel variant 'sse9'"):
+        library.set_variant("sse9")
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "biased"),
+    [(1, 8, 5, True), (3, 33, 31, False), (14, 257, 33, True), (15, 300, 97, False), (64, 20, 129, True)],
+)
+def test_linear(library: NativeLibrary, rows: int, depth: int, columns: int, biased: bool) -> None:
+    native, reference = NativeKernels(library), ReferenceKernels()
+    x, weight = numbers(rows, depth), numbers(columns, depth, scale=depth**-0.5)
+    bias = numbers(columns) if biased else np.zeros(1, np.float32)
+    expected = outputs(reference.linear(columns), [x, packed(reference, weight), bias])
+    np.testing.assert_allclose(expected[0], x @ weight.T + bias, atol=TOLERANCE)
+    check(library, native.linear(columns), [x, packed(native, weight), bias], expected)
+
+
+@pytest.mark.parametrize("rows", [2, 13, 15, 29])
+def test_rows_do_not_influence_one_another(library: NativeLibrary, rows: int) -> None:
+    """Bit for bit: what batched = alone rests on."""
+    native = NativeKernels(library)
+    weight, bias = packed(native, numbers(70, 300)), numbers(70)
+    x, cell = numbers(rows, 300), native.linear(70)
+    for variant in available(library):
+        library.set_variant(variant)
+        together = outputs(cell, [x, weight, bias])[0]
+        for row in range(rows):
+            alone = outputs(cell, [x[row : row + 1], weight, bias])[0]
+            np.testing.assert_array_equal(together[row], alone[0])
+
+
+@pytest.mark.parametrize(("vocabulary", "width"), [(97, 20), (33, 64)])
+def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
+    """An id outside the table, which another rank holds, gives zeros."""
+    native, reference = NativeKernels(library), ReferenceKernels()
+    table = numbers(vocabulary, width)
+    ids = np.array([0, vocabulary - 1, 5, 32, -1, 10_000, 5], np.int32)
+    expected = outputs(reference.embedding(), [ids, packed(reference, table)])
+    np.testing.assert_array_equal(expected[0][:4], table[ids[:4]])
+    # The panels' padding columns hold zeros too.
+    check(library, native.embedding(), [ids, packed(native, table)], expected)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (5, 33), (9, 257)])
+def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> None:
+    native, reference = NativeKernels(library), ReferenceKernels()
+    x, residual = numbers(rows, width) + 3, numbers(rows, width, scale=2.0)
+    bias = numbers(width, scale=0.3) if centred else np.zeros(1, np.float32)
+    inputs = [x, numbers(width), bias]
+    check(library, native.norm(1e-5, centred), inputs, outputs(reference.norm(1e-5, centred), inputs))
+    inputs.insert(1, residual)
+    check(library, native.add_norm(1e-5, centred), inputs, outputs(reference.add_norm(1e-5, centred), inputs))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "rotary_dim", "normed"),
+    [
+        (4, 2, 8, 8, False),
+        (3, 1, 20, 20, True),
+        (9, 3, 64, 32, False),
+        (2, 2, 80, 80, True),
+        (1, 1, 6, 2, True),
+    ],
+)
+def test_rotary(
+    library: NativeLibrary, heads: int, kv_heads: int, head_dim: int, rotary_dim: int, normed: bool
+) -> None:
+    shape = AttentionShape(heads, kv_heads, head_dim, 1.0)
+    angles = numbers(7, rotary_dim // 2, scale=3.0)
+    norms = [numbers(head_dim), numbers(head_dim) + 1] if normed else [np.zeros(1, np.float32)] * 2
+    inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles), *norms]
+    expected = outputs(ReferenceKernels().rotary(shape, 1e-6), inputs)
+    check(library, NativeKernels(library).rotary(shape, 1e-6), inputs, expected)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("kind", ["gelu_tanh", "gelu", "silu", "relu"])
+def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
+    x = np.concatenate([np.linspace(-100, 100, 41), np.linspace(-6, 6, 25)]).astype(np.float32)
+    inputs = [np.stack([x, x[::-1], numbers(66)])]
+    expected = outputs(ReferenceKernels().activation(kind, gated), inputs)
+    check(library, NativeKernels(library).activation(kind, gated), inputs, expected)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step over a paged cache: (tokens cached before, new tokens) of each sequence."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    sequences: tuple[tuple[int, int], ...]
+    window: int = 0
+    padding: int = 0
+
+    @property
+    def shape(self) -> AttentionShape:
+        return AttentionShape(self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.window)
+
+
+ATTENTION = [
+    Case(1, 1, 8, 16, ((0, 1),)),
+    Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3),
+    Case(3, 1, 64, 32, ((31, 2), (32, 1), (0, 33)), window=7),
+    Case(8, 2, 80, 16, ((100, 1), (17, 9)), padding=1),
+    Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
+    Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
+    Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
+    Case(8, 1, 64, 16, ((15, 17),), window=16),
+    Case(18, 2, 8, 16, ((30, 9), (3, 1)), padding=2),
+    Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
+    Case(2, 2, 128, 16, ((1500, 1),)),
+]
+
+
+class OneStep(nn.Cell):
+    """Attention with the cache as parameters, as the model holds it."""
+
+    def __init__(self, attend: nn.Cell, keys: NDArray[np.float32], values: NDArray[np.float32]) -> None:
+        super().__init__(auto_prefix=False)
+        self.attend = attend
+        self.keys = Parameter(Tensor(keys), name="keys", requires_grad=False)
+        self.values = Parameter(Tensor(values), name="values", requires_grad=False)
+
+    def construct(self, qkv: Tensor, slots: Tensor, rows: Tensor, tables: Tensor, lengths: Tensor) -> Tensor:
+        return self.attend(qkv, self.keys, self.values, slots, rows, tables, lengths)
+
+
+def step_of(case: Case) -> tuple[list[NDArray[np.int32]], NDArray[np.bool_]]:
+    """slots, rows, block tables, lengths; and which slots of the cache hold something before the step."""
+    blocks = [-(-(before + new) // case.block_size) for before, new in case.sequences]
+    order = np.random.default_rng(0).permutation(sum(blocks)).astype(np.int32)
+    total = sum(new for _, new in case.sequences) + case.padding
+    slots, rows = np.full(total, -1, np.int32), np.zeros(total, np.int32)
+    tables, lengths = np.zeros((total, max(blocks) + 1), np.int32), np.zeros(total, np.int32)
+    filled = np.zeros((sum(blocks) + 1) * case.block_size, np.bool_)
+    at = used = 0
+    for row, (before, new) in enumerate(case.sequences):
+        table = order[used : used + blocks[row]]
+        used += blocks[row]
+        tables[row, : len(table)] = table
+        where = [
+            table[p // case.block_size] * case.block_size + p % case.block_size for p in range(before + new)
+        ]
+        filled[where[:before]] = True
+        slots[at : at + new], rows[at : at + new] = where[before:], row
+        lengths[at : at + new] = np.arange(before + 1, before + new + 1)
+        at += new
+    return [slots, rows, tables, lengths], filled.reshape(-1, case.block_size)
+
+
+def native_layout(case: Case, keys: NDArray[np.float32], values: NDArray[np.float32]) -> Arrays:
+    """[block, slot, head, dim] to the native caches' layouts."""
+    padded = -(-case.head_dim // 16) * 16
+    wide = np.full((*values.shape[:3], padded), np.nan, np.float32)
+    wide[..., : case.head_dim] = values
+    return [np.ascontiguousarray(keys.transpose(0, 2, 3, 1)), np.ascontiguousarray(wide.swapaxes(1, 2))]
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=repr)
+def test_attention(library: NativeLibrary, case: Case) -> None:
+    step, filled = step_of(case)
+    size = (*filled.shape, case.kv_heads, case.head_dim)
+    keys, values = numbers(*size), numbers(*size, 1)[..., 0]
+    qkv = numbers(len(step[0]), case.shape.qkv_width)
+    empty = ~filled[:, :, None, None]
+    keys, values = np.where(empty, 0, keys), np.where(empty, 0, values)
+    reference = OneStep(ReferenceKernels().attention(case.shape), keys, values)
+    expected = outputs(reference, [qkv, *step])[0][: len(qkv) - case.padding]
+    # What was never written is poison to the native kernels; they must not let it through.
+    poisoned = native_layout(case, np.where(empty, np.nan, keys), np.where(empty, np.nan, values))
+    kernels = NativeKernels(library)
+    geometry = CacheGeometry(len(filled) - 1, case.block_size)
+    assert kernels.cache_shapes(case.shape, geometry) == tuple(array.shape for array in poisoned)
+    native = OneStep(kernels.attention(case.shape), *poisoned)
+    for variant in available(library):
+        library.set_variant(variant)
+        native.keys.set_data(Tensor(poisoned[0]))
+        native.values.set_data(Tensor(poisoned[1]))
+        ours = outputs(native, [qkv, *step])[0]
+        assert np.abs(ours[: len(expected)] - expected).max() <= TOLERANCE, variant
+        assert not ours[len(expected) :].any(), "padding tokens give zeros"
+        check_cache(case, native, reference, step[0])
+
+
+def check_cache(case: Case, native: OneStep, reference: OneStep, slots: NDArray[np.int32]) -> None:
+    """Both wrote the step's keys and values to the same places."""
+    block, offset = np.divmod(slots[slots >= 0], case.block_size)
+    keys, values = native.keys.asnumpy(), native.values.asnumpy()[..., : case.head_dim]
+    expected = reference.keys.asnumpy(), reference.values.asnumpy()
+    np.testing.assert_array_equal(keys.transpose(0, 3, 1, 2)[block, offset], expected[0][block, offset])
+    np.testing.assert_array_equal(values.swapaxes(1, 2)[block, offset], expected[1][block, offset])

@@ -1,0 +1,17 @@
+"""An LLM without a model, shared by the tests of what stands around it."""
+
+import pytest
+
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.llm import LLM
+from shadow_llm import load_tokenizer, make_llm
+
+
+@pytest.fixture(scope="session")
+def shadow_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def shadow_llm(shadow_tokenizer: Tokenizer) -> LLM:
+    return make_llm(shadow_tokenizer)

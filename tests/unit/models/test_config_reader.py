@@ -1,0 +1,177 @@
+"""config.json: every key is used, known not to matter, or refused; all faults at once."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.errors import CheckpointError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.registry import describe
+from small_configs import GPT2, LLAMA
+
+
+def llama(**changes: Any) -> Architecture:
+    return describe(LLAMA | changes)
+
+
+def faults_of(config: dict[str, Any]) -> list[str]:
+    with pytest.raises(CheckpointError) as refused:
+        describe(config, source="folder/config.json")
+    assert all(fault.startswith("folder/config.json: ") for fault in refused.value.faults)
+    assert all("\n" not in fault for fault in refused.value.faults)
+    return list(refused.value.faults)
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    arch = llama()
+    assert (arch.kv_heads, arch.head_dim, arch.max_positions) == (4, 8, 2048)
+    assert (arch.norm_epsilon, arch.activation, arch.tied) == (1e-6, "silu", False)
+    assert arch.windows == (0, 0)
+    assert arch.attention_scales == (8**-0.5,) * 2
+    arch = describe(GPT2)
+    assert (arch.intermediate_size, arch.max_positions, arch.activation) == (128, 1024, "gelu_tanh")
+    assert arch.tied
+    assert arch.rotary is None
+
+
+def test_absent_and_null_key_value_heads() -> None:
+    """transformers: an absent key is 8 in Mistral and 32 in Qwen; null is the number of query heads."""
+    many = LLAMA | {"num_attention_heads": 32, "head_dim": 4}
+    assert describe(many | {"model_type": "mistral"}).kv_heads == 8
+    assert describe(many | {"model_type": "mistral", "num_key_value_heads": None}).kv_heads == 32
+    assert describe(many | {"model_type": "llama"}).kv_heads == 32
+
+
+def test_an_unknown_key_is_refused_with_the_near_name() -> None:
+    [fault] = faults_of(LLAMA | {"num_key_value_head": 2})
+    assert "num_key_value_head=2: unknown key" in fault
+    assert fault.endswith("did you mean num_key_value_heads?")
+
+
+def test_an_unknown_key_without_a_near_name() -> None:
+    [fault] = faults_of(LLAMA | {"final_logit_softcapping": 30.0})
+    assert "final_logit_softcapping=30.0" in fault
+    assert "did you mean" not in fault
+
+
+@pytest.mark.parametrize("value", [None, False, "", [], {}, 0])
+def test_neutral_values_of_unknown_keys_pass(value: object) -> None:
+    assert llama(some_future_switch=value) == llama()
+
+
+def test_what_does_not_change_the_mathematics_passes() -> None:
+    noise = {"architectures": ["X"], "torch_dtype": "bfloat16", "use_cache": True, "bos_token_id": 1}
+    assert llama(**noise, auto_map={"AutoModel": "modeling.X"}, initializer_range=0.5) == llama()
+
+
+def test_all_faults_at_once() -> None:
+    faults = faults_of(
+        LLAMA | {"hidden_size": "wide", "num_key_value_heads": 3, "hidden_act": "softplus", "mystery": 1}
+    )
+    assert len(faults) == 4
+    for part in ("hidden_size='wide'", "num_key_value_heads=3", "hidden_act='softplus'", "mystery=1"):
+        assert any(part in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("num_hidden_layers", 0, "above 0"),
+        ("num_hidden_layers", True, "whole number"),
+        ("vocab_size", None, "whole number"),
+        ("vocab_size", 1.5, "whole number"),
+        ("rms_norm_eps", "small", "number above 0"),
+        ("rms_norm_eps", float("inf"), "number above 0"),
+        ("rope_theta", -1.0, "number above 0"),
+        ("tie_word_embeddings", "yes", "true or false"),
+        ("attention_bias", 1, "true or false"),
+        ("head_dim", 7, "even"),
+        ("rope_scaling", "linear", "must be null or an object with a rope_type"),
+        ("rope_scaling", {"rope_type": "magic"}, "not supported; allowed: default, linear, llama3, yarn"),
+        ("rope_scaling", {"rope_type": ["yarn"]}, "not supported"),
+        ("rope_scaling", {"rope_type": "linear"}, "factor"),
+        ("rope_scaling", {"rope_type": "linear", "factor": "two"}, "valid parameters"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 0}, "valid parameters"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 2.0, "magic": 3}, "magic"),
+        ("rope_scaling", {"rope_type": "default", "rope_theta": "x"}, "rope_theta must be a number above 0"),
+        ("partial_rotary_factor", 1.5, "at most all of it"),
+        ("partial_rotary_factor", 0.1, "at least 2"),
+        ("partial_rotary_factor", 0.4, "an even part of head_dim=8"),
+    ],
+)
+def test_bad_values_are_refused_by_name(key: str, value: object, allowed: str) -> None:
+    [fault] = faults_of(LLAMA | {key: value})
+    assert f"{key}=" in fault
+    assert allowed in fault
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (4096, 4096)),
+        ({"sliding_window": None}, (0, 0)),
+        ({"sliding_window": 7}, (7, 7)),
+    ],
+)
+def test_windows_of_mistral(changes: dict[str, Any], windows: tuple[int, ...]) -> None:
+    """An absent key has transformers' default; null means full attention."""
+    assert describe(LLAMA | {"model_type": "mistral", "num_key_value_heads": 2} | changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"sliding_window": 7}, (0, 0, 0)),
+        ({"sliding_window": 7, "use_sliding_window": True}, (0, 0, 0)),
+        ({"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}, (0, 7, 7)),
+        (
+            {
+                "sliding_window": 7,
+                "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            },
+            (7, 0, 0),
+        ),
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_windows_of_qwen(family: str, changes: dict[str, Any], windows: tuple[int, ...]) -> None:
+    config = LLAMA | {"model_type": family, "num_hidden_layers": 3, "num_key_value_heads": 2} | changes
+    assert describe(config).windows == windows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_types": ["full_attention"]},
+        {"layer_types": ["full_attention", "linear_attention"]},
+        {"layer_types": 3},
+        {"layer_types": [["full_attention"], "full_attention"]},
+        {"max_window_layers": "all"},
+    ],
+)
+def test_bad_windows_of_qwen(changes: dict[str, Any]) -> None:
+    [fault] = faults_of(LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2} | changes)
+    assert next(iter(changes)) in fault
+
+
+def test_mathematics_that_is_not_there_is_refused() -> None:
+    [fault] = faults_of(GPT2 | {"add_cross_attention": True})
+    assert "add_cross_attention=True: not supported; allowed: False" in fault
+    [fault] = faults_of(LLAMA | {"model_type": "minimind", "use_moe": True})
+    assert "use_moe=True" in fault
+    [fault] = faults_of(GPT2 | {"n_head": 5})
+    assert "n_embd=32: must be divisible by n_head=5" in fault
+
+
+def test_scales_of_gpt2() -> None:
+    assert describe(GPT2 | {"scale_attn_weights": False}).attention_scales == (1.0, 1.0)
+    by_layer = describe(GPT2 | {"scale_attn_by_inverse_layer_idx": True}).attention_scales
+    assert by_layer == (8**-0.5, 8**-0.5 / 2)
+
+
+def test_a_reader_that_is_not_finished_keeps_its_faults() -> None:
+    reader = ConfigReader({"a": -1})
+    assert reader.positive("a") == 1
+    assert reader.faults == ["config.json: a=-1: must be a whole number above 0"]

@@ -1,0 +1,112 @@
+"""Which rank holds which element: together the ranks hold each one, once."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.partition import Cut, TensorSpec, source_shapes
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+from small_configs import GPT2, LLAMA
+
+FAMILY = LLAMA | {"vocab_size": 101, "num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 4}
+
+
+def architecture(model_type: str, **changes: Any) -> Architecture:
+    if model_type == "gpt2":
+        return describe(GPT2 | {"vocab_size": 101})
+    return describe(FAMILY | {"model_type": model_type} | changes)
+
+
+def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, int]]:
+    """(source, output, input) of every element on a rank, by the source's own coordinates."""
+    held: Counter[tuple[str, int, int]] = Counter()
+    for part in spec.parts:
+        low, high = part.output_bounds(spec.cut, piece)
+        left, right = part.input_bounds(spec.cut, piece)
+        for output in range(part.first + low, part.first + high):
+            held.update((part.source, output, column) for column in range(left, right))
+    return held
+
+
+def all_elements(spec: TensorSpec) -> set[tuple[str, int, int]]:
+    return {
+        (part.source, output, column)
+        for part in spec.parts
+        for output in range(part.first, part.first + part.outputs)
+        for column in range(part.inputs or 1)
+    }
+
+
+@pytest.mark.parametrize("model_parallel", [1, 2, 4])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_each_element_is_held_once_or_by_all(model_type: str, model_parallel: int) -> None:
+    for spec in tensor_specs(architecture(model_type)):
+        pieces = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
+        held = sum((holdings(spec, piece) for piece in pieces), Counter())
+        times = model_parallel if spec.cut is Cut.REPLICATED else 1
+        assert held == Counter(dict.fromkeys(all_elements(spec), times)), spec.name
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_local_sizes_are_what_is_held(model_type: str) -> None:
+    for spec in tensor_specs(architecture(model_type)):
+        for piece in (WHOLE, TensorSlice(0, 2), TensorSlice(1, 2), TensorSlice(3, 4)):
+            held = len(holdings(spec, piece))
+            size = spec.local_outputs(piece) * (spec.local_inputs(piece) or 1)
+            assert held == size or (spec.cut is Cut.VOCABULARY and held < size), spec.name
+
+
+def test_grouped_heads_are_shared_when_ranks_outnumber_them() -> None:
+    """8 query heads over 4 ranks, 2 key/value heads: ranks 0 and 1 hold the first, 2 and 3 the second."""
+    specs = {spec.name: spec for spec in tensor_specs(architecture("llama", num_key_value_heads=2))}
+    query, key, value = specs["layers.0.attention.qkv.weight"].parts
+    for rank in range(4):
+        piece = TensorSlice(rank, 4)
+        assert query.output_bounds(Cut.OUTPUTS, piece) == (rank * 8, rank * 8 + 8)
+        head = rank // 2
+        assert key.output_bounds(Cut.OUTPUTS, piece) == (head * 4, head * 4 + 4)
+        assert value.output_bounds(Cut.OUTPUTS, piece) == (head * 4, head * 4 + 4)
+
+
+def test_a_rank_holds_the_queries_of_its_keys() -> None:
+    """Cuts keep groups together: rank r's query heads use just rank r's key/value heads."""
+    for ranks, kv_heads in ((2, 4), (4, 4), (4, 2), (8, 2), (8, 1)):
+        specs = {s.name: s for s in tensor_specs(architecture("llama", num_key_value_heads=kv_heads))}
+        query, key, _ = specs["layers.1.attention.qkv.weight"].parts
+        for rank in range(ranks):
+            first, last = query.output_bounds(Cut.OUTPUTS, TensorSlice(rank, ranks))
+            used = {head // 4 * kv_heads // 8 for head in range(first, last)}
+            low, high = key.output_bounds(Cut.OUTPUTS, TensorSlice(rank, ranks))
+            assert used == set(range(low // 4, high // 4))
+
+
+def test_the_input_cut_follows_the_output_cut() -> None:
+    """What a rank's attention and MLP put out is what its next matrix takes in."""
+    specs = {spec.name: spec for spec in tensor_specs(architecture("llama"))}
+    for rank in range(4):
+        piece = TensorSlice(rank, 4)
+        query = specs["layers.0.attention.qkv.weight"].parts[0].output_bounds(Cut.OUTPUTS, piece)
+        assert specs["layers.0.attention.output.weight"].parts[0].input_bounds(Cut.INPUTS, piece) == query
+        gate, up = (part.output_bounds(Cut.OUTPUTS, piece) for part in specs["layers.0.mlp.up.weight"].parts)
+        assert gate == up == specs["layers.0.mlp.down.weight"].parts[0].input_bounds(Cut.INPUTS, piece)
+
+
+def test_a_padded_vocabulary() -> None:
+    [embedding] = [s for s in tensor_specs(architecture("llama")) if s.name == "embedding.weight"]
+    shares = [embedding.parts[0].output_bounds(Cut.VOCABULARY, TensorSlice(rank, 4)) for rank in range(4)]
+    assert shares == [(0, 26), (26, 52), (52, 78), (78, 101)]
+    assert {embedding.local_outputs(TensorSlice(rank, 4)) for rank in range(4)} == {26}
+
+
+def test_source_shapes_of_fused_and_transposed_tensors() -> None:
+    shapes = source_shapes(tensor_specs(architecture("gpt2")))
+    assert shapes["transformer.h.0.attn.c_attn.weight"] == (32, 96)
+    assert shapes["transformer.h.0.attn.c_attn.bias"] == (96,)
+    assert shapes["transformer.h.1.mlp.c_proj.weight"] == (128, 32)
+    assert shapes["transformer.wte.weight"] == (101, 32)
+    assert "lm_head.weight" not in shapes
+    assert np.prod(source_shapes(tensor_specs(architecture("llama")))["lm_head.weight"]) == 101 * 32

@@ -1,0 +1,44 @@
+"""From a model type to the module that describes it."""
+
+import pytest
+
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.registry import MODEL_TYPES, describe, model_module, tensor_specs
+from small_configs import LLAMA
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_type_has_its_module(model_type: str) -> None:
+    module = model_module(model_type)
+    assert module.__name__ == f"mindbatch.models.{model_type}"
+    assert isinstance(module.PREFIX, str)
+    assert callable(module.describe)
+    assert callable(module.tensors)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("qwen4", "qwen"), ("gpt_2", "gpt2")])
+def test_a_near_type_is_suggested(name: str, hint: str) -> None:
+    with pytest.raises(CheckpointError, match=f"model type '{name}' is not supported; .*did you mean {hint}"):
+        describe({"model_type": name})
+
+
+@pytest.mark.parametrize("model_type", ["mixtral-of-experts", 7, ["llama"], "../evil", "registry"])
+def test_other_types_are_refused(model_type: object) -> None:
+    with pytest.raises(CheckpointError, match="is not supported; allowed: gpt2, llama"):
+        describe({"model_type": model_type})
+
+
+def test_a_missing_type_is_named() -> None:
+    with pytest.raises(CheckpointError, match="model_type is missing; allowed: gpt2"):
+        describe({})
+
+
+def test_an_explicit_type_serves_a_folder_of_an_unknown_one() -> None:
+    arch = describe(LLAMA | {"model_type": "my_llama"}, "llama")
+    assert arch.model_type == "llama"
+    assert tensor_specs(arch)
+
+
+def test_a_contradicting_type_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model.type=gpt2"):
+        describe(LLAMA, "gpt2")

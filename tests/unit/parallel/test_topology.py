@@ -1,0 +1,43 @@
+"""The dp x mp grid, and cuts of a dimension with a pretended world size."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.parallel.topology import WHOLE, TensorSlice, Topology
+
+
+@given(size=st.integers(1, 16), share=st.integers(1, 9), unit=st.integers(1, 5))
+def test_slices_join_to_the_whole(size: int, share: int, unit: int) -> None:
+    total = size * share * unit
+    bounds = [TensorSlice(rank, size).bounds(total, unit) for rank in range(size)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == total
+    assert all(left[1] == right[0] for left, right in zip(bounds, bounds[1:], strict=False))
+    assert {high - low for low, high in bounds} == {share * unit}
+
+
+@given(units=st.integers(1, 6), ranks_per_unit=st.integers(2, 5), unit=st.integers(1, 7))
+def test_neighbours_share_a_unit_when_ranks_outnumber_units(
+    units: int, ranks_per_unit: int, unit: int
+) -> None:
+    size = units * ranks_per_unit
+    for rank in range(size):
+        index = rank // ranks_per_unit
+        assert TensorSlice(rank, size).bounds(units * unit, unit) == (index * unit, (index + 1) * unit)
+
+
+@pytest.mark.parametrize(
+    ("total", "unit", "size"), [(32, 1, 3), (30, 4, 2), (24, 8, 2), (12, 4, 4), (10, 3, 1)]
+)
+def test_what_does_not_divide_is_refused(total: int, unit: int, size: int) -> None:
+    with pytest.raises(ValueError, match=f"{total} elements in units of {unit} cannot be cut over {size}"):
+        TensorSlice(0, size).bounds(total, unit)
+
+
+def test_ranks_of_a_model_parallel_group_are_neighbours() -> None:
+    topology = Topology(data_parallel=2, model_parallel=4)
+    assert topology.world_size == 8
+    assert [topology.coordinates(rank) for rank in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
+    assert topology.slice_of(6) == TensorSlice(2, 4)
+    assert Topology().slice_of(0) == WHOLE

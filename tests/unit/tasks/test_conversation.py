@@ -1,0 +1,95 @@
+"""Interactive mode: answers line by line, keeps a chat's history, and survives what cannot be answered."""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch import ConfigError, DecodingParams
+from mindbatch.llm import LLM
+from mindbatch.tasks.conversation import INTRODUCTION, converse
+from shadow_llm import load_tokenizer, make_llm
+
+FEW = DecodingParams(max_new_tokens=6)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, content: bytes, at_terminal: bool = False) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(content), encoding="ascii")
+    monkeypatch.setattr(stdin, "isatty", lambda: at_terminal, raising=False)
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+@pytest.fixture
+def asked(shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The token ids of every prompt that was run."""
+    seen: list[list[int]] = []
+    submit = shadow_llm.submit
+
+    def recording(rows: Any) -> Any:
+        requests, failures = submit(rows)
+        seen.extend(list(request.prompt_token_ids) for request in requests)
+        return requests, failures
+
+    monkeypatch.setattr(shadow_llm, "submit", recording)
+    return seen
+
+
+def answer(llm: LLM, prompt: Any) -> str:
+    return llm.generate(prompt, FEW)[0].outputs[0].text
+
+
+def test_each_line_is_answered_until_an_empty_one(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = answer(shadow_llm, "hello") + "\n" + answer(shadow_llm, "今天") + "\n"
+    typed(monkeypatch, "hello\n今天\r\n\nnot read\n".encode())
+    assert converse(shadow_llm, FEW, chat=False, system=None) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected
+    assert captured.err == ""
+
+
+def test_a_terminal_is_asked(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, b"hello\n", at_terminal=True)
+    converse(shadow_llm, FEW, chat=False, system=None)
+    assert capsys.readouterr().err == f"{INTRODUCTION}\n> > \n"
+
+
+def test_a_chat_keeps_its_history(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, asked: list[list[int]]
+) -> None:
+    history: list[dict[str, str]] = [{"role": "system", "content": "be brief"}]
+    expected = []
+    for text in ("hello", "world"):
+        history.append({"role": "user", "content": text})
+        expected.append(shadow_llm.required_tokenizer.encode_chat(history))
+        history.append({"role": "assistant", "content": answer(shadow_llm, history)})
+    asked.clear()
+    typed(monkeypatch, b"hello\nworld\n")
+    converse(shadow_llm, FEW, chat=True, system="be brief")
+    assert asked == expected
+
+
+def test_a_prompt_that_cannot_be_run_is_not_the_end(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = answer(shadow_llm, "hello") + "\n"
+    typed(monkeypatch, b"x" * 300 + b"\n\xff\nhello\n")
+    assert converse(shadow_llm, FEW, chat=False, system=None) == 0
+    captured = capsys.readouterr()
+    assert captured.out == good
+    first, second = captured.err.splitlines()
+    assert first.startswith("mindbatch: your prompt: the prompt has 300 tokens")
+    assert second == "mindbatch: your prompt: not valid UTF-8: byte 0xff at position 0"
+
+
+def test_what_the_model_lacks_is_told_before_asking(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^interactive=true: the model's folder has no tokenizer"):
+        converse(make_llm(None), FEW, chat=False, system=None)
+    plain = make_llm(load_tokenizer(tmp_path, chat_template=None))
+    with pytest.raises(ConfigError, match="^chat=true: the model's tokenizer has no chat template"):
+        converse(plain, FEW, chat=True, system=None)

@@ -1,0 +1,81 @@
+"""Live text: one output after the other, each as soon as it has the turn, the prompt as it was given."""
+
+import io
+from typing import Any
+
+import pytest
+
+from mindbatch import DecodingParams
+from mindbatch.engine.request import FinishReason, Request, StreamEvent
+from mindbatch.llm import LLM
+from mindbatch.streaming import TextStreamer
+from mindbatch.tasks.live_text import LiveText
+from mindbatch.tasks.results import ResultWriter
+
+TWICE = DecodingParams(do_sample=True, num_return_sequences=2)
+
+
+class Spell:
+    """Prints the tokens that it gets, and not the prompt's."""
+
+    def __init__(self, file: io.StringIO) -> None:
+        self.file = file
+        self.begun = False
+
+    def put(self, value: Any) -> None:
+        if self.begun:
+            self.file.write("".join(map(str, value)))
+        self.begun = True
+
+    def end(self) -> None:
+        self.file.write("\n")
+
+
+def event(key: str, index: int, token: int, finish_reason: FinishReason | None = None) -> StreamEvent:
+    return StreamEvent(key, index, "", (token,), finish_reason)
+
+
+def test_outputs_come_one_after_the_other() -> None:
+    file = io.StringIO()
+    requests = [Request("0", (1,), DecodingParams(), "p"), Request("1", (2,), TWICE, "q")]
+    live = LiveText(requests, lambda request: Spell(file), file, labelled=True)
+    shown = []
+    for item in (
+        event("1", 1, 5),
+        event("1", 0, 6, "stop"),
+        event("0", 0, 7),
+        event("1", 1, 8, "length"),
+        event("0", 0, 9, "stop"),
+    ):
+        live.put(item)
+        shown.append(file.getvalue())
+    assert shown == ["[0] p", "[0] p", "[0] p7", "[0] p7", "[0] p79\n[1.0] q6\n[1.1] q58\n"]
+
+
+def test_one_output_needs_no_label() -> None:
+    file = io.StringIO()
+    requests = [Request("0", (1,), DecodingParams(), None)]
+    live = LiveText(requests, lambda request: Spell(file), file, labelled=False)
+    live.put(event("0", 0, 4, "stop"))
+    assert file.getvalue() == "4\n"
+
+
+@pytest.mark.parametrize("stop", [(), ("o", "天天"), ("<|",)])
+def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -> None:
+    prompts: list[Any] = ["hello", [40, 41], "今天", [{"role": "user", "content": "hi"}]]
+    params = DecodingParams(
+        do_sample=True, num_return_sequences=3, max_new_tokens=40, seed=5, stop=stop, temperature=0.7
+    )
+    requests, _ = shadow_llm._prepare(prompts, params)
+    live_file, file = io.StringIO(), io.StringIO()
+    tokenizer = shadow_llm.required_tokenizer
+
+    def streamer(request: Request) -> TextStreamer:
+        return TextStreamer(tokenizer, skip_prompt=True, stop=params.stop, file=live_file)
+
+    live = LiveText(requests, streamer, live_file, labelled=True)
+    writer = ResultWriter([request.key for request in requests], file, as_json=False, labelled=True)
+    for item in shadow_llm.run(requests):
+        live.put(item) if isinstance(item, StreamEvent) else writer.add(item)
+    assert live_file.getvalue() == file.getvalue()
+    assert file.getvalue().startswith("[0.0] hello")

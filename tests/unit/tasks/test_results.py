@@ -1,0 +1,111 @@
+"""Results: in the order of the prompts whoever ends first, as text or JSON, in files that are whole."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.tasks.results import Destination, ResultWriter, label
+
+
+def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:
+    outputs = [CompletionOutput(i, text, [7, 8], "stop", -0.5) for i, text in enumerate(texts)]
+    return RequestOutput(key, prompt, [1, 2], outputs, seconds=0.25)
+
+
+def written(results: list[RequestOutput], keys: list[str], **how: bool) -> str:
+    file = io.StringIO()
+    writer = ResultWriter(keys, file, **({"as_json": False, "labelled": True} | how))
+    for each in results:
+        writer.add(each)
+    return file.getvalue()
+
+
+def test_a_result_waits_for_those_before_it() -> None:
+    file = io.StringIO()
+    writer = ResultWriter(["0", "1", "2"], file, as_json=False, labelled=True)
+    shown = []
+    for key in ("2", "0", "1"):
+        writer.add(result(key, f"text {key}"))
+        shown.append(file.getvalue())
+    assert shown == ["", "[0] ptext 0\n", "[0] ptext 0\n[1] ptext 1\n[2] ptext 2\n"]
+
+
+def test_a_failed_row_prints_no_text_and_holds_nobody_up() -> None:
+    failed = RequestOutput.failed("0", "too long")
+    assert written([result("1", "b"), failed], ["0", "1"]) == "[1] pb\n"
+
+
+def test_one_text_has_no_label_and_samples_have_numbers() -> None:
+    assert written([result("0", "a")], ["0"], labelled=False) == "pa\n"
+    assert written([result("3", "a", "b", prompt=None)], ["3"]) == "[3.0] a\n[3.1] b\n"
+    assert label("3", 1, 2) == "3.1"
+
+
+def test_token_ids_where_there_is_no_text() -> None:
+    assert written([result("0", "", prompt=None)], ["0"], labelled=False, has_text=False) == "[7, 8]\n"
+
+
+def test_json_has_a_line_for_each_row_with_every_field() -> None:
+    good = result("0", "今天\u2028\n")
+    good.outputs[0].logprobs = [{7: -0.25, 9: -2.0}, {8: -0.25}]
+    good.prompt_logprobs = [None, {2: -1.5}]
+    text = written([good, RequestOutput.failed("1", "no", "q")], ["0", "1"], as_json=True)
+    lines = text.split("\n")
+    assert lines.pop() == ""
+    first, second = map(json.loads, lines)
+    assert first == {
+        "key": "0",
+        "prompt": "p",
+        "prompt_token_ids": [1, 2],
+        "outputs": [
+            {
+                "index": 0,
+                "text": "今天\u2028\n",
+                "token_ids": [7, 8],
+                "finish_reason": "stop",
+                "cumulative_logprob": -0.5,
+                "logprobs": [{"7": -0.25, "9": -2.0}, {"8": -0.25}],
+            }
+        ],
+        "prompt_logprobs": [None, {"2": -1.5}],
+        "error": None,
+        "seconds": 0.25,
+    }
+    assert (second["error"], second["outputs"], second["prompt"]) == ("no", [], "q")
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with Destination(str(path)) as destination:
+        destination.file.write("今天")
+        assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "今天"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with Destination(str(path)) as destination:
+            destination.file.write("half")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_without_a_path_results_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with Destination(None) as destination:
+        print("text", file=destination.file)
+    print("more")
+    assert capsys.readouterr().out == "text\nmore\n"

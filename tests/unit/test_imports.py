@@ -1,0 +1,162 @@
+"""Imports flow one way, lazy ones too, and MindSpore stays out of what is tested without it."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
+LOWEST = {"errors"}
+ENGINE_ROOMS = {
+    "decoding",
+    "cache",
+    "models",
+    "checkpoint",
+    "data",
+    "layers",
+    "kernels",
+    "parallel",
+    "config",
+}
+FACADE = {"engine", "decoding", "data", "config", "streaming"}
+MAY_ENTER: dict[str, set[str]] = {
+    "errors": set(),
+    "parallel": LOWEST,
+    "kernels": {"parallel"} | LOWEST,
+    "layers": {"kernels", "parallel"} | LOWEST,
+    "cache": {"layers", "kernels", "parallel"} | LOWEST,
+    "checkpoint": {"layers", "kernels", "parallel"} | LOWEST,
+    "decoding": LOWEST,
+    "data": LOWEST,
+    "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | LOWEST,
+    "config": {"decoding"} | LOWEST,
+    "engine": ENGINE_ROOMS | LOWEST,
+    "interrupts": set(),
+    "streaming": FACADE | LOWEST,
+    "llm_input": {"decoding"} | LOWEST,
+    "llm": FACADE | {"interrupts", "llm_input"} | LOWEST,
+    "tasks": FACADE | {"llm", "kernels", "checkpoint", "models", "parallel"} | LOWEST,
+    "cli": {"tasks", "config"} | LOWEST,
+    "__init__": {"llm", "decoding", "engine", "streaming"} | LOWEST,
+    "__main__": {"cli"},
+    "backends": {"decoding", "config", "checkpoint", "parallel"} | LOWEST,
+}
+# The modules that may import MindSpore; all others are plain Python and NumPy.
+MINDSPORE = {
+    "cache/*",
+    "engine/model_runner.py",
+    "kernels/*",
+    "layers/*",
+    "models/compiled.py",
+    "models/decoder.py",
+    "models/loader.py",
+    "parallel/collectives.py",
+    "parallel/context.py",
+    "backends/*",
+}
+MINDSPORE_FREE = {"layers/architecture.py", "kernels/library.py", "kernels/choice.py", "*/__init__.py"}
+TRANSFORMERS = {"data/tokenizer.py", "data/tokenizer_files.py", "backends/*"}
+# By library: the modules that may import it, and those among them that may not.
+PLACES: dict[str, tuple[set[str], set[str]]] = {
+    "mindspore": (MINDSPORE, MINDSPORE_FREE),
+    "mindformers": ({"backends/*"}, set()),
+    "transformers": (TRANSFORMERS, set()),
+    "torch": (set(), set()),
+}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of all imports below a node, lazy ones included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def eager(tree: ast.Module) -> Iterator[str]:
+    """Imports that run when the module is imported."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from imports(node)
+
+
+def room(module: Path) -> str:
+    """The subpackage of a module, or the name of a module at the top."""
+    first = module.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def named(module: Path, patterns: set[str]) -> bool:
+    name = module.relative_to(PACKAGE).as_posix()
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def short(module: Path) -> str:
+    return module.relative_to(PACKAGE).as_posix()
+
+
+@pytest.fixture(params=MODULES, ids=short)
+def module(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+def test_imports_flow_one_way(module: Path) -> None:
+    allowed = MAY_ENTER[room(module)] | {room(module)}
+    for name in imports(ast.parse(module.read_text())):
+        if name.startswith("mindbatch."):
+            entered = name.split(".")[1]
+            assert entered in allowed, f"{short(module)} imports {name}"
+
+
+def test_heavy_libraries_have_their_places(module: Path) -> None:
+    used = {name.split(".")[0] for name in imports(ast.parse(module.read_text()))}
+    for library, (allowed, refused) in PLACES.items():
+        place = named(module, allowed) and not named(module, refused)
+        assert library not in used or place, f"{short(module)} imports {library}"
+
+
+def test_transformers_and_mindformers_are_imported_lazily(module: Path) -> None:
+    roots = {name.split(".")[0] for name in eager(ast.parse(module.read_text()))}
+    assert not roots & {"transformers", "mindformers"}
+
+
+def test_rooms_of_the_rule_make_no_circle() -> None:
+    order: list[str] = []
+    while len(order) < len(MAY_ENTER):
+        ready = [
+            name for name, below in MAY_ENTER.items() if name not in order and below - {name} <= set(order)
+        ]
+        assert ready, "the rule itself goes round in a circle"
+        order += ready
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import mindbatch",
+        "import mindbatch.cli",
+        "import mindbatch.engine.engine",
+        "import mindbatch.models.registry, mindbatch.models.llama, mindbatch.models.gpt2",
+        "from mindbatch import LLM, DecodingParams",
+    ],
+)
+def test_importing_brings_no_heavy_library(statement: str) -> None:
+    heavy = ("mindspore", "mindformers", "transformers", "torch")
+    check = f"import sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}\n{check}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,228 @@
+"""LLM: what it takes as prompts and parameters, the order of results, and what one call may do to another."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
+from mindbatch.config.paths import data_root
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.engine.request import StreamEvent
+from mindbatch.llm import LLM
+from shadow_llm import greedy_tokens, load_tokenizer, make_llm
+
+FEW = DecodingParams(max_new_tokens=5)
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+def tokens_of(llm: LLM, prompts: Any, params: Any = FEW) -> list[list[int]]:
+    return [result.outputs[0].token_ids for result in llm.generate(prompts, params)]
+
+
+def test_results_are_in_the_order_of_the_prompts_though_they_end_in_another(shadow_llm: LLM) -> None:
+    prompts = [[30 + i, 40, 50] for i in range(12)]
+    params = [DecodingParams(max_new_tokens=1 + (7 * i) % 12, eos_token_id=()) for i in range(12)]
+    results = shadow_llm.generate(prompts, params)
+    assert [result.prompt_token_ids for result in results] == prompts
+    assert [result.key for result in results] == [str(i) for i in range(12)]
+    for result, each in zip(results, params, strict=True):
+        assert result.outputs[0].token_ids == greedy_tokens(result.prompt_token_ids, each.max_new_tokens or 0)
+
+
+def test_text_and_its_tokens(shadow_llm: LLM) -> None:
+    (result,) = shadow_llm.generate("hello world", FEW)
+    assert result.prompt == "hello world"
+    assert result.prompt_token_ids == shadow_llm.required_tokenizer.encode("hello world")
+    assert result.outputs[0].text == shadow_llm.required_tokenizer.decode(result.outputs[0].token_ids)
+
+
+def test_one_prompt_or_a_list(shadow_llm: LLM) -> None:
+    ids = shadow_llm.required_tokenizer.encode("hello")
+    alone = tokens_of(shadow_llm, "hello")
+    for same in (
+        ["hello"],
+        ids,
+        [ids],
+        tuple(ids),
+        (text for text in ["hello"]),
+        np.array(ids),
+        [np.array(ids)],
+    ):
+        assert tokens_of(shadow_llm, same) == alone
+    assert tokens_of(shadow_llm, [*map(np.int64, ids)]) == alone
+    assert tokens_of(shadow_llm, [[*map(np.int32, ids)]]) == alone
+
+
+def test_a_conversation_goes_through_the_chat_template(shadow_llm: LLM) -> None:
+    expected = shadow_llm.required_tokenizer.encode_chat(CHAT)
+    for prompts in (CHAT, [CHAT]):
+        (result,) = shadow_llm.generate(prompts, FEW)
+        assert result.prompt_token_ids == expected
+        assert result.prompt is None
+    mixed = shadow_llm.generate(["hello", [40, 41], CHAT], FEW)
+    assert [len(result.outputs) for result in mixed] == [1, 1, 1]
+    assert mixed[2].prompt_token_ids == expected
+
+
+def test_no_prompts_no_results(shadow_llm: LLM) -> None:
+    assert shadow_llm.generate([]) == []
+    assert shadow_llm.generate([], []) == []
+    assert list(shadow_llm.stream([])) == []
+
+
+@pytest.mark.parametrize("prompts", [None, 5, b"hello", {"role": "user", "content": "hi"}, np.int64(5)])
+def test_what_is_no_prompt_is_refused(prompts: Any, shadow_llm: LLM) -> None:
+    with pytest.raises(ConfigError, match=r"^prompts: found \w+; must be a string, a list of token ids"):
+        shadow_llm.generate(prompts)
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ([FEW], "params: 1 given for 2 prompts; give one for all or one for each"),
+        ({"top_p": 0.5}, "params: must be a DecodingParams, or a list with one for each prompt"),
+        ([FEW, {}], "params: must be a DecodingParams, or a list with one for each prompt"),
+    ],
+)
+def test_wrong_params_are_refused(params: Any, reason: str, shadow_llm: LLM) -> None:
+    with pytest.raises(ConfigError, match=f"^{reason}$"):
+        shadow_llm.generate(["a", "b"], params)
+
+
+def test_bad_prompts_are_all_named_and_nothing_runs(shadow_llm: LLM) -> None:
+    prompts = ["hello", "", [5, 999], "world", "a" * 500]
+    for run in (shadow_llm.generate, shadow_llm.stream):
+        with pytest.raises(PromptError) as caught:
+            run(prompts, FEW)
+        faults = caught.value.faults
+        assert faults[0] == "prompts[1]: the prompt is empty"
+        assert faults[1] == "prompts[2]: token id 999 is outside the vocabulary; allowed: 0 to 339"
+        assert faults[2].startswith(
+            "prompts[4]: the prompt has 500 tokens and prompt and output together may"
+        )
+        assert len(faults) == 3
+    assert len(shadow_llm.generate("hello", FEW)) == 1
+
+
+def test_bad_prompts_can_be_recorded_while_the_others_run(shadow_llm: LLM) -> None:
+    good = tokens_of(shadow_llm, ["hello", "world"])
+    results = shadow_llm.generate(["hello", "", "world"], FEW, on_error="record")
+    assert [result.error for result in results] == [None, "prompts[1]: the prompt is empty", None]
+    assert results[1].outputs == []
+    assert [results[0].outputs[0].token_ids, results[2].outputs[0].token_ids] == good
+    with pytest.raises(ConfigError, match="^on_error='ignore': must be one of raise, record$"):
+        shadow_llm.generate("hello", on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_token_ids_without_a_tokenizer() -> None:
+    llm = make_llm(None)
+    (result,) = llm.generate([[4, 5]], FEW)
+    assert result.outputs[0].token_ids == greedy_tokens([4, 5], 5)
+    assert result.outputs[0].text == ""
+    for prompt in ("hello", CHAT):
+        with pytest.raises(
+            PromptError, match=r"^prompts\[0\]: the model's folder has no tokenizer; give lists"
+        ):
+            llm.generate(prompt)
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        _ = llm.required_tokenizer
+
+
+def test_a_chat_without_a_template_is_refused(tmp_path: Path) -> None:
+    llm = make_llm(load_tokenizer(tmp_path, chat_template=None))
+    with pytest.raises(PromptError, match=r"^prompts\[0\]: chat messages: the model's tokenizer has no chat"):
+        llm.generate(CHAT)
+
+
+def test_stream_gives_the_text_of_generate(shadow_llm: LLM) -> None:
+    params = DecodingParams(do_sample=True, num_return_sequences=2, max_new_tokens=30, seed=3)
+    pieces: dict[tuple[str, int], list[StreamEvent]] = {}
+    for event in shadow_llm.stream(["hello", "world"], params):
+        pieces.setdefault((event.key, event.index), []).append(event)
+    results = shadow_llm.generate(["hello", "world"], params)
+    assert len(pieces) == 4
+    for (key, index), events in pieces.items():
+        output = results[int(key)].outputs[index]
+        assert "".join(event.text for event in events) == output.text
+        assert [token for event in events for token in event.token_ids] == output.token_ids
+        assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
+        assert events[-1].finish_reason == output.finish_reason
+
+
+def test_a_stream_that_was_left_does_not_reach_the_next_call(shadow_llm: LLM) -> None:
+    expected = tokens_of(shadow_llm, "world")
+    shadow_llm.stream("hello", FEW)  # never begun
+    assert tokens_of(shadow_llm, "world") == expected
+    begun = shadow_llm.stream("hello", FEW)
+    next(begun)
+    assert tokens_of(shadow_llm, "world") == expected
+    with pytest.raises(MindBatchError, match="^this generation ended early: a newer call"):
+        list(begun)
+    assert tokens_of(shadow_llm, "world") == expected
+
+
+def test_a_call_after_a_streams_last_event_does_not_disturb_it(shadow_llm: LLM) -> None:
+    events = []
+    for event in shadow_llm.stream("hello", FEW):
+        events.append(event)
+        if event.finish_reason:
+            shadow_llm.generate("world", FEW)
+    assert len(events) == 5
+
+
+def test_a_failure_within_a_step_leaves_a_usable_object(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tokens_of(shadow_llm, "hello")
+    with monkeypatch.context() as patched:
+        patched.setattr(shadow_llm._model.engine._runner, "run", lambda step: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            shadow_llm.generate("world", FEW)
+    assert tokens_of(shadow_llm, "hello") == expected
+
+
+def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM(tmp_path / "modl", batch_size=0, dtype="float8", tokenizer=tmp_path / "none", block_size="x")  # type: ignore[arg-type]
+    said = "\n".join(caught.value.faults)
+    assert "model.checkpoint_name_or_path=" in said
+    assert "no such folder" in said
+    for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
+        assert key in said
+
+
+def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, runtime: seen.append(model))
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    LLM(f"~/{tmp_path.name}")
+    assert seen[0].checkpoint_name_or_path == str(tmp_path)
+    with pytest.raises(
+        ConfigError, match=str(data_root() / "examples").replace(".", r"\.") + "|no such folder"
+    ):
+        LLM("shipped:examples/nothing")
+
+
+def test_a_streamer_is_ended_even_when_the_run_fails(
+    shadow_llm: LLM, shadow_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class Recorder:
+        def put(self, value: Any) -> None:
+            calls.append(value)
+
+        def end(self) -> None:
+            calls.append("end")
+
+    shadow_llm.generate([[4, 5]], DecodingParams(max_new_tokens=2), streamer=Recorder())
+    first, second = greedy_tokens([4, 5], 2)
+    assert calls == [[4, 5], [first], [second], "end"]
+    calls.clear()
+    monkeypatch.setattr(shadow_llm._model.engine._runner, "run", lambda step: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        shadow_llm.generate([[4, 5]], FEW, streamer=Recorder())
+    assert calls == [[4, 5], "end"]

@@ -1,0 +1,151 @@
+"""Streamers: our own prints what generate gives, and MindFormers' take what they expect."""
+
+import io
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch import ConfigError, DecodingParams, TextStreamer
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.llm import LLM
+from mindbatch.streaming import StreamerFeed
+from shadow_llm import END, make_llm
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def put(self, value: Any) -> None:
+        self.calls.append(value)
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_prints_the_prompt_and_the_text_of_generate(seed: int, shadow_llm: LLM) -> None:
+    params = DecodingParams(do_sample=True, max_new_tokens=40, seed=seed)
+    file = io.StringIO()
+    streamer = TextStreamer(shadow_llm.required_tokenizer, file=file)
+    (result,) = shadow_llm.generate("hello 今天", params, streamer=streamer)
+    assert file.getvalue() == f"hello 今天{result.outputs[0].text}\n"
+
+
+def test_a_character_appears_once_it_is_whole(shadow_tokenizer: Tokenizer) -> None:
+    file = io.StringIO()
+    streamer = TextStreamer(shadow_tokenizer, skip_prompt=True, file=file)
+    streamer.put([3])
+    shown = []
+    for token in shadow_tokenizer.encode("茶x"):
+        streamer.put(token)
+        shown.append(file.getvalue())
+    assert len(shown) > 2, "the character must come in several tokens"
+    assert set(shown[:-2]) == {""}
+    assert shown[-2:] == ["茶", "茶x"]
+
+
+def test_the_end_shows_what_is_left_and_begins_anew(shadow_tokenizer: Tokenizer) -> None:
+    file = io.StringIO()
+    streamer = TextStreamer(shadow_tokenizer, skip_prompt=True, file=file)
+    streamer.put([3])
+    streamer.put(shadow_tokenizer.encode("茶")[:1])
+    streamer.end()
+    streamer.put(shadow_tokenizer.encode("a prompt"))
+    streamer.put(shadow_tokenizer.encode("hello"))
+    streamer.end()
+    assert file.getvalue() == "\ufffd\nhello\n"
+
+
+def test_stop_strings_and_special_tokens(shadow_tokenizer: Tokenizer) -> None:
+    tokens = [*shadow_tokenizer.encode("hello wor"), END, *shadow_tokenizer.encode("ld and on")]
+    for settings, expected in (
+        ({"stop": ["world"]}, "hello \n"),
+        ({"skip_special_tokens": False}, "hello wor<|im_end|>ld and on\n"),
+    ):
+        file = io.StringIO()
+        streamer = TextStreamer(shadow_tokenizer, skip_prompt=True, file=file, **settings)  # type: ignore[arg-type]
+        streamer.put([3])
+        streamer.put(tokens)
+        streamer.end()
+        assert file.getvalue() == expected
+
+
+def test_our_streamer_refuses_several_outputs(shadow_llm: LLM) -> None:
+    streamer = TextStreamer(shadow_llm.required_tokenizer, file=io.StringIO())
+    with pytest.raises(ConfigError, match="^streamer: TextStreamer prints one output and gets 2; give one"):
+        shadow_llm.generate(["a", "b"], streamer=streamer)
+
+
+def test_several_outputs_are_fed_as_lists_of_lists() -> None:
+    params = DecodingParams(do_sample=True, num_return_sequences=2)
+    recorder = Recorder()
+    feed = StreamerFeed(recorder, [Request("0", (1, 2), params), Request("1", (3,), DecodingParams())])
+    feed.put(StreamEvent("1", 0, "", (7,)))
+    feed.put(StreamEvent("0", 1, "", (8,)))
+    feed.end()
+    assert recorder.calls == [[[1, 2], [1, 2], [3]], [[], [], [7]], [[], [8], []], "end"]
+
+
+def test_nothing_to_run_is_only_ended() -> None:
+    recorder = Recorder()
+    StreamerFeed(recorder, []).end()
+    assert recorder.calls == ["end"]
+
+
+@pytest.fixture
+def mindformers_tokenizer(
+    tmp_path: Path, shadow_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """The tokenizer of the shadow model as transformers has it, which is what these streamers take."""
+    monkeypatch.setenv("LOG_MF_PATH", os.environ.get("LOG_MF_PATH", str(tmp_path / "logs")))
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=shadow_tokenizer._backend, eos_token="<|im_end|>")
+
+
+@pytest.mark.slow
+def test_mindformers_text_streamer(
+    mindformers_tokenizer: Any, shadow_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mindformers import TextStreamer as MindFormersStreamer
+
+    llm = make_llm(shadow_tokenizer)
+    params = DecodingParams(max_new_tokens=25, eos_token_id=())
+    capsys.readouterr()
+    (result,) = llm.generate("hello", params, streamer=MindFormersStreamer(mindformers_tokenizer))
+    ids = result.prompt_token_ids + result.outputs[0].token_ids
+    assert capsys.readouterr().out == mindformers_tokenizer.decode(ids, skip_special_tokens=True) + "\n"
+    results = llm.generate(
+        ["hello", "world"], params, streamer=MindFormersStreamer(mindformers_tokenizer, skip_prompt=True)
+    )
+    last = capsys.readouterr().out.rstrip("\n").rpartition("\r")[2]
+    assert last.startswith("['")
+    assert len(results) == 2
+
+
+@pytest.mark.slow
+def test_mindformers_iterator_streamer_in_a_thread(
+    mindformers_tokenizer: Any, shadow_tokenizer: Tokenizer
+) -> None:
+    from mindformers import TextIteratorStreamer
+
+    llm = make_llm(shadow_tokenizer)
+    streamer = TextIteratorStreamer(mindformers_tokenizer, skip_prompt=True, timeout=60)
+    results: list[Any] = []
+
+    def work() -> None:
+        params = DecodingParams(max_new_tokens=25, eos_token_id=())
+        results.extend(llm.generate("hello", params, streamer=streamer))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    pieces = list(iter(streamer.__next__, None))  # its own iteration never stops: None marks the end
+    thread.join(60)
+    ids = results[0].outputs[0].token_ids
+    assert "".join(pieces) == mindformers_tokenizer.decode(ids, skip_special_tokens=True)
+    assert len(pieces) > 1
