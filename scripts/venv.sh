@@ -104,7 +104,7 @@ install_project() {
     local extra="" install
     [[ $1 == runtime ]] || extra="[$1]"
     install=("$venv_python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt")
-    say "Installing MindBatch and its dependencies into .venv (minutes, and about 2 GB, the first time)"
+    say "Installing MindBatch and its dependencies into .venv (minutes, and about 3.5 GB of disk, the first time)"
     "${install[@]}" setuptools
     "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra"
 }

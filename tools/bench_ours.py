@@ -33,7 +33,7 @@ def step_times(engine: Engine, batch: int, context: int, prefill: int, steps: in
             engine.add(Request(str(index), tuple(range(prefill)), DecodingParams(max_new_tokens=1)))
             yield timed_step(engine)
         return
-    params = DecodingParams(max_new_tokens=steps + 8, eos_token_id=())
+    params = DecodingParams(max_new_tokens=steps + 64, eos_token_id=())
     for index in range(batch):
         engine.add(Request(str(index), tuple(range(index, index + context)), params))
     while not all(group.has_output for group in engine.scheduler.running) or engine.scheduler.waiting:

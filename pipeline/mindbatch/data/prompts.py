@@ -70,8 +70,9 @@ def read_prompts(
     """The rows of the one source given.
 
     prompts: a text, or a list of texts, lists of token ids and conversations. prompts_file: UTF-8 text, a
-    prompt a line; "-" is standard input. messages: one conversation (a list of messages) or a list of conversations. `chat`
-    makes each text the one user message of a conversation; `system` goes before it, or before given messages.
+    prompt a line; "-" is standard input. messages: one conversation (a list of messages) or a list of them.
+    `chat` makes each text the one user message of a conversation; `system` goes before it, or before given
+    messages.
 
     A bad row becomes a RowError and the others go on.
 

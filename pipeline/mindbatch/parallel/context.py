@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import mindspore
 
 from mindbatch.errors import ConfigError
@@ -22,4 +24,6 @@ def initialise(device_target: str) -> None:
     if device_target == "CPU":
         # With more, MindSpore passes kernels on from one spinning thread to the next, and those take the cores
         # from the kernels' own threads (measured on two cores: 1.7 times the time of a step).
-        mindspore.runtime.dispatch_threads_num(1)
+        # It can be set once in a process: a second model, or a caller who chose a number, finds it taken.
+        with suppress(RuntimeError):
+            mindspore.runtime.dispatch_threads_num(1)

@@ -9,7 +9,6 @@ constexpr int kVecs = kPanel / kLanes;
 constexpr int kTileRows = kLanes == 16 ? 14 : (kLanes == 8 ? 3 : 2);
 constexpr int64_t kDepth = 256;
 constexpr int64_t kPrefetchFloats = 4096;
-constexpr int64_t kTasksPerThread = 8;
 
 // acc[r][c] += sum over k of x[k][r] * panel[k][c]; x: [depth, Rows], panel: [depth, kPanel].
 template <int Rows>
@@ -90,6 +89,10 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const float*
   store_rows(a, acc, p * kPanel);
 }
 
+inline int64_t panels_per_task(int64_t columns) {
+  return columns / kPanel / (num_threads() * kTasksPerThread) + 1;
+}
+
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
 void linear(const LinearArgs& a) {
   const Tiling tiling(a.rows);
@@ -97,7 +100,7 @@ void linear(const LinearArgs& a) {
   const int64_t panels = (a.columns + kPanel - 1) / kPanel;
   // A task is a run of neighbouring panels, so that what is prefetched is what the same thread needs next;
   // several tasks per thread even out threads that are held up.
-  const int64_t run = panels / (num_threads() * kTasksPerThread) + 1;
+  const int64_t run = panels_per_task(a.columns);
   auto body = [&](int64_t task, int thread) {
     float* acc = scratch(1 + thread, a.rows * kPanel);
     for (int64_t p = task * run; p < panels && p < (task + 1) * run; p++) linear_panel(a, tiling, x, p, acc);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <unordered_map>
 
 #include "thread_pool.h"
 #include "variant_table.h"
@@ -43,6 +44,24 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
   return size > 1 ? floats(params[index]) : nullptr;
 }
 
+// Weights in the order in which a step reads them, learnt from the last step: while MindSpore passes from one
+// kernel to the next, idle threads read the next layer's weights into their caches.
+struct Follower {
+  const void* weights;
+  int64_t task_bytes;
+};
+
+void read_next_ahead(const LinearArgs& a) {
+  static auto& followers = *new std::unordered_map<const void*, Follower>;
+  static const void* previous = nullptr;
+  const int64_t panel_bytes = a.depth * kPanel * 4;
+  const int64_t panels = a.columns / kPanel / (num_threads() * kTasksPerThread) + 1;
+  followers[previous] = {a.weights, panels * panel_bytes};
+  previous = a.weights;
+  const auto next = followers.find(a.weights);
+  if (next != followers.end()) set_ahead(next->second.weights, next->second.task_bytes);
+}
+
 float as_float(int32_t bits) {
   float value;
   std::memcpy(&value, &bits, 4);
@@ -78,8 +97,10 @@ MB_EXPORT int mb_num_threads() { return num_threads(); }
 // x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1] -> y [rows, columns]
 MB_OP(mb_linear) {
   PoolLock lock;
-  table->linear({floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2),
-                 static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], shapes[3][1]});
+  const LinearArgs arguments = {floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2),
+                                static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], shapes[3][1]};
+  read_next_ahead(arguments);
+  table->linear(arguments);
   return 0;
 }
 

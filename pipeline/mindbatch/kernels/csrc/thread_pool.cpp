@@ -24,6 +24,10 @@ inline void pause_cpu() {
 #endif
 }
 
+constexpr int64_t kLine = 64;
+constexpr int64_t kLinesAtOnce = 8;
+constexpr int64_t kMostAhead = 512 << 10;  // bytes: a part of a core's second-level cache
+
 struct Scratch {
   float* data = nullptr;
   int64_t floats = 0;
@@ -36,11 +40,14 @@ struct Pool {
   std::vector<std::thread> workers;
   std::atomic<uint64_t> generation{0};
   std::atomic<int64_t> next_task{0};
+  std::atomic<bool> first_taken[kMaxThreads] = {};
   std::atomic<int> active_workers{0};
   std::atomic<bool> open{false};  // whether a worker may take tasks
   int64_t task_count = 0;
   TaskFn fn = nullptr;
   void* context = nullptr;
+  const char* ahead = nullptr;
+  int64_t ahead_bytes = 0;
   int wanted = 0;
   Scratch scratch[kMaxThreads + 1];
 };
@@ -51,18 +58,39 @@ Pool* pool = new Pool;  // never destroyed: threads may still sleep in it when t
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
 
+void run_first_task(Pool& p, int64_t owner, int thread) {
+  if (owner < p.task_count && !p.first_taken[owner].exchange(true)) p.fn(owner, thread, p.context);
+}
+
+// The first task of thread t is task t, so that what it read ahead is what it needs; the others are taken as
+// they come, and in the end the first tasks of threads that never came.
 void work(Pool& p, int thread) {
+  run_first_task(p, thread, thread);
   for (int64_t task = p.next_task++; task < p.task_count; task = p.next_task++) p.fn(task, thread, p.context);
+  const int64_t owners = static_cast<int64_t>(p.workers.size()) + 1;
+  for (int64_t owner = 0; owner < owners; owner++) run_first_task(p, owner, thread);
+}
+
+// Waits a little for a new generation; true when there is one.
+bool spin(Pool& p, int thread, uint64_t seen) {
+  const char* line = p.ahead + thread * p.ahead_bytes;
+  const char* end = p.ahead ? line + (p.ahead_bytes < kMostAhead ? p.ahead_bytes : kMostAhead) : line;
+  for (int spins = 0; spins < kSpins;) {
+    if (p.generation.load(std::memory_order_acquire) != seen) return true;
+    if (line < end) {
+      for (int64_t i = 0; i < kLinesAtOnce; i++) __builtin_prefetch(line + i * kLine, 0, 2);
+      line += kLinesAtOnce * kLine;
+    } else {
+      pause_cpu();
+      spins++;
+    }
+  }
+  return false;
 }
 
 void worker_loop(Pool& p, int thread, uint64_t seen) {
   for (;;) {
-    int spins = 0;
-    while (p.generation.load(std::memory_order_acquire) == seen) {
-      if (++spins < kSpins) {
-        pause_cpu();
-        continue;
-      }
+    if (!spin(p, thread, seen)) {
       std::unique_lock<std::mutex> lock(p.sleep_mutex);
       p.wake.wait(lock, [&] { return p.generation.load(std::memory_order_acquire) != seen; });
     }
@@ -113,7 +141,9 @@ void run_tasks(int64_t count, TaskFn fn, void* context) {
   p.fn = fn;
   p.context = context;
   p.task_count = count;
-  p.next_task.store(0);
+  const int64_t owners = static_cast<int64_t>(p.workers.size()) + 1;
+  for (int64_t owner = 0; owner < owners; owner++) p.first_taken[owner].store(false);
+  p.next_task.store(owners);
   p.open.store(true);
   {
     std::lock_guard<std::mutex> lock(p.sleep_mutex);
@@ -125,6 +155,11 @@ void run_tasks(int64_t count, TaskFn fn, void* context) {
   // closed. (Sequential consistency: either it sees `open` false, or it is counted here.)
   p.open.store(false);
   while (p.active_workers.load() != 0) pause_cpu();
+}
+
+void set_ahead(const void* begin, int64_t bytes) {
+  pool->ahead = static_cast<const char*>(begin);
+  pool->ahead_bytes = bytes;
 }
 
 float* scratch(int slot, int64_t floats) {

@@ -34,6 +34,10 @@ void parallel_for(int64_t count, Body& body) {
       &body);
 }
 
+// What idle workers read ahead into their caches: worker t takes `bytes` from begin + t * bytes, the part that
+// its first task will read. Holds until it is set again; nullptr for nothing.
+void set_ahead(const void* begin, int64_t bytes);
+
 // Memory that grows and is kept between kernels; 64-byte aligned. Slot 0 is shared, slot 1 + t is thread t's.
 float* scratch(int slot, int64_t floats);
 

@@ -7,6 +7,9 @@ namespace mindbatch {
 // Outputs of a linear layer are packed in panels of this many columns; part of the weights' layout.
 constexpr int kPanel = 32;
 
+// A linear layer is cut in so many tasks per thread, each a run of neighbouring panels.
+constexpr int64_t kTasksPerThread = 8;
+
 struct LinearArgs {
   const float *x, *weights, *bias;
   float* y;
