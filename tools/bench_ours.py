@@ -14,7 +14,7 @@ from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import load_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.kernels.library import describe
+from mindbatch.kernels.native_library import describe
 
 CACHE = "256MiB"
 

@@ -169,7 +169,7 @@ class LLM:
 
         What was submitted before and not run to its end is dropped.
         """
-        self._turn += 1
+        pass
         self._model.engine.abort()
         requests, failures = [], []
         for row, params in rows:

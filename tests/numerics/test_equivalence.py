@@ -5,7 +5,7 @@ from model_folders import descriptions, ragged, write_folder
 from recording import Run, difference, equal, load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.kernels.library import find_library
+from mindbatch.kernels.native_library import find_library
 
 GREEDY = DecodingParams(max_new_tokens=20)
 SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)

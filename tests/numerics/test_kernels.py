@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
-from mindbatch.kernels.library import VARIANTS, NativeLibrary, find_library
 from mindbatch.kernels.native import NativeKernels
+from mindbatch.kernels.native_library import VARIANTS, NativeLibrary, find_library
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.parallel.context import initialise
 

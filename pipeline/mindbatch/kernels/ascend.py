@@ -13,8 +13,9 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
-from mindbatch.kernels.reference import Activation, AddNorm, Embedding, Linear, Norm, Rotary
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.interface import AttentionShape, constant
+from mindbatch.kernels.reference import ReferenceKernels
 
 NO_COMPRESSION = 2147483647  # FlashAttentionScore's pre_tokens for "everything before"
 
@@ -89,40 +90,25 @@ class PrefillAttention(nn.Cell):
         return ops.cast(output[3], mstype.float32)
 
 
-class AscendKernels(Kernels):
-    """Fused operators where Ascend has them, MindSpore's plain ones elsewhere."""
+class AscendKernels(ReferenceKernels):
+    """Fused operators where Ascend has them; MindSpore's plain ones and their layouts elsewhere."""
 
     name = "ascend"
 
-    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        return (outputs, inputs)
-
-    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
-        packed[first_output : first_output + len(rows)] = rows
-
-    def linear(self, outputs: int) -> nn.Cell:
-        return Linear(outputs)
-
-    def embedding(self) -> nn.Cell:
-        return Embedding()
-
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        return Norm(epsilon, centred) if centred else RmsNorm(epsilon)
+        return super().norm(epsilon, centred) if centred else RmsNorm(epsilon)
 
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        return AddNorm(epsilon, centred) if centred else AddRmsNorm(epsilon)
-
-    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
-        return Rotary(shape, epsilon)
-
-    def activation(self, kind: str, gated: bool) -> nn.Cell:
-        return Activation(kind, gated)
+        return super().add_norm(epsilon, centred) if centred else AddRmsNorm(epsilon)
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
+        """See `Kernels.attention`; ConfigError for a sliding window, which the operator does not have."""
+        if shape.window > 0:
+            raise ConfigError(
+                f"runtime.device_target=Ascend: PagedAttention has no sliding window (the model asks for "
+                f"{shape.window} tokens); allowed: CPU for this model"
+            )
         return PagedAttention(shape)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)
-        return size, size
+    def table_width(self, needed: int, maximum: int) -> int:
+        return maximum

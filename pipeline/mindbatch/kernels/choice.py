@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.library import describe, find_library
+from mindbatch.kernels.native_library import describe, find_library
 
 CHOICES = ("auto", "native", "reference")
 

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
-from mindbatch.kernels.library import NativeLibrary
+from mindbatch.kernels.native_library import NativeLibrary
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 HEAD_ALIGNMENT = 16  # a value head is padded to whole vectors of the widest instruction set

@@ -22,7 +22,7 @@ def initialise(device_target: str) -> None:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"runtime.device_target={device_target}: not available here: {reason}") from error
     if device_target == "CPU":
-        # With more, MindSpore passes kernels on from one spinning thread to the next, and those take the cores
+        # With more, MindSpore hands kernels from one spinning thread to the next, and those take the cores
         # from the kernels' own threads (measured on two cores: 1.7 times the time of a step).
         # It can be set once in a process: a second model, or a caller who chose a number, finds it taken.
         with suppress(RuntimeError):

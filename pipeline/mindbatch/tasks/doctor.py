@@ -88,7 +88,7 @@ def _is_available(mindspore: ModuleType | None, device: str) -> bool:
 def _kernels() -> str:
     """Which attention kernels are used; imports them, so that `not built` is known and not guessed."""
     try:
-        from mindbatch.kernels.library import describe
+        from mindbatch.kernels.native_library import describe
 
         return describe()
     except (ImportError, OSError) as error:  # OSError: a library built for another machine

@@ -111,8 +111,8 @@ def test_what_the_grammar_cannot_read_is_told_how_to_be_quoted(usable: tuple[str
 
 def test_deep_nesting_and_long_numbers_are_refused(usable: tuple[str, str]) -> None:
     for value in ("[" * 3000 + "]" * 3000, "9" * 5000):
-        (line,) = faults(usable[0], f"prompts={value}")
-        assert "cannot be read" in line
+        (line,) = faults(usable[0], f"prompts={value}")  # which one depends on Python's recursion limit
+        assert "cannot be read" in line or "must be prompt, list of prompts or null" in line
         assert len(line) < 300
 
 
