@@ -169,7 +169,7 @@ class LLM:
 
         What was submitted before and not run to its end is dropped.
         """
-        pass
+        self._turn += 1
         self._model.engine.abort()
         requests, failures = [], []
         for row, params in rows:
@@ -199,6 +199,7 @@ class LLM:
             while unfinished:
                 if turn != self._turn:
                     raise MindBatchError(OVERTAKEN)
+                assert engine.has_work
                 with interruptible():
                     result = engine.step()
                 unfinished.difference_update(output.key for output in result.finished)

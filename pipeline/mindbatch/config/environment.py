@@ -20,6 +20,8 @@ _QUIET = {
 _ALWAYS = {
     "HF_HUB_OFFLINE": "1",  # models are local folders; nothing is downloaded
     "TOKENIZERS_PARALLELISM": "false",  # its threads warn when the chat-template process is started
+    # MindSpore's protobuf modules are older than the installed protobuf: its C implementation refuses them.
+    "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
     "OMP_WAIT_POLICY": "PASSIVE",  # OpenMP threads that spin slow MindSpore's own kernels four times
 }
 

@@ -1,7 +1,7 @@
 """Reading of command-line overrides, in Hydra's grammar, one by one so that every fault is found."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -20,21 +20,20 @@ def read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) 
     return [setting for token in tokens for setting in _read_one(token, parser, reader, log)]
 
 
-def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> Iterator[Setting]:
+def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:
     key = _key_of(token)
     if "=" not in token and not token.startswith("~"):
         log.add(f"{shown(token)}: not an override; write key=value")
-        return
+        return []
     try:
         override = parser.parse_override(token)
+        fault = _refusal(override, token)
+        if fault is None:
+            return list(reader.read(key, override.value()))
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
-        log.add(f"{shown(token)}: cannot be read; {_quoting_hint(token)}", key)
-        return
-    fault = _refusal(override, token)
-    if fault:
-        log.add(f"{shown(token)}: {fault}", key)
-        return
-    yield from reader.read(key, override.value())
+        fault = f"cannot be read; {_quoting_hint(token)}"
+    log.add(f"{shown(token)}: {fault}", key)
+    return []
 
 
 def _refusal(override: Override, token: str) -> str | None:

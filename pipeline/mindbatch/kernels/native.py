@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mindbatch.kernels.cache_layout import padded_head
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
 from mindbatch.kernels.native_library import NativeLibrary
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
-HEAD_ALIGNMENT = 16  # a value head is padded to whole vectors of the widest instruction set
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
 
 Shape = list[int]
@@ -134,5 +134,5 @@ class NativeKernels(Kernels):
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         blocks, size = geometry.num_blocks + 1, geometry.block_size
-        padded = -(-shape.head_dim // HEAD_ALIGNMENT) * HEAD_ALIGNMENT
-        return (blocks, shape.kv_heads, shape.head_dim, size), (blocks, shape.kv_heads, size, padded)
+        keys = (blocks, shape.kv_heads, shape.head_dim, size)
+        return keys, (blocks, shape.kv_heads, size, padded_head(shape.head_dim))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mindbatch.kernels.cache_layout import padded_head
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -51,6 +53,6 @@ class Architecture:
     qk_norm: bool = False
 
     def cache_bytes_per_token(self, itemsize: int, model_parallel: int = 1) -> int:
-        """Bytes of keys and values that one token needs on one rank, over all layers."""
+        """Bytes of one token's keys and values on one rank, over all layers, padding included."""
         kv_heads = max(1, self.kv_heads // model_parallel)
-        return 2 * self.num_layers * kv_heads * self.head_dim * itemsize
+        return self.num_layers * kv_heads * (self.head_dim + padded_head(self.head_dim)) * itemsize

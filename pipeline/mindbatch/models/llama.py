@@ -30,6 +30,8 @@ def describe_family(
     *,
     default_kv_heads: int | None = None,
     default_head_dim: int | None = None,
+    default_max_positions: int = 2048,
+    default_tied: bool = False,
     windows: tuple[int, ...] | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
@@ -38,7 +40,7 @@ def describe_family(
 ) -> Architecture:
     """What all relatives of Llama read from config.json in the same way.
 
-    default_kv_heads, default_head_dim: what transformers takes when the key is absent; None derives them.
+    default_*: what transformers takes when the key is absent; None derives it from the other sizes.
     num_key_value_heads null is as many as query heads, whatever the default.
     """
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
@@ -50,7 +52,7 @@ def describe_family(
         reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
     if head_dim % 2:
         reader.fault("head_dim", "must be even for rotary positions")
-    max_positions = reader.positive("max_position_embeddings", 2048)
+    max_positions = reader.positive("max_position_embeddings", default_max_positions)
     return Architecture(
         model_type="llama",
         vocab_size=reader.positive("vocab_size"),
@@ -64,7 +66,7 @@ def describe_family(
         norm_epsilon=reader.number("rms_norm_eps", 1e-6),
         activation=reader.choice("hidden_act", "silu", ACTIVATIONS),
         rotary=read_rotary(reader, head_dim, 10000.0, max_positions),
-        tied=reader.flag("tie_word_embeddings", False),
+        tied=reader.flag("tie_word_embeddings", default_tied),
         windows=windows or (0,) * layers,
         attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=qkv_bias,

@@ -24,7 +24,5 @@ def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a dense `minimind` configuration."""
     reader.needs("use_moe", [False])
     reader.needs("inference_rope_scaling", [False])
-    reader.ignore(
-        [*EXPERT_KEYS, "rope_scaling"] if not reader.value("inference_rope_scaling") else EXPERT_KEYS
-    )
-    return describe_family(reader)
+    reader.ignore(EXPERT_KEYS)
+    return describe_family(reader, default_kv_heads=2, default_max_positions=32768, default_tied=True)

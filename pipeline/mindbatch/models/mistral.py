@@ -16,4 +16,5 @@ def describe(reader: ConfigReader) -> Architecture:
     """
     layers = reader.positive("num_hidden_layers")
     window = 0 if reader.is_null("sliding_window") else reader.positive("sliding_window", 4096)
-    return describe_family(reader, default_kv_heads=8, windows=(window,) * layers)
+    windows = (window,) * layers
+    return describe_family(reader, default_kv_heads=8, default_max_positions=131072, windows=windows)

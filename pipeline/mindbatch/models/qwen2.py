@@ -11,7 +11,13 @@ __all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "read_windows", "tensors"]
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2` configuration."""
-    return describe_family(reader, default_kv_heads=32, windows=read_windows(reader), qkv_bias=True)
+    return describe_family(
+        reader,
+        default_kv_heads=32,
+        default_max_positions=32768,
+        windows=read_windows(reader),
+        qkv_bias=True,
+    )
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:

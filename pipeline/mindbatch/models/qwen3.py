@@ -17,6 +17,7 @@ def describe(reader: ConfigReader) -> Architecture:
         reader,
         default_kv_heads=32,
         default_head_dim=128,
+        default_max_positions=32768,
         windows=read_windows(reader),
         qkv_bias=bias,
         output_bias=bias,
