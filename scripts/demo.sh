@@ -7,5 +7,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 
 prepare_venv runtime
 prompt='prompts=["An increasing sequence: one,"]'
-say ".venv/bin/mindbatch generate model=tiny_gpt2 '$prompt' stream=true"
-exec "$venv/bin/mindbatch" generate model=tiny_gpt2 "$prompt" stream=true
+options=(stream=true decoding.max_new_tokens=200)
+say ".venv/bin/mindbatch generate model=tiny_gpt2 '$prompt' ${options[*]}"
+exec "$venv/bin/mindbatch" generate model=tiny_gpt2 "$prompt" "${options[@]}"
