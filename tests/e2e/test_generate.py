@@ -274,6 +274,8 @@ def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # Tests that run in a shell's background inherit an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     overdue = threading.Timer(120, process.kill)
     overdue.daemon = True

@@ -27,7 +27,11 @@ class Destination:
     def __enter__(self) -> Destination:
         if self._path is not None:
             self._beside = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-            self.file = self._beside.open("x", encoding="utf-8")
+            try:
+                self.file = self._beside.open("x", encoding="utf-8")
+            except BaseException:  # an interrupt, too: it may come when the file is there already
+                self._beside.unlink(missing_ok=True)
+                raise
         return self
 
     def __exit__(
