@@ -1,0 +1,1 @@
+"""Storage of the paged key/value cache."""

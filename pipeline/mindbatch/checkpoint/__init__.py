@@ -1,0 +1,1 @@
+"""Reading model folders safely, and which bytes each rank needs."""

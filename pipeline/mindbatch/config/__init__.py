@@ -1,0 +1,1 @@
+"""Configuration: schemas, composition, validation, environment variables."""

@@ -1,0 +1,1 @@
+"""Continuous batching: from requests to tokens and text."""

@@ -1,0 +1,1 @@
+"""Where a process stands among others, and how they meet."""
