@@ -89,10 +89,6 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const float*
   store_rows(a, acc, p * kPanel);
 }
 
-inline int64_t panels_per_task(int64_t columns) {
-  return columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-}
-
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
 void linear(const LinearArgs& a) {
   const Tiling tiling(a.rows);
@@ -100,7 +96,7 @@ void linear(const LinearArgs& a) {
   const int64_t panels = (a.columns + kPanel - 1) / kPanel;
   // A task is a run of neighbouring panels, so that what is prefetched is what the same thread needs next;
   // several tasks per thread even out threads that are held up.
-  const int64_t run = panels_per_task(a.columns);
+  const int64_t run = a.panels_per_task;
   auto body = [&](int64_t task, int thread) {
     float* acc = scratch(1 + thread, a.rows * kPanel);
     for (int64_t p = task * run; p < panels && p < (task + 1) * run; p++) linear_panel(a, tiling, x, p, acc);

@@ -54,9 +54,7 @@ struct Follower {
 void read_next_ahead(const LinearArgs& a) {
   static auto& followers = *new std::unordered_map<const void*, Follower>;
   static const void* previous = nullptr;
-  const int64_t panel_bytes = a.depth * kPanel * 4;
-  const int64_t panels = a.columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-  followers[previous] = {a.weights, panels * panel_bytes};
+  followers[previous] = {a.weights, a.panels_per_task * a.depth * kPanel * 4};
   previous = a.weights;
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.task_bytes);
@@ -97,8 +95,11 @@ MB_EXPORT int mb_num_threads() { return num_threads(); }
 // x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1] -> y [rows, columns]
 MB_OP(mb_linear) {
   PoolLock lock;
+  const int64_t columns = shapes[3][1];
+  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
   const LinearArgs arguments = {floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2),
-                                static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], shapes[3][1]};
+                                static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], columns,
+                                panels_per_task};
   read_next_ahead(arguments);
   table->linear(arguments);
   return 0;

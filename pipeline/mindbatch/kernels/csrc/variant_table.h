@@ -14,6 +14,7 @@ struct LinearArgs {
   const float *x, *weights, *bias;
   float* y;
   int64_t rows, depth, columns;
+  int64_t panels_per_task;  // neighbouring panels that one task computes
 };
 
 struct EmbedArgs {
