@@ -7,8 +7,18 @@ import sys
 from typing import NoReturn
 
 from mindbatch.config.command_line import CommandLine, parse_command_line
+from mindbatch.config.environment import own_the_process
 from mindbatch.config.suggest import did_you_mean, nearest
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    ConfigError,
+    MindBatchError,
+)
+from mindbatch.interrupts import Terminated, raise_terminated
 from mindbatch.tasks.registry import TASKS, Task
 
 VERBOSE = "--verbose"
@@ -16,7 +26,8 @@ VERBOSE = "--verbose"
 
 def entry_point() -> NoReturn:
     """The console script. Being told to end is an interrupt too: what was begun is tidied up."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    own_the_process()
+    signal.signal(signal.SIGTERM, raise_terminated)
     sys.exit(main(sys.argv[1:]))
 
 
@@ -32,9 +43,10 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:
         _discard_output()
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        _report("interrupted")
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        terminated = isinstance(interrupt, Terminated)
+        _report("terminated" if terminated else "interrupted")
+        return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
     except Exception as error:
         return _report_error(error, verbose=VERBOSE in line.switches)
 

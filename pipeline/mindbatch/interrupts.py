@@ -1,4 +1,4 @@
-"""Ctrl-C while MindSpore runs: it takes that signal over in every run, and this gives it back."""
+"""Ctrl-C and SIGTERM while MindSpore runs: put off until it has returned, for it takes the first one over."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
+
+PUT_OFF = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: an interrupt too, what was begun is tidied up, but the exit code says which it was."""
+
+
+def raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler for SIGTERM."""
+    raise Terminated
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, an interrupt raises KeyboardInterrupt as soon as MindSpore has returned.
+    """Within, SIGINT and SIGTERM wait; at the end they go to the handlers that the program had set.
 
     Whenever a graph runs, MindSpore 2.9 installs its own handler for SIGINT, which sends the process SIGTERM:
-    it would die on the spot, with half a file beside the output. So SIGTERM is answered like SIGINT meanwhile
-    (unless the program has a handler of its own for it), and SIGINT gets its old handler back afterwards.
+    it would die on the spot, with half a file beside the output. The threads that it starts meanwhile put the
+    signals off too (a thread inherits that), and so do those of the kernels. An older thread, such as NumPy's,
+    may still take a SIGINT that turns into a SIGTERM: where the program has no handler for that, it gets the
+    one for SIGINT meanwhile.
     Does nothing in threads other than the main one, which may not set handlers.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -28,12 +41,14 @@ def interruptible() -> Iterator[None]:
     answers_both = callable(on_interrupt) and on_terminate == signal.SIG_DFL
     if answers_both:
         signal.signal(signal.SIGTERM, on_interrupt)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)
     try:
         yield
     finally:
+        if on_interrupt is not None:
+            _set(signal.SIGINT, on_interrupt)
         try:
-            if on_interrupt is not None:
-                _set(signal.SIGINT, on_interrupt)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what has come meanwhile is raised here
         finally:
             if answers_both:
                 _set(signal.SIGTERM, signal.SIG_DFL)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -14,6 +16,7 @@ from mindbatch.data.prompts import Prompt, PromptRows, read_prompts
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, load_model
+from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.interrupts import interruptible
@@ -169,18 +172,15 @@ class LLM:
 
         What was submitted before and not run to its end is dropped.
         """
-        self._turn += 1
-        self._model.engine.abort()
-        requests, failures = [], []
+        self._begin()
+        requests: list[Request] = []
+        failures: list[RequestOutput] = []
         for row, params in rows:
-            try:
-                request = Request(row.key, tuple(self._encode(row)), params, row.text)
-                self._model.engine.add(request)
-            except PromptError as error:
-                reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
-                failures.append(RequestOutput.failed(row.key, f"{row.source}: {reason}", row.text))
+            queued = self._queue(row, params)
+            if isinstance(queued, Request):
+                requests.append(queued)
             else:
-                requests.append(request)
+                failures.append(queued)
         return requests, failures
 
     def run(self, requests: Sequence[Request]) -> Iterator[StreamEvent | RequestOutput]:
@@ -193,21 +193,73 @@ class LLM:
         """
         return self._steps({request.key for request in requests}, self._turn)
 
-    def _steps(self, unfinished: set[str], turn: int) -> Iterator[StreamEvent | RequestOutput]:
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Iterator[StepResult]:
+        """Runs any number of rows, taken as the engine has room for them; yields what each step brought.
+
+        A row that is refused is among the finished ones of a step, with its `error`. What is left is dropped
+        if the caller stops early.
+
+        Raises:
+            MindBatchError: something else was submitted before the end.
+        """
+        turn = self._begin()
+        source = iter(rows)
+        with self._turn_ending(turn):
+            while True:
+                refused = self._fill(source)
+                if self._model.engine.has_work:
+                    result = self._step(turn)
+                    yield StepResult(result.events, refused + result.finished)
+                elif refused:
+                    yield StepResult([], refused)
+                else:
+                    return
+
+    def _fill(self, source: Iterator[tuple[Prompt, DecodingParams]]) -> list[RequestOutput]:
+        """Queues rows until as many wait as two batches hold; returns the results of those refused."""
         engine = self._model.engine
+        room = 2 * engine.settings.batch_size - len(engine.scheduler.waiting)
+        queued = [self._queue(row, params) for row, params in islice(source, max(0, room))]
+        return [item for item in queued if isinstance(item, RequestOutput)]
+
+    def _queue(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
+        """Gives a row to the engine; a result with an error if it is refused."""
         try:
+            request = Request(row.key, tuple(self._encode(row)), params, row.text)
+            self._model.engine.add(request)
+        except PromptError as error:
+            reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
+            return RequestOutput.failed(row.key, f"{row.source}: {reason}", row.text)
+        return request
+
+    def _begin(self) -> int:
+        """A new turn: what was submitted before and not run to its end is dropped."""
+        self._turn += 1
+        self._model.engine.abort()
+        return self._turn
+
+    def _steps(self, unfinished: set[str], turn: int) -> Iterator[StreamEvent | RequestOutput]:
+        with self._turn_ending(turn):
             while unfinished:
-                if turn != self._turn:
-                    raise MindBatchError(OVERTAKEN)
-                assert engine.has_work
-                with interruptible():
-                    result = engine.step()
+                result = self._step(turn)
                 unfinished.difference_update(output.key for output in result.finished)
                 yield from result.events
                 yield from result.finished
+
+    def _step(self, turn: int) -> StepResult:
+        if turn != self._turn:
+            raise MindBatchError(OVERTAKEN)
+        with interruptible():
+            return self._model.engine.step()
+
+    @contextmanager
+    def _turn_ending(self, turn: int) -> Iterator[None]:
+        """However the caller's loop ends, nothing of this turn stays in the engine."""
+        try:
+            yield
         finally:
             if turn == self._turn:
-                engine.abort()
+                self._model.engine.abort()
 
     def _fed(self, streamer: Streamer | None, requests: Sequence[Request]) -> Iterator[RequestOutput]:
         """Runs the requests; gives the events to the streamer, which is ended whatever happens: a thread may

@@ -1,4 +1,4 @@
-"""Interrupts: MindSpore's habit of taking the signal over ends with each step."""
+"""Interrupts: put off while MindSpore runs, which takes the signal over, and raised afterwards."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.interrupts import interruptible
+from mindbatch.interrupts import PUT_OFF, Terminated, interruptible, raise_terminated
 
 
 def ends_the_process(number: int, frame: object) -> None:
@@ -25,22 +25,48 @@ def _handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_an_interrupt_within_raises_and_the_handlers_are_back() -> None:
+def test_an_interrupt_within_is_raised_at_the_end_and_the_handler_is_back() -> None:
+    reached = []
+
     def interrupted() -> None:
         with interruptible():
             signal.signal(signal.SIGINT, ends_the_process)
             os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end")
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         interrupted()
+    assert reached == ["the end"]
+    assert not isinstance(caught.value, Terminated)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_the_handler_taken_over_is_given_back() -> None:
+def test_sigterm_within_is_told_from_an_interrupt() -> None:
+    signal.signal(signal.SIGTERM, raise_terminated)
+
+    def terminated() -> None:
+        with interruptible():
+            signal.signal(signal.SIGINT, ends_the_process)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Terminated):
+        terminated()
+
+
+def test_the_signals_reach_their_handlers_again_afterwards() -> None:
     with interruptible():
         signal.signal(signal.SIGINT, ends_the_process)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(PUT_OFF)
+
+
+def test_threads_started_within_put_them_off_too() -> None:
+    masks: list[set[int]] = []
+    with interruptible():
+        thread = threading.Thread(target=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        thread.start()
+        thread.join()
+    assert masks[0] >= set(PUT_OFF)
 
 
 def test_a_program_with_its_own_answer_to_sigterm_keeps_it() -> None:
@@ -54,7 +80,6 @@ def test_a_program_with_its_own_answer_to_sigterm_keeps_it() -> None:
 def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with interruptible():
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         signal.signal(signal.SIGINT, ends_the_process)
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
@@ -64,9 +89,9 @@ def test_other_threads_leave_the_signals_alone() -> None:
 
     def work() -> None:
         with interruptible():
-            done.append(signal.getsignal(signal.SIGTERM))
+            done.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert done == [signal.SIG_DFL]
+    assert not done[0] & set(PUT_OFF)

@@ -34,6 +34,15 @@ THREAD_VARIABLES = (
 )
 
 
+def own_the_process() -> None:
+    """What only a program that is MindBatch's alone may set, before anything else is imported.
+
+    NumPy's library of linear algebra, which is not used, starts threads when it is imported; a signal could
+    go to one of them while the main thread has put it off (see `interrupts.py`).
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
     """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept.
 

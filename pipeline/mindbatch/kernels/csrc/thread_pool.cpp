@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <pthread.h>
+#include <signal.h>
 
 namespace mindbatch {
 namespace {
@@ -106,12 +107,17 @@ int default_threads() {
   return cores == 0 ? 1 : static_cast<int>(cores);
 }
 
+// Workers take no signals: those are the main thread's business, which may have put them off for a while.
 void start_workers(Pool& p) {
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
   while (static_cast<int>(p.workers.size()) < p.wanted - 1) {
     const int thread = static_cast<int>(p.workers.size()) + 1;
     p.workers.emplace_back(worker_loop, std::ref(p), thread, p.generation.load());
     p.workers.back().detach();
   }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
