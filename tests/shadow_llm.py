@@ -69,11 +69,11 @@ def load_tokenizer(folder: Path, **config: Any) -> Tokenizer:
     return tokenizer
 
 
-def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200) -> LLM:
+def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int = 4) -> LLM:
     """An LLM over the shadow model; prompts are token ids where there is no tokenizer."""
 
     def load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
-        settings = EngineSettings(batch_size=4, seq_length=seq_length, block_size=16, num_blocks=100)
+        settings = EngineSettings(batch_size=batch_size, seq_length=seq_length, block_size=16, num_blocks=100)
         make = None
         if tokenizer is not None:
 

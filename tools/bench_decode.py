@@ -12,62 +12,27 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import mmap
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bench_model import write_random_gpt2
+from bench_process import Worker, has_torch
+from mindbatch.tasks.machine import processor
 
 CONTEXT, PREFILL = 110, 256
 CASES = {"decode, batch 1": 1, "decode, batch 8": 8, "decode, batch 32": 32, f"prefill, {PREFILL} tokens": 0}
 TARGETS = dict(zip(CASES, (0.85, None, 0.75, 1.1), strict=True))
 STEPS = {1: 16, 8: 12, 32: 8, 0: 4}
-WORKERS = {"ours": "bench_ours.py", "transformers": "bench_transformers.py"}
-
-
-class Worker:
-    """A child process that answers one JSON line with one JSON line."""
-
-    def __init__(self, python: str, script: str, folder: Path, threads: int) -> None:
-        path = Path(__file__).with_name(script)
-        self._process = subprocess.Popen(
-            [python, str(path), str(folder), str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.facts = self._read()
-
-    def ask(self, **request: Any) -> Any:
-        """Sends a request and waits for the answer."""
-        assert self._process.stdin is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return self._read()
-
-    def close(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the worker ended with exit code {self._process.wait()}")
-        return json.loads(line)
+WORKERS = {"ours": "bench_decode_ours.py", "transformers": "bench_decode_transformers.py"}
 
 
 def read_bandwidth(threads: int) -> float:
@@ -125,19 +90,6 @@ def print_table(times: dict[str, dict[str, float]], bound: float) -> None:
         print(f"| {case:<20} | {figures} |")
 
 
-def has_torch(python: str) -> bool:
-    """Whether an interpreter can import torch and transformers."""
-    code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('torch', 'transformers'))))"
-    return subprocess.run([python, "-c", code], check=False).returncode == 0
-
-
-def cpu_name() -> str:
-    """The processor's name where Linux tells it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(
@@ -160,7 +112,9 @@ def main() -> None:
         workers = {side: Worker(pythons[side], WORKERS[side], folder, options.threads) for side in sides}
         times = measure(workers, options.rounds)
         memory = workers["ours"].ask(memory=True)
-        print(f"{cpu_name()}, {options.threads} threads; {'; '.join(str(w.facts) for w in workers.values())}")
+        print(
+            f"{processor()}, {options.threads} threads; {'; '.join(str(w.facts) for w in workers.values())}"
+        )
         print(f"GPT-2 124M shapes, float32, {CONTEXT} tokens of context; medians of {options.rounds} rounds")
         print_table(times, weight_bytes / bandwidth)
         budget = weight_bytes + memory["cache_bytes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.interrupts import interruptible
 from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
@@ -43,6 +44,7 @@ class LLM:
         cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
         block_size: tokens per cache block, a multiple of 16.
         max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
+        prefix_caching: compute a beginning that prompts share once and keep it in the cache.
         kernels: "auto", "native" (C++) or "reference" (MindSpore operators).
         device_target: "CPU", or "Ascend" (not run by the project's tests).
         num_threads: None is one for each core.
@@ -66,6 +68,7 @@ class LLM:
         cache_memory: str | int = "1GiB",
         block_size: int = 16,
         max_batched_tokens: int = 512,
+        prefix_caching: bool = True,
         kernels: str = "auto",
         device_target: str = "CPU",
         num_threads: int | None = None,
@@ -86,6 +89,7 @@ class LLM:
             cache_memory=str(cache_memory),
             block_size=block_size,
             max_batched_tokens=max_batched_tokens,
+            prefix_caching=prefix_caching,
             kernels=kernels,
             verbose=verbose,
         )
@@ -121,6 +125,11 @@ class LLM:
         if self.tokenizer is None:
             raise ConfigError(NO_TOKENIZER)
         return self.tokenizer
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What the engine has done since the model was loaded."""
+        return self._model.engine.statistics
 
     def generate(
         self,
@@ -193,7 +202,7 @@ class LLM:
         """
         return self._steps({request.key for request in requests}, self._turn)
 
-    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Iterator[StepResult]:
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         """Runs any number of rows, taken as the engine has room for them; yields what each step brought.
 
         A row that is refused is among the finished ones of a step, with its `error`. What is left is dropped

@@ -59,16 +59,18 @@ class Run:
         params: DecodingParams,
         *,
         first: int = 0,
+        order: Sequence[int] | None = None,
         tolerance: float = 1e-5,
         **limits: Any,
     ) -> None:
-        """`limits` change the engine's settings; `first` numbers the prompts, which fixes their draws."""
+        """`limits` change the engine's settings; `first` numbers the prompts, which fixes their draws; they
+        are added in `order`."""
         engine = llm._model.engine
         settings: EngineSettings = replace(engine.settings, **limits)
         recorder = Recorder(engine._runner, tolerance)
         self.engine = Engine(recorder, settings)
-        for number, prompt in enumerate(prompts, first):
-            self.engine.add(Request(str(number), tuple(prompt), params))
+        for place in range(len(prompts)) if order is None else order:
+            self.engine.add(Request(str(first + place), tuple(prompts[place]), params))
         done: dict[str, RequestOutput] = {}
         while self.engine.has_work:
             done |= {output.key: output for output in self.engine.step().finished}

@@ -76,6 +76,19 @@ def test_preempted_is_not_preempted(
     equal(cramped, batched, tolerance)
 
 
+@pytest.mark.parametrize("limits", [{}, {"num_blocks": 7}, {"batch_size": 1}])
+def test_a_found_beginning_is_a_computed_one(
+    limits: dict[str, int], llm: LLM, prompts: list[list[int]], tolerance: float
+) -> None:
+    head = (prompts[0] * 40)[:37]
+    longer = [head + prompt for prompt in prompts[:6]]
+    computed = Run(llm, longer, GREEDY, prefix_caching=False, tolerance=tolerance)
+    found = Run(llm, longer, GREEDY, tolerance=tolerance, **limits)
+    assert computed.engine.statistics.cached_prompt_tokens == 0
+    assert found.engine.statistics.cached_prompt_tokens >= 5 * 32
+    equal(found, computed, tolerance)
+
+
 @pytest.mark.parametrize("limits", [{"use_past": False}, {"num_blocks": 13}, {"batch_size": 1}])
 def test_samples_are_the_same_however_they_share(
     limits: dict[str, int], llm: LLM, prompts: list[list[int]], tolerance: float

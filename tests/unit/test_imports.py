@@ -32,18 +32,36 @@ MAY_ENTER: dict[str, set[str]] = {
     "kernels": {"parallel"} | LOWEST,
     "layers": {"kernels", "parallel"} | LOWEST,
     "cache": {"layers", "kernels", "parallel"} | LOWEST,
-    "checkpoint": {"layers", "kernels", "parallel"} | LOWEST,
+    "checkpoint": {"layers", "kernels", "parallel", "storage"} | LOWEST,
     "decoding": LOWEST,
     "data": LOWEST,
     "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | LOWEST,
-    "config": {"decoding"} | LOWEST,
+    "config": {"decoding", "storage"} | LOWEST,
     "engine": ENGINE_ROOMS | LOWEST,
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
     "llm_input": {"decoding"} | LOWEST,
     "llm": FACADE | {"interrupts", "llm_input"} | LOWEST,
-    "tasks": FACADE | {"llm", "kernels", "checkpoint", "models", "parallel"} | LOWEST,
-    "cli": {"tasks", "config"} | LOWEST,
+    "storage": LOWEST,
+    "ledger": {"storage"} | LOWEST,
+    "dataset": {"data", "decoding", "config", "storage"} | LOWEST,
+    "batch": {
+        "dataset",
+        "ledger",
+        "storage",
+        "data",
+        "decoding",
+        "engine",
+        "checkpoint",
+        "config",
+        "interrupts",
+    }
+    | LOWEST,
+    "tasks": FACADE
+    | {"llm", "kernels", "checkpoint", "models", "parallel"}
+    | {"batch", "dataset", "ledger", "storage", "interrupts"}
+    | LOWEST,
+    "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "decoding", "engine", "streaming"} | LOWEST,
     "__main__": {"cli"},
     "backends": {"decoding", "config", "checkpoint", "parallel"} | LOWEST,
@@ -157,10 +175,14 @@ def test_rooms_of_the_rule_make_no_circle() -> None:
         "import mindbatch.engine.engine",
         "import mindbatch.models.registry, mindbatch.models.llama, mindbatch.models.gpt2",
         "from mindbatch import LLM, DecodingParams",
+        "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
+        "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
+        "import mindbatch.batch.job",
+        "import mindbatch.tasks.diff, mindbatch.tasks.runs",
     ],
 )
 def test_importing_brings_no_heavy_library(statement: str) -> None:
-    heavy = ("mindspore", "mindformers", "transformers", "torch")
+    heavy = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX")
     check = f"import sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{statement}\n{check}"], capture_output=True, text=True, check=True

@@ -7,7 +7,6 @@ Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TypeGuard
 
@@ -17,6 +16,7 @@ from mindbatch.checkpoint.safetensors_file import SafetensorsFile
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.checkpoint.weight_files import WeightFiles, open_weights
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.storage import StorageError, write_whole
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
@@ -50,30 +50,11 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
         for file_name, file in weights.files.items()
     }
     try:
-        _write_whole(path, json.dumps({"algorithm": _ALGORITHM, "files": files}, indent=1) + "\n")
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written ({error.strerror})") from error
+        content = json.dumps({"algorithm": _ALGORITHM, "files": files}, indent=1) + "\n"
+        write_whole(path, content.encode())
+    except StorageError as error:
+        raise CheckpointError(error.faults) from error
     return path
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Beside it first, then renamed, each made durable: a crash leaves the old file or the new one."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def read_digests(folder: Path, weights: WeightFiles) -> Digests | None:

@@ -52,6 +52,11 @@ class ModelFolder:
         return tuple(self._weights.file_of)
 
     @property
+    def weight_paths(self) -> tuple[Path, ...]:
+        """The files that hold the tensors, sorted by name."""
+        return tuple(self._weights.files[name].path for name in sorted(self._weights.files))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors as they are stored."""
         return sum(info.nbytes for file in self._weights.files.values() for info in file.tensors.values())

@@ -1,6 +1,7 @@
 """Composition of a task's configuration: its own file, then --config, then the command line."""
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -8,12 +9,15 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from mindbatch.config import paths
+from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import SchemaKeys, schema_keys
 from mindbatch.config.option_content import OptionReader
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_overrides
-from mindbatch.config.schema import SCHEMAS, GenerateConfig, TaskConfig
+from mindbatch.config.portable import portable_yaml, settings_of
+from mindbatch.config.positional import read_words
+from mindbatch.config.schema import SCHEMAS, TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
 from mindbatch.config.tree import assign, build, resolved
 from mindbatch.config.user_paths import settle_paths
@@ -40,11 +44,11 @@ class Composition:
         """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
         values = resolved(self.tree, self.keys, self.log)
         config = build(self.schema, values)
-        if isinstance(config, GenerateConfig):
-            self.log.add_consequences(settle_paths(config))
+        self.log.add_consequences(settle_paths(config))
         self.log.add_consequences(faults_of(config, self.keys))
         self.log.raise_if_any()
-        config.unresolved_yaml = self.unresolved_yaml
+        config.unresolved_yaml = portable_yaml(self.tree, config, self.keys)
+        config.resolved_settings = settings_of(self.tree, config, self.keys)
         return config
 
 
@@ -53,6 +57,7 @@ def compose_task(
 ) -> Composition:
     """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
 
+    A task that continues a run begins with the configuration saved there, and without one raises ConfigError.
     Faults are noted in the composition's log; what is at fault is left out of its tree.
     """
     log = FaultLog()
@@ -61,14 +66,17 @@ def compose_task(
     options.check_folder(log)
     reader = SettingReader(keys, options.groups, log)
     in_file = reader.read_file(config_file) if config_file else []
-    on_line = read_overrides(overrides, reader, log)
+    words, tokens = read_words(overrides, SCHEMAS[task], log)
+    layers = [in_file, words + read_overrides(tokens, reader, log)]
+    if SCHEMAS[task].continues_run:
+        layers.insert(0, read_saved([*chain(*layers)], reader, log))
 
-    contents = _chosen_options(in_file + on_line, SCHEMAS[task], keys, options, log)
+    contents = _chosen_options([*chain(*layers)], SCHEMAS[task], keys, options, log)
     tree = _compose_with_hydra(task, list(contents), options)
-    assign(tree, _assignments(in_file), keys, log)
-    for choice in _choices(on_line):  # the command line goes before the file, with what its options set too
-        assign(tree, contents.get(choice, []), keys, log)
-    assign(tree, _assignments(on_line), keys, log)
+    for layer in layers:
+        for choice in _choices(layer):  # what an option sets goes before the layers below, as plain values do
+            assign(tree, contents.get(choice, []), keys, log)
+        assign(tree, _assignments(layer), keys, log)
     return Composition(SCHEMAS[task], keys, tree, log)
 
 

@@ -31,6 +31,9 @@ class Key:
     accepts: str
     """What may be given, in words, where the type is Any."""
 
+    is_path: bool
+    """Whether a text given for it names a file or folder."""
+
     @property
     def expected(self) -> str:
         """What a value must be, in words."""
@@ -73,6 +76,13 @@ class SchemaKeys:
         return [key for key in self.keys if key.rpartition(".")[0] == section]
 
 
+def value_at(config: Any, name: str) -> Any:
+    """The value of the key with the dotted `name`."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
 def schema_keys(schema: type) -> SchemaKeys:
     """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
     keys = {key.name: key for key in _walk(schema, "")}
@@ -101,6 +111,7 @@ def _key(prefix: str, entry: "dataclasses.Field[Any]", hint: Any) -> Key:
         choices=metadata["choices"],
         minimum=metadata["minimum"],
         accepts=metadata["accepts"],
+        is_path=metadata["is_path"],
     )
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -29,11 +30,18 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         override = parser.parse_override(token)
         fault = _refusal(override, token)
         if fault is None:
-            return list(reader.read(key, override.value()))
+            return list(reader.read(key, _value(override, token, reader.takes_text(key))))
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
-        fault = f"cannot be read; {_quoting_hint(token)}"
+        fault = f"cannot be read; {_quoting_hint(token, reader.takes_text(key))}"
     log.add(f"{shown(token)}: {fault}", key)
     return []
+
+
+def _value(override: Override, token: str, as_text: bool) -> Any:
+    """The value; of a number given for a text, what was written: 2024_11 and 1e3 are names, too."""
+    value = override.value()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return token.partition("=")[2].strip() if is_number and as_text else value
 
 
 def _refusal(override: Override, token: str) -> str | None:
@@ -47,10 +55,11 @@ def _refusal(override: Override, token: str) -> str | None:
     return None
 
 
-def _quoting_hint(token: str) -> str:
+def _quoting_hint(token: str, as_text: bool = False) -> str:
     """How to write the value so that the shell and Hydra both take it as one text."""
     key, _, value = token.partition("=")
-    if len(value) > LONGEST_ECHO or value[:1] in ("[", "{", '"', "'"):
+    looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
+    if len(value) > LONGEST_ECHO or looks_nested:
         return """check the brackets and quotes, for example prompts='["One, two", "It is"]'"""
     text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if key.lstrip("+") == "prompts":

@@ -8,6 +8,12 @@ from mindbatch.config.suggest import did_you_mean, nearest
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
 
+STANDARD_INPUT = "-"
+"""In place of the path of a file to read."""
+
+SAVED_CONFIG = "config.yaml"
+"""The configuration of a run, in its folder."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SIBLINGS_LOOKED_AT = 10_000
 

@@ -73,6 +73,10 @@ class SettingReader:
         else:
             yield Assignment(key, value, source)
 
+    def takes_text(self, key: str) -> bool:
+        """Whether the schema has `key` and its value is a text."""
+        return key in self._schema.keys and self._schema.keys[key].type is str
+
     def unknown(self, key: str) -> str:
         """Why `key` is refused, with the key that was probably meant."""
         if key.partition(".")[0] == "hydra":

@@ -48,8 +48,8 @@ def resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, A
         try:
             values[key.name] = _plain(OmegaConf.select(tree, key.name, throw_on_missing=True))
         except OmegaConfBaseException as error:
-            written = shown(_written(tree, key.name))
-            log.add(f"{key.name}={written}: {_why_unresolved(error, written, key)}", key.name)
+            text = shown(written_values(tree, schema)[key.name])
+            log.add(f"{key.name}={text}: {_why_unresolved(error, text, key)}", key.name)
     return values
 
 
@@ -77,21 +77,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _written(tree: DictConfig, name: str) -> Any:
-    """The value of a key as the user wrote it, with its ${...}."""
-    value: Any = OmegaConf.to_container(tree, resolve=False)
-    for part in name.split("."):
-        value = value[part]
-    return value
+def written_values(tree: DictConfig, schema: SchemaKeys) -> dict[str, Any]:
+    """The value of every key as the user wrote it, with its ${...}."""
+    content: Any = OmegaConf.to_container(tree, resolve=False)
+    values = {}
+    for name in schema.keys:
+        section, _, leaf = name.rpartition(".")
+        values[name] = (content[section] if section else content)[leaf]
+    return values
 
 
-def _why_unresolved(error: OmegaConfBaseException, written: str, key: Key) -> str:
+def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
     """The reason in words of our own: OmegaConf's quote the resolved value, which may be a secret."""
     if isinstance(error, MissingMandatoryValue):
         return "??? stands for a value that must be given; set one"
     if isinstance(error, InterpolationValidationError):
         return f"what it stands for must be {key.expected}"
-    unset = [name for name in _ENVIRONMENT.findall(written) if name not in os.environ]
+    unset = [name for name in _ENVIRONMENT.findall(text) if name not in os.environ]
     if unset:
         return f"the environment variable {', '.join(unset)} is not set"
     return f"has no value; {_ESCAPE}"

@@ -1,82 +1,97 @@
 """The paths in a configuration: made definite, and checked before anything is loaded."""
 
-import os
-from collections.abc import Callable
-from pathlib import Path
-
-from mindbatch.config.paths import near_sibling, resolve_path
-from mindbatch.config.schema import GenerateConfig, ModelConfig
-from mindbatch.config.settings import shown
-
-STANDARD_INPUT = "-"
+from mindbatch.config.path_faults import (
+    Check,
+    any_path,
+    folder_fault,
+    input_file_fault,
+    model_folder_fault,
+    output_file_fault,
+    rows_fault,
+    run_folder_fault,
+    settled,
+    tokenizer_folder_fault,
+)
+from mindbatch.config.paths import STANDARD_INPUT
+from mindbatch.config.schema import (
+    BatchConfig,
+    DataConfig,
+    DiffConfig,
+    GenerateConfig,
+    ModelConfig,
+    ModelTaskConfig,
+    PlanConfig,
+    ReplayConfig,
+    RunsConfig,
+    TaskConfig,
+)
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
+NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
+NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
+NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
 
-def settle_paths(config: GenerateConfig) -> list[str]:
+def settle_paths(config: TaskConfig) -> list[str]:
     """Replaces `shipped:` and ~ in the paths of `config` by what they mean; returns their faults."""
-    faults = settle_model_paths(config.model)
-    output = config.output
-    if config.prompts_file != STANDARD_INPUT:
-        config.prompts_file = _settled("prompts_file", config.prompts_file, _input_file_fault, faults)
-    output.file = _settled("output.file", output.file, _output_file_fault, faults)
+    faults = settle_model_paths(config.model) if isinstance(config, ModelTaskConfig) else []
+    match config:
+        case GenerateConfig():
+            _settle_generate(config, faults)
+        case BatchConfig():
+            _settle_data(config.data, faults)
+            _settle_run_folder(config, faults)
+        case DiffConfig():
+            _settle_diff(config, faults)
+        case RunsConfig():
+            config.folder = settled("folder", config.folder, folder_fault, faults) or config.folder
     return faults
 
 
 def settle_model_paths(model: ModelConfig) -> list[str]:
     """The same for the paths of a model."""
     faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
-    model.checkpoint_name_or_path = _settled(
-        "model.checkpoint_name_or_path", model.checkpoint_name_or_path, _model_folder_fault, faults
+    model.checkpoint_name_or_path = settled(
+        "model.checkpoint_name_or_path", model.checkpoint_name_or_path, model_folder_fault, faults
     )
-    model.tokenizer = _settled("model.tokenizer", model.tokenizer, _folder_fault, faults)
+    model.tokenizer = settled("model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults)
     return faults
 
 
-def _settled(
-    key: str, text: str | None, fault_of: Callable[[Path], str | None], faults: list[str]
-) -> str | None:
-    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`."""
-    if text is None:
-        return None
-    try:
-        path = resolve_path(text)
-        fault = fault_of(path)
-    except OSError as error:  # no permission, a name that is too long
-        path, fault = Path(text), f"cannot be used ({error.strerror})"
-    except ValueError as error:  # no such home, a null byte
-        path, fault = Path(text), str(error)
-    if fault:
-        faults.append(f"{key}={shown(text)}: {fault}")
-    return str(path)
+def _settle_generate(config: GenerateConfig, faults: list[str]) -> None:
+    if config.prompts_file != STANDARD_INPUT:
+        fault_of = input_file_fault("a prompt on each line")
+        config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
+    config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
 
 
-def _model_folder_fault(path: Path) -> str | None:
-    fault = _folder_fault(path)
-    if fault is None and not (path / "config.json").is_file():
-        return "the folder holds no config.json"
-    return fault
+def _settle_data(data: DataConfig, faults: list[str]) -> None:
+    if data.path is None:
+        faults.append(NO_DATA)
+    if data.path != STANDARD_INPUT:
+        data.path = settled("data.path", data.path, rows_fault, faults)
+    fault_of = input_file_fault("the template")
+    data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
+    if isinstance(data.filter_keys, str):
+        fault_of = input_file_fault("a key on each line")
+        data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)
 
 
-def _folder_fault(path: Path) -> str | None:
-    if path.is_dir():
-        return None
-    if path.exists():
-        return f"is a file; give the folder that holds it: {path.parent}"
-    return f"no such folder (models are not downloaded){near_sibling(path)}"
+def _settle_run_folder(config: BatchConfig, faults: list[str]) -> None:
+    fault_of: Check = run_folder_fault
+    match config:
+        case PlanConfig():  # writes nothing
+            fault_of = any_path
+        case ReplayConfig():  # only reads
+            fault_of = folder_fault
+    if config.output.dir is None and not isinstance(config, PlanConfig):
+        faults.append(NO_RUN_FOLDER)
+    config.output.dir = settled("output.dir", config.output.dir, fault_of, faults)
 
 
-def _input_file_fault(path: Path) -> str | None:
-    if path.is_dir():
-        return "is a folder; give a file with a prompt on each line"
-    return None if path.exists() else f"no such file{near_sibling(path)}"
-
-
-def _output_file_fault(path: Path) -> str | None:
-    if path.is_dir():
-        return "is a folder; give the name of a file in it"
-    if not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist"
-    return (
-        None if os.access(path.parent, os.W_OK | os.X_OK) else f"the folder {path.parent} cannot be written"
-    )
+def _settle_diff(config: DiffConfig, faults: list[str]) -> None:
+    missing = [name for name in DiffConfig.positional if getattr(config, name) is None]
+    if missing:
+        faults.append(NO_RUNS.format(", ".join(missing)))
+    config.first = settled("first", config.first, folder_fault, faults)
+    config.second = settled("second", config.second, folder_fault, faults)

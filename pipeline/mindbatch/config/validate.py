@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.keys import Key, SchemaKeys, schema_keys
+from mindbatch.config.batch_faults import batch_faults
+from mindbatch.config.input_faults import input_faults
+from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
 from mindbatch.config.schema import (
     LARGEST_COUNT,
+    BatchConfig,
     GenerateConfig,
     ModelConfig,
+    ModelTaskConfig,
     ParallelConfig,
     RuntimeConfig,
     TaskConfig,
@@ -27,12 +31,15 @@ HALF_TYPES = ("float16", "bfloat16")
 def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     """Every fault in the values of `config`, whose paths are settled; empty when it can be run."""
     faults = [*_range_faults(config, keys)]
-    if isinstance(config, GenerateConfig):
+    if isinstance(config, ModelTaskConfig):
         faults += _model_faults(config.model, config.runtime)
         faults += _runtime_faults(config.runtime, config.model)
         faults += _parallel_faults(config.parallel, config.model)
         faults += _decoding_faults(config)
-        faults += _input_faults(config)
+    if isinstance(config, GenerateConfig):
+        faults += input_faults(config)
+    if isinstance(config, BatchConfig):
+        faults += batch_faults(config)
     return faults
 
 
@@ -51,9 +58,7 @@ def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
 def _range_faults(config: TaskConfig, keys: SchemaKeys) -> Iterator[str]:
     """Faults against the `choices` and `minimum` that the schema states for single keys."""
     for key in keys.keys.values():
-        value: Any = config
-        for part in key.name.split("."):
-            value = getattr(value, part)
+        value = value_at(config, key.name)
         fault = _range_fault(value, key)
         if fault:
             yield f"{key.name}={shown(value)}: {fault}"
@@ -121,7 +126,7 @@ def attention_heads(folder: Path) -> int | None:
     return heads if isinstance(heads, int) and heads > 0 else None
 
 
-def _decoding_faults(config: GenerateConfig) -> tuple[str, ...]:
+def _decoding_faults(config: ModelTaskConfig) -> tuple[str, ...]:
     from mindbatch.decoding.params import DecodingParams  # NumPy: not needed to read or print a configuration
 
     try:
@@ -129,36 +134,3 @@ def _decoding_faults(config: GenerateConfig) -> tuple[str, ...]:
     except ConfigError as error:
         return error.faults
     return ()
-
-
-def _input_faults(config: GenerateConfig) -> Iterator[str]:
-    """Prompts come from exactly one place, and every option about them has an effect."""
-    given = [name for name in ("prompts", "prompts_file", "messages") if getattr(config, name) is not None]
-    given += ["interactive"] if config.interactive else []
-    if not given:
-        yield (
-            "nothing to generate: give prompts='[\"One, two,\"]', prompts_file=FILE (- is standard input), "
-            "messages=... or interactive=true"
-        )
-    if len(given) > 1:
-        yield f"{', '.join(given)}: only one of these can be given"
-    if config.system is not None and not config.chat and config.messages is None:
-        yield "system: has no effect without chat=true or messages; set chat=true or remove it"
-    if config.interactive:
-        yield from _conversation_faults(config)
-    if config.output.format == "json":
-        for name in ("stream", "interactive"):
-            if getattr(config, name):
-                yield f"{name}=true: cannot go with output.format=json, which is written when a row is done"
-
-
-def _conversation_faults(config: GenerateConfig) -> Iterator[str]:
-    """What has no effect while the user is asked for prompts."""
-    if config.output.file is not None:
-        yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
-    samples = config.decoding.num_return_sequences
-    if samples > 1:
-        yield (
-            f"decoding.num_return_sequences={samples}: interactive=true gives one answer to each prompt; "
-            "set it to 1"
-        )

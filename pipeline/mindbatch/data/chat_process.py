@@ -1,4 +1,4 @@
-"""Owns the child process that renders chat templates: starts it, bounds it, and restarts it after a kill."""
+"""Owns the child process that renders templates: starts it, bounds it, and restarts it after a kill."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mindbatch.errors import PromptError
 
@@ -35,11 +35,27 @@ class WorkerNotStarted(Exception):
     """The child never came up; the message says what was started."""
 
 
-class ChatProcess:
-    """Renders templates in a child process; safe to call from several threads and after a fork."""
+class TemplateTimeout(PromptError):
+    """A rendering that took longer than its limit."""
 
-    def __init__(self, limits: ChatLimits | None = None) -> None:
+
+class ChatProcess:
+    """Renders templates in a child process; safe to call from several threads and after a fork.
+
+    `subject` begins every error line: what the template is to the user. Templates of the kind "chat" get the
+    surface that transformers documents; those of the kind "data" are strict: see `chat_worker.data_sandbox`.
+    """
+
+    def __init__(
+        self,
+        limits: ChatLimits | None = None,
+        *,
+        subject: str = "chat template",
+        kind: Literal["chat", "data"] = "chat",
+    ) -> None:
         self.limits = limits or ChatLimits()
+        self._subject = subject
+        self._kind = kind
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
 
@@ -47,32 +63,53 @@ class ChatProcess:
         """The template's output.
 
         Raises:
+            TemplateTimeout: it took longer than the limit.
             PromptError: one line: the template failed, refused the messages or went over a limit.
         """
-        request = json.dumps({"template": template, "variables": dict(variables)}).encode("ascii") + b"\n"
-        with self._lock:
-            answer = self._answer(request)
-        if "text" not in answer:
-            raise PromptError(f"chat template: {answer['error']}")
-        return answer["text"]
+        text: str = self._ask({"template": template, "variables": dict(variables)}, "text")
+        return text
+
+    def names(self, template: str) -> list[str]:
+        """The variables that the template looks up, without rendering it.
+
+        Raises:
+            PromptError: one line: it cannot be compiled within the limits.
+        """
+        names: list[str] = self._ask({"template": template}, "names")
+        return names
 
     def close(self) -> None:
         """Ends the child; the next `render` would start a new one."""
         with self._lock:
             self._stop()
 
-    def _answer(self, request: bytes) -> dict[str, str]:
+    def _ask(self, question: dict[str, Any], wanted: str) -> Any:
+        try:
+            request = json.dumps(question).encode("ascii") + b"\n"
+        except (RecursionError, TypeError, ValueError) as error:
+            raise self._fault(f"what it is given is no plain JSON ({error})") from error
+        with self._lock:
+            answer = self._answer(request)
+        if wanted not in answer:
+            raise self._fault(answer["error"])
+        return answer[wanted]
+
+    def _fault(self, reason: str) -> PromptError:
+        return PromptError(f"{self._subject}: {reason}")
+
+    def _answer(self, request: bytes) -> dict[str, Any]:
         try:
             return self._running().exchange(request, self.limits)
         except TimeoutError:
             self._stop()
-            raise PromptError(f"chat template: stopped: no result after {self.limits.seconds:g} s") from None
+            line = f"{self._subject}: stopped: no result after {self.limits.seconds:g} s"
+            raise TemplateTimeout(line) from None
         except (WorkerNotStarted, OSError) as error:
             self._stop()
             memory = (
                 f"its process ended, most likely out of memory (limit {self.limits.memory_bytes >> 20} MiB)"
             )
-            raise PromptError(f"chat template: {str(error) or memory}") from error
+            raise self._fault(str(error) or memory) from error
         except BaseException:
             self._stop()  # an interrupted exchange would leave its answer to the next request
             raise
@@ -80,7 +117,7 @@ class ChatProcess:
     def _running(self) -> "_Worker":
         if self._worker is None or not self._worker.usable:
             self._stop()
-            self._worker = _Worker(self.limits)
+            self._worker = _Worker(self.limits, self._kind)
         return self._worker
 
     def _stop(self) -> None:
@@ -92,8 +129,8 @@ class ChatProcess:
 class _Worker:
     """One child and the socket to it; the child ends with this object, the interpreter or the socket."""
 
-    def __init__(self, limits: ChatLimits) -> None:
-        options = json.dumps({**asdict(limits), "module_folders": _module_folders()})
+    def __init__(self, limits: ChatLimits, kind: str) -> None:
+        options = json.dumps({**asdict(limits), "kind": kind, "module_folders": _module_folders()})
         self._socket, theirs = socket.socketpair()
         with theirs:
             # Isolated (-I): nothing in the current folder or the environment can stand in for json or jinja2.
@@ -118,7 +155,7 @@ class _Worker:
         """False once the child has ended, and in a forked process, which must not share it."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def exchange(self, request: bytes, limits: ChatLimits) -> dict[str, str]:
+    def exchange(self, request: bytes, limits: ChatLimits) -> dict[str, Any]:
         """Sends one request and waits for its answer.
 
         Raises:
@@ -129,7 +166,7 @@ class _Worker:
         self._socket.settimeout(limits.seconds)
         self._socket.sendall(request)
         line = self._read_line(deadline, _BYTES_PER_CHARACTER * limits.max_characters + _CHUNK_BYTES)
-        answer: dict[str, str] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _read_line(self, deadline: float, max_bytes: int) -> bytes:

@@ -1,15 +1,19 @@
-"""The child process that renders chat templates: one JSON request a line in, one JSON answer a line out.
+"""The child process that renders templates: one JSON request a line in, one JSON answer a line out.
 
 Run as a program, never imported by the package: it must start fast and hold nothing worth stealing.
-A request is {"template": str, "variables": {...}}; an answer is {"text": str} or {"error": str}.
-Its one argument is a JSON object with the limits and the folders that hold jinja2.
+A request is {"template": str, "variables": {...}}, answered by {"text": str}, or {"template": str} alone,
+answered by {"names": [...]}, the variables that it looks up. Either may get {"error": str}.
+Its one argument is a JSON object with the limits, the kind of the templates (chat or data) and the folders
+that hold jinja2.
 """
 
 import json
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -23,14 +27,16 @@ class OutputTooLong(Exception):
 def main() -> None:
     options = json.loads(sys.argv[1])
     sys.path.extend(options["module_folders"])
-    environment = sandbox()
+    environment = {"chat": chat_sandbox, "data": data_sandbox}[options["kind"]]()
+    # Compiling takes far longer than rendering, and nearly every row has the template of the row before.
+    compiled = lru_cache(maxsize=8)(environment.from_string)
     limit_process(options["memory_bytes"])
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     _send(answers, {"ready": True})
     for line in requests:
         # The parent keeps the time; this alarm ends a loop whose parent was killed.
         signal.setitimer(signal.ITIMER_REAL, 2 * options["seconds"] + 1)
-        answer = answer_to(line, environment, options)
+        answer = answer_to(line, environment, compiled, options)
         signal.setitimer(signal.ITIMER_REAL, 0)
         _send(answers, answer)
 
@@ -44,11 +50,18 @@ def limit_process(memory_bytes: int) -> None:
         resource.setrlimit(kind, (limit, limit))
 
 
-def answer_to(line: bytes, environment: "jinja2.Environment", options: dict[str, Any]) -> dict[str, str]:
-    """The rendered text or, for anything that goes wrong, a one-line reason."""
+def answer_to(
+    line: bytes,
+    environment: "jinja2.Environment",
+    compiled: "Callable[[str], jinja2.Template]",
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The rendered text or the template's names; for anything that goes wrong, a one-line reason."""
     try:
         request = json.loads(line)
-        template = environment.from_string(request["template"])
+        template = compiled(request["template"])
+        if "variables" not in request:
+            return {"names": names_in(request["template"], environment)}
         return {"text": bounded(template, request["variables"], options["max_characters"])}
     except MemoryError:
         return {"error": f"needs more than {options['memory_bytes'] >> 20} MiB of memory"}
@@ -61,7 +74,7 @@ def answer_to(line: bytes, environment: "jinja2.Environment", options: dict[str,
 def bounded(template: "jinja2.Template", variables: dict[str, Any], max_characters: int) -> str:
     """The template's output, given up as soon as it grows past the limit."""
     pieces, length = [], 0
-    for piece in template.generate(**variables):
+    for piece in template.generate(variables):
         pieces.append(piece)
         length += len(piece)
         if length > max_characters:
@@ -69,17 +82,25 @@ def bounded(template: "jinja2.Template", variables: dict[str, Any], max_characte
     return "".join(pieces)
 
 
+def names_in(template: str, environment: "jinja2.Environment") -> list[str]:
+    """Every variable that the template looks up and does not set itself; the sandbox may have it."""
+    from jinja2 import meta
+
+    return sorted(meta.find_undeclared_variables(environment.parse(template)))
+
+
 def one_line(error: Exception, limit: int = 300) -> str:
     """The error's own words; its type as well, unless the template raised it on purpose."""
     message = "".join(c if c.isprintable() else " " for c in str(error))
     line = " ".join(message.split())[:limit]
-    named = type(error).__name__
+    place = f" in line {error.lineno}" if hasattr(error, "lineno") else ""
+    named = type(error).__name__ + place
     return line if named == "TemplateError" and line else f"{named}: {line}" if line else named
 
 
-def sandbox() -> "jinja2.Environment":
+def chat_sandbox() -> "jinja2.Environment":
     """An environment with the names that transformers documents for chat templates."""
-    from jinja2 import TemplateError, nodes
+    from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -94,9 +115,6 @@ def sandbox() -> "jinja2.Environment":
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
-    def raise_exception(message: object) -> NoReturn:
-        raise TemplateError(str(message))
-
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
@@ -104,6 +122,41 @@ def sandbox() -> "jinja2.Environment":
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     return environment
+
+
+def data_sandbox() -> "jinja2.Environment":
+    """An environment for a template over the columns of a row.
+
+    What a row lacks is an error, not an empty text; so is a null that would be written as "None". There is
+    neither a clock nor chance in it: a row that is made again is the same row.
+    """
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        undefined=StrictUndefined,
+        finalize=not_null,
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    del environment.filters["random"], environment.globals["lipsum"]
+    return environment
+
+
+def raise_exception(message: object) -> NoReturn:
+    """Lets a template refuse what it is given, in its own words."""
+    from jinja2 import TemplateError
+
+    raise TemplateError(str(message))
+
+
+def not_null(value: object) -> object:
+    if value is None:
+        raise_exception("a value is null; write {{ name or '' }} where that may be")
+    return value
 
 
 def to_json(

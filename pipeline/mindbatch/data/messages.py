@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 from mindbatch.errors import PromptError
@@ -10,6 +12,8 @@ Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+DEEPEST_VALUE = 64
+"""Lists and mappings inside one another, below a message: far from where recursion would end the program."""
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
@@ -89,22 +93,43 @@ def _part_text(part: object, where: str, faults: list[str]) -> str:
     return ""
 
 
-def _value_faults(value: object, where: str) -> list[str]:
+def _value_faults(value: object, where: str, depth: int = 0) -> list[str]:
     """Whatever a template may see must be JSON: it travels to another process."""
     if isinstance(value, str):
         fault = text_fault(value)
         return [f"{where}: {fault}"] if fault else []
-    if isinstance(value, Mapping):
-        faults = [f"{where}: key {shown(key)} must be a string" for key in value if not isinstance(key, str)]
-        return faults + [f for key, item in value.items() for f in _value_faults(item, f"{where}.{key}")]
-    if isinstance(value, (list, tuple)):
-        return [f for i, item in enumerate(value) for f in _value_faults(item, f"{where}[{i}]")]
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, (Mapping, list, tuple)):
+        if depth > DEEPEST_VALUE:
+            return [f"{where}: nested more than {DEEPEST_VALUE} deep"]
+        nested = [_value_faults(item, where + place, depth + 1) for place, item in _items(value)]
+        return [*_key_faults(value, where), *chain.from_iterable(nested)]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
         return []
     return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
 
 
+def _key_faults(value: object, where: str) -> list[str]:
+    if not isinstance(value, Mapping):
+        return []
+    faults = {
+        key: text_fault(key) if isinstance(key, str) else "must be a string"
+        for key in value
+        if not (isinstance(key, str) and key.isascii())
+    }
+    return [f"{where}: key {shown(key)} {fault}" for key, fault in faults.items() if fault]
+
+
+def _items(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
+    """What a container holds, each with its place as error lines show it."""
+    if isinstance(value, Mapping):
+        return [(f".{key}", item) for key, item in value.items()]
+    return [(f"[{i}]", item) for i, item in enumerate(value)]
+
+
 def shown(value: object, limit: int = 60) -> str:
     """The value as an error line can show it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

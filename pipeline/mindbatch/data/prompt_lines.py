@@ -1,13 +1,24 @@
-"""Owns reading a prompt a line from bytes: bounded lines, strict UTF-8, line numbers for what is wrong."""
+"""Owns reading lines from bytes: split at newlines only, bounded, strict UTF-8, numbered."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 DEFAULT_MAX_LINE_BYTES = 10 * 2**20
 EMPTY_LINE = "the line is empty"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
+
+
+class RawLine(NamedTuple):
+    r"""The bytes of one line, its number from 1, and whether it is longer than allowed.
+
+    content: with the b"\n" or b"\r\n" that ended it; only the beginning of a line that is too long.
+    """
+
+    number: int
+    content: bytes
+    too_long: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +30,60 @@ class Line:
     fault: str | None = None
 
 
-def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[Line]:
-    r"""Every line of the stream, split at b"\n" only (U+2028 and the like are text), without "\r\n" or "\n".
+def raw_lines(
+    stream: BinaryIO,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    dropped: Callable[[bytes], object] | None = None,
+) -> Iterator[RawLine]:
+    r"""Every line of the stream, split at b"\n" only (U+2028 and the like are text).
 
     A byte order mark at the very start is dropped; a final newline does not begin another line. No more than
-    `max_line_bytes` (the newline not counted) of a line are held in memory.
+    `max_line_bytes` (the line's end not counted) of a line are held in memory; `dropped` is shown the rest,
+    piece by piece.
     """
     number = 0
-    while raw := stream.readline(max_line_bytes + 2):  # room for "\r\n"
+    while content := stream.readline(max_line_bytes + 2):  # room for "\r\n"
         number += 1
-        too_long = not raw.endswith(b"\n") and len(raw) == max_line_bytes + 2 and _skip_rest(stream)
+        too_long = len(content) > max_line_bytes and len(without_end(content)) > max_line_bytes
+        if len(content) == max_line_bytes + 2 and not content.endswith(b"\n"):
+            _drop_rest(stream, dropped)
         if number == 1:
-            raw = raw.removeprefix(_BYTE_ORDER_MARK)
-        yield _line(number, raw.removesuffix(b"\n").removesuffix(b"\r"), max_line_bytes, too_long=too_long)
+            content = content.removeprefix(BYTE_ORDER_MARK)
+        yield RawLine(number, content, too_long)
 
 
-def _line(number: int, content: bytes, max_line_bytes: int, *, too_long: bool) -> Line:
-    if too_long or len(content) > max_line_bytes:
-        return Line(number, None, f"the line is longer than {max_line_bytes} bytes")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Line(
-            number, None, f"not valid UTF-8: byte 0x{content[error.start]:02x} at position {error.start}"
-        )
-    return Line(number, text) if text else Line(number, None, EMPTY_LINE)
+def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[Line]:
+    r"""The same lines as text, without the b"\r\n" or b"\n" that ended them."""
+    for number, content, too_long in raw_lines(stream, max_line_bytes):
+        if too_long:
+            yield Line(number, None, too_long_fault("line", max_line_bytes))
+            continue
+        try:
+            text = without_end(content).decode("utf-8")
+        except UnicodeDecodeError as error:
+            yield Line(number, None, utf8_fault(error))
+        else:
+            yield Line(number, text) if text else Line(number, None, EMPTY_LINE)
 
 
-def _skip_rest(stream: BinaryIO) -> bool:
-    while (raw := stream.readline(_SKIP_BYTES)) and not raw.endswith(b"\n"):
-        pass
-    return True
+def without_end(content: bytes) -> bytes:
+    r"""A line's bytes without its b"\n" or b"\r\n"."""
+    return content.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def too_long_fault(what: str, max_bytes: int) -> str:
+    """The reason why a line (or what else is named) of too many bytes cannot be used."""
+    return f"the {what} is longer than {max_bytes} bytes"
+
+
+def utf8_fault(error: UnicodeDecodeError) -> str:
+    """The reason why bytes cannot be used that failed to decode."""
+    return f"not valid UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+
+
+def _drop_rest(stream: BinaryIO, dropped: Callable[[bytes], object] | None) -> None:
+    while piece := stream.readline(_SKIP_BYTES):
+        if dropped:
+            dropped(piece)
+        if piece.endswith(b"\n"):
+            return

@@ -1,13 +1,14 @@
 """Owns turning what a user gives to `generate` (text, token ids, a file, messages) into rows to run."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import BinaryIO
 
-from mindbatch.data.messages import Message, checked_conversation, shown, text_fault
+from mindbatch.data.messages import Message, shown
+from mindbatch.data.prompt_content import content_of, conversation_of, is_list, system_fault
 from mindbatch.data.prompt_lines import DEFAULT_MAX_LINE_BYTES, text_lines
 from mindbatch.errors import ConfigError, PromptError
 
@@ -105,14 +106,10 @@ def _check_usage(
         )
     if system is not None and not chat and messages is None:
         faults.append("system has no effect without chat=true or messages; set chat=true or remove it")
-    if system is not None and (fault := _system_fault(system)):
+    if system is not None and (fault := system_fault(system)):
         faults.append(f"system {fault}")
     if faults:
         raise ConfigError(faults)
-
-
-def _system_fault(system: str) -> str | None:
-    return text_fault(system) if system else "is empty; leave it out"
 
 
 def _add(
@@ -121,9 +118,9 @@ def _add(
     if row.fault is None:
         try:
             content = (
-                _conversation(row.value, row.source, system)
+                conversation_of(row.value, row.source, system)
                 if is_messages
-                else _text_or_ids(row.value, chat=chat, system=system)
+                else content_of(row.value, chat=chat, system=system)
             )
         except PromptError as error:
             row = _Found(row.source, row.value, row.line, "; ".join(error.faults))
@@ -133,59 +130,10 @@ def _add(
     rows.errors.append(RowError(key=key, source=row.source, line=row.line, reason=row.fault or ""))
 
 
-def _text_or_ids(value: object, *, chat: bool, system: str | None) -> dict[str, Any]:
-    if isinstance(value, str):
-        text = _checked_text(value)
-        return {"messages": _as_chat(text, system)} if chat else {"text": text}
-    if _is_list(value) and value and all(isinstance(item, Mapping) for item in value):
-        return _conversation(value, "prompt", system)
-    if not _is_list(value):
-        raise PromptError(
-            f"found {shown(value)}; must be a text (quote it), a list of token ids or a list of chat messages"
-        )
-    if chat:
-        raise PromptError("token ids cannot be a chat message; give text or leave chat=true out")
-    return {"token_ids": _checked_ids(list(value))}
-
-
-def _checked_text(text: str) -> str:
-    if not text:
-        raise PromptError("the prompt is empty")
-    if fault := text_fault(text):
-        raise PromptError(f"the prompt {fault}")
-    return text
-
-
-def _checked_ids(ids: list[object]) -> list[int]:
-    """Only what needs no model is checked here: the engine knows the vocabulary."""
-    if not ids:
-        raise PromptError("the prompt is empty: no token ids")
-    good = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
-    if len(good) < len(ids):
-        position, bad = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)
-        raise PromptError(f"token id {shown(bad)} at position {position}: must be an integer from 0")
-    return good
-
-
-def _as_chat(text: str, system: str | None) -> list[Message]:
-    return [*_system_message(system), {"role": "user", "content": text}]
-
-
-def _conversation(value: object, source: str, system: str | None) -> dict[str, Any]:
-    conversation = checked_conversation(value, where=source)
-    if system is not None and conversation[0]["role"] == "system":
-        raise PromptError(f"{source}[0]: a system message is there already; remove it or system=...")
-    return {"messages": [*_system_message(system), *conversation]}
-
-
-def _system_message(system: str | None) -> list[Message]:
-    return [] if system is None else [{"role": "system", "content": system}]
-
-
 def _given_prompts(prompts: object) -> list[_Found]:
     if isinstance(prompts, str):
         return [_Found("prompts", prompts)]
-    if not _is_list(prompts):
+    if not is_list(prompts):
         raise ConfigError(
             f"prompts={shown(prompts)}: must be a text, or a list of texts or of token id lists"
         )
@@ -199,11 +147,11 @@ def _given_prompts(prompts: object) -> list[_Found]:
 
 
 def _given_conversations(messages: object) -> list[_Found]:
-    if not _is_list(messages):
+    if not is_list(messages):
         raise ConfigError(f"messages={shown(messages)}: must be a list of messages or a list of such lists")
     if not messages:
         raise ConfigError("messages=[]: holds no message")
-    if any(isinstance(item, Mapping) for item in messages) and not any(_is_list(item) for item in messages):
+    if any(isinstance(item, Mapping) for item in messages) and not any(is_list(item) for item in messages):
         return [_Found("messages", list(messages))]
     return [_Found(f"messages[{i}]", item) for i, item in enumerate(messages)]
 
@@ -224,7 +172,3 @@ def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[
     if str(path) == STANDARD_INPUT:
         return nullcontext(stdin or sys.stdin.buffer)
     return Path(path).open("rb")
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 Write = tuple[list[int], int, int]
@@ -12,19 +12,23 @@ Write = tuple[list[int], int, int]
 class BlockManager:
     """Hands out block ids 0 .. num_blocks - 1 and counts who holds them.
 
-    A block table lists a sequence's blocks in order of position. Forked tables share blocks; before a shared
-    block is written, its writer gets a copy of its own.
+    A block table lists a sequence's blocks in order of position. Tables may share blocks; before a shared
+    block is written, its writer gets a copy of its own. A block can be registered under a digest of what it
+    holds, and is then found until it is written again or handed out anew. Free blocks that nobody could find
+    are handed out first, then those that have been free for longest.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = deque(range(num_blocks))
+        self._free = OrderedDict.fromkeys(range(num_blocks))
         self._holders = [0] * num_blocks
+        self._digests: list[bytes | None] = [None] * num_blocks
+        self._registered: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that nobody holds, whatever they contain."""
         return len(self._free)
 
     def holders(self, block: int) -> int:
@@ -36,7 +40,7 @@ class BlockManager:
         new, writers = 0, Counter[int]()
         for table, start, stop in writes:
             new += max(0, -(-stop // self.block_size) - len(table))
-            writers.update(table[index] for index in self._shared(table, start, stop))
+            writers.update(table[i] for i in self._places(table, start, stop) if self._holders[table[i]] > 1)
         # Each writer of a shared block takes a copy, but whoever holds it last writes in place.
         return new + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 
@@ -47,38 +51,67 @@ class BlockManager:
         The caller has made sure that `blocks_needed` blocks are free.
         """
         copies = []
-        for index in self._shared(table, start, stop):
-            block = self._take()
-            copies.append((table[index], block))
-            self._release(table[index])
-            table[index] = block
+        for index in self._places(table, start, stop):
+            block = table[index]
+            if self._holders[block] > 1:
+                table[index] = self._take()
+                copies.append((block, table[index]))
+                self._release(block)
+            else:
+                self._forget(block)
         while len(table) * self.block_size < stop:
             table.append(self._take())
         return copies
 
-    def fork(self, table: list[int]) -> list[int]:
-        """A table that shares every block of another."""
+    def register(self, block: int, digest: bytes) -> None:
+        """Records what a block that somebody holds contains; the first block of a digest stays the one."""
+        if self._registered.setdefault(digest, block) == block:
+            self._digests[block] = digest
+
+    def find(self, digests: Iterable[bytes]) -> list[int]:
+        """The registered blocks of the first digests, up to the first that is unknown."""
+        found = []
+        for digest in digests:
+            block = self._registered.get(digest)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def share(self, blocks: Iterable[int]) -> list[int]:
+        """A table of blocks that other tables hold or that were found; the free ones are taken."""
+        table = list(blocks)
         for block in table:
+            if self._holders[block] == 0:
+                del self._free[block]
             self._holders[block] += 1
-        return list(table)
+        return table
 
     def free(self, table: list[int]) -> None:
-        """Gives all blocks of a table back and empties it."""
+        """Gives all blocks of a table back and empties it; its tail is handed out before its head."""
         for block in reversed(table):
             self._release(block)
         table.clear()
 
-    def _shared(self, table: list[int], start: int, stop: int) -> list[int]:
-        """Places in the table, within the positions to be written, whose block somebody else holds too."""
-        first, last = start // self.block_size, -(-stop // self.block_size)
-        return [index for index in range(first, min(last, len(table))) if self._holders[table[index]] > 1]
+    def _places(self, table: list[int], start: int, stop: int) -> range:
+        """Places in the table of the blocks that hold positions to be written."""
+        return range(start // self.block_size, min(-(-stop // self.block_size), len(table)))
 
     def _take(self) -> int:
-        block = self._free.popleft()
+        block, _ = self._free.popitem(last=False)
         self._holders[block] = 1
+        self._forget(block)
         return block
 
     def _release(self, block: int) -> None:
         self._holders[block] -= 1
         if self._holders[block] == 0:
-            self._free.append(block)
+            self._free[block] = None
+            if self._digests[block] is None:
+                self._free.move_to_end(block, last=False)
+
+    def _forget(self, block: int) -> None:
+        digest = self._digests[block]
+        if digest is not None:
+            del self._registered[digest]
+            self._digests[block] = None

@@ -53,6 +53,7 @@ def engine_settings(arch: Architecture, model: ModelConfig, runtime: RuntimeConf
         num_blocks=blocks,
         max_batched_tokens=runtime.max_batched_tokens,
         use_past=model.use_past,
+        prefix_caching=runtime.prefix_caching,
     )
 
 

@@ -14,6 +14,7 @@ from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.errors import PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
@@ -47,10 +48,16 @@ class Engine:
         self._make_detokenizer = make_detokenizer
         self._eos_token_ids = eos_token_ids
         self._prompts = PromptScorer()
+        self._counters = Counters()
 
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What the engine has done since it was made, and its load now."""
+        return self._counters.statistics(self.scheduler)
 
     def add(self, request: Request) -> None:
         """Queues a request.
@@ -72,13 +79,15 @@ class Engine:
         step = self.scheduler.schedule()
         output = self._runner.run(step)
         self.scheduler.complete(step)
+        self._counters.count(step, self.scheduler)
         self._prompts.score(step, output)
         events = self._choose(step, output)
+        self._counters.generated_tokens += len(events)
         finished = [_result(group) for group in self.scheduler.forget_finished()]
         return StepResult(events, finished)
 
     def abort(self) -> None:
-        """Drops all requests; the engine can be used again."""
+        """Drops all requests; the engine can be used again, and what its cache holds is still found."""
         self.scheduler.abort()
 
     def _check(self, request: Request, max_tokens: int) -> None:
@@ -176,5 +185,6 @@ def _result(group: SequenceGroup) -> RequestOutput:
         prompt_token_ids=list(request.prompt_token_ids),
         outputs=sorted(group.finished, key=lambda output: output.index),
         prompt_logprobs=group.prompt_logprobs,
+        num_cached_tokens=group.num_cached_tokens or 0,
         seconds=time.perf_counter() - group.started,
     )

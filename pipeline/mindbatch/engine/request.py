@@ -50,6 +50,7 @@ class RequestOutput:
     prompt_logprobs: one entry per prompt token, None for the first, which nothing precedes.
     error: why the prompt could not be run; then `outputs` is empty.
     seconds: from the moment the request was added until its last token.
+    num_cached_tokens: prompt tokens that were found in the cache, not computed.
     """
 
     key: str
@@ -59,6 +60,7 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, float] | None] | None = None
     error: str | None = None
     seconds: float = 0.0
+    num_cached_tokens: int = 0
 
     @classmethod
     def failed(cls, key: str, error: str, prompt: str | None = None) -> RequestOutput:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mindbatch.engine.block_manager import BlockManager
+from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import CacheBudgetError
@@ -25,10 +26,16 @@ class ScheduledTokens:
 
 @dataclass(slots=True)
 class Step:
-    """One step of the engine: its tokens and the cache blocks to copy before it runs."""
+    """One step of the engine: its tokens and the cache blocks to copy before it runs.
+
+    filled: the blocks that are full after the step, by the digest of what they then hold.
+    admitted: requests that are admitted for the first time.
+    """
 
     scheduled: list[ScheduledTokens] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    filled: dict[bytes, int] = field(default_factory=dict)
+    admitted: list[SequenceGroup] = field(default_factory=list)
     num_tokens: int = 0
 
 
@@ -38,11 +45,13 @@ class Scheduler:
     Every step takes one token of each sequence that is generating, then fills up with chunks of prompts.
     When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
     again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
+    Blocks at the beginning of a request that are in the cache already are shared, not computed.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
+        self.prefixes = PrefixCache(self.blocks, settings)
         self.waiting: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
@@ -74,15 +83,17 @@ class Scheduler:
         return step
 
     def complete(self, step: Step) -> None:
-        """Records that the step's tokens are in the cache."""
+        """Records that the step's tokens are in the cache, and that its full blocks may be shared."""
         for tokens in step.scheduled:
             tokens.sequence.num_computed_tokens = tokens.stop
+        for digest, block in step.filled.items():
+            self.blocks.register(block, digest)
 
     def fork(self, parent: Sequence) -> Sequence:
         """A second continuation of a sequence; shares its cache blocks if they are kept between steps."""
         child = parent.fork()
         if self.settings.use_past:
-            child.block_table = self.blocks.fork(parent.block_table)
+            child.block_table = self.blocks.share(parent.block_table)
             child.num_computed_tokens = parent.num_computed_tokens
         return child
 
@@ -118,16 +129,30 @@ class Scheduler:
 
     def _admit(self, step: Step) -> None:
         seats = sum(group.num_seats for group in self.running)
-        while self.waiting:
+        while self.waiting and step.num_tokens < self.settings.max_batched_tokens:
             group = self.waiting[0]
-            budget = self.settings.max_batched_tokens - step.num_tokens
-            wanted = self._wanted(group, budget)
-            crowded = seats + group.num_seats > self.settings.batch_size and self.running
-            if crowded or not wanted or self._blocks_to_catch_up(group) > self.blocks.num_free:
+            if seats + group.num_seats > self.settings.batch_size and self.running:
                 return
-            self.running.append(self.waiting.popleft())
+            prefixes = self.prefixes.find(group)
+            if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
+                return
+            # What this step computes can be shared from the next one on. Nobody waits longer than that: a
+            # prompt that goes on in the next step has taken all that was left of this one.
+            if self.prefixes.is_coming(group, prefixes, step.filled):
+                return
+            self._begin(self.waiting.popleft(), prefixes, step)
             seats += group.num_seats
-            self._take(wanted, step)
+            self._take(self._wanted(group, self.settings.max_batched_tokens - step.num_tokens), step)
+
+    def _begin(self, group: SequenceGroup, prefixes: list[list[int]], step: Step) -> None:
+        """Makes a request a running one; its sequences share the blocks of their prefixes."""
+        for sequence, prefix in zip(group.sequences, prefixes, strict=True):
+            sequence.block_table = self.blocks.share(prefix)
+            sequence.num_computed_tokens = len(prefix) * self.settings.block_size
+        if group.num_cached_tokens is None:
+            group.num_cached_tokens = group.sequences[0].num_computed_tokens
+            step.admitted.append(group)
+        self.running.append(group)
 
     def _wanted(self, group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
         """A group's tokens for this step, within a budget; its sequences sample together or not at all."""
@@ -149,9 +174,10 @@ class Scheduler:
 
     def _take(self, wanted: list[ScheduledTokens], step: Step) -> None:
         for tokens in wanted:
-            table = tokens.sequence.block_table
-            step.copies += self.blocks.prepare_write(table, tokens.start, tokens.stop)
-            step.num_tokens += tokens.stop - tokens.start
+            sequence, start, stop = tokens.sequence, tokens.start, tokens.stop
+            step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
+            step.filled.update(self.prefixes.filled(tokens.group, sequence, start, stop))
+            step.num_tokens += stop - start
             step.scheduled.append(tokens)
 
     def _blocks_for(self, wanted: list[ScheduledTokens]) -> int:
@@ -159,11 +185,15 @@ class Scheduler:
             (tokens.sequence.block_table, tokens.start, tokens.stop) for tokens in wanted
         )
 
-    def _blocks_to_catch_up(self, group: SequenceGroup) -> int:
-        """Blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted."""
-        return self.blocks.blocks_needed(
-            (sequence.block_table, sequence.num_computed_tokens, len(sequence))
-            for sequence in group.sequences
+    def _blocks_to_catch_up(self, group: SequenceGroup, prefixes: list[list[int]]) -> int:
+        """Free blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted.
+
+        Those of its prefixes that nobody holds are among them.
+        """
+        revived = {block for prefix in prefixes for block in prefix if self.blocks.holders(block) == 0}
+        return len(revived) + self.blocks.blocks_needed(
+            (prefix, len(prefix) * self.settings.block_size, len(sequence))
+            for sequence, prefix in zip(group.sequences, prefixes, strict=True)
         )
 
     def _last_unscheduled(self, step: Step) -> SequenceGroup:

@@ -50,12 +50,14 @@ class Sequence:
 
     block_table: cache blocks in order of position.
     num_computed_tokens: leading tokens whose keys and values are in the cache.
+    block_digests: names of leading full blocks, as far as the prefix cache has asked for them.
     """
 
     row: Row
     text: SequenceText | None
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    block_digests: list[bytes] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] | None = None
     finish_reason: FinishReason | None = None
@@ -98,6 +100,7 @@ class Sequence:
                 row.sample_index,
             ),
             text=None if self.text is None else self.text.fork(),
+            block_digests=list(self.block_digests),
             cumulative_logprob=self.cumulative_logprob,
             logprobs=None if self.logprobs is None else list(self.logprobs),
         )
@@ -122,6 +125,7 @@ class SequenceGroup:
     sequences: the live ones, in the order in which the strategy sees them.
     finished: outputs of those that have ended.
     max_tokens: tokens of prompt and output at which a sequence ends.
+    num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
     """
 
     request: Request
@@ -130,6 +134,7 @@ class SequenceGroup:
     max_tokens: int
     finished: list[CompletionOutput] = field(default_factory=list)
     prompt_logprobs: list[dict[int, float] | None] | None = None
+    num_cached_tokens: int | None = None
     started: float = field(default_factory=time.perf_counter)
 
     @property

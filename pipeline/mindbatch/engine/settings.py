@@ -17,6 +17,7 @@ class EngineSettings:
     num_blocks: blocks of the cache.
     max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
     use_past: keep keys and values between steps; False recomputes every sequence at every step.
+    prefix_caching: compute a beginning that requests share once; has no effect without use_past.
     """
 
     batch_size: int
@@ -25,6 +26,7 @@ class EngineSettings:
     num_blocks: int
     max_batched_tokens: int = 512
     use_past: bool = True
+    prefix_caching: bool = True
 
     @property
     def blocks_per_sequence(self) -> int:

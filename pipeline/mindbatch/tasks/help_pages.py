@@ -23,7 +23,8 @@ def overview() -> str:
 def task_page(task: Task, options: OptionFiles) -> str:
     """The page of `mindbatch TASK --help`."""
     schema = schema_keys(SCHEMAS[task.name])
-    usage = USAGE.replace("TASK", task.name)
+    words = "".join(f"[{name.upper()}] " for name in SCHEMAS[task.name].positional)
+    usage = USAGE.replace("TASK ", f"{task.name} {words}")
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
     sections = [_section(name, schema, options) for name in ("", *schema.sections)]
     return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])

@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
+from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.engine.request import RequestOutput, StreamEvent
 
 
@@ -25,17 +24,10 @@ class Progress:
         self._tokens = 0
         self._done = 0
         self._started = time.perf_counter()
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.0f} tokens/s"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not (shown and sys.stderr.isatty() and not output.isatty()),
-        )
-        self._task = self._bar.add_task("generating", total=prompts, rate=0.0)
+        self._total = prompts
+        alone = sys.stderr.isatty() and not output.isatty()
+        self._bar = MovingBar("generating", Console(stderr=True), disable=not (shown and alone))
+        self._show()
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -55,7 +47,10 @@ class Progress:
             self._done += 1
         else:
             self._tokens += len(item.token_ids)
-        self._bar.update(self._task, completed=self._done, rate=self._rate)
+        self._show()
+
+    def _show(self) -> None:
+        self._bar.set(self._done, self._total, f"{self._rate:.0f} tokens/s")
 
     @property
     def _seconds(self) -> float:

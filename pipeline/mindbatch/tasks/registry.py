@@ -40,6 +40,53 @@ _ALL = (
         ),
     ),
     Task(
+        name="batch",
+        summary="run a whole dataset; the same command again resumes, and nothing is lost or done twice",
+        module="mindbatch.tasks.batch",
+        verbose_key="runtime.verbose",
+        examples=(
+            "mindbatch batch model=tiny_gpt2 data.path=questions.jsonl output.dir=runs/a",
+            "mindbatch batch model=tiny_gpt2 data=gsm8k data.path=gsm8k_test.jsonl output.dir=runs/b",
+            "mindbatch batch model.checkpoint_name_or_path=FOLDER data.path=requests.jsonl data=openai "
+            "output.dir=runs/c",
+        ),
+    ),
+    Task(
+        name="plan",
+        summary="say what a batch would need before it is run: rows, tokens, memory, time",
+        module="mindbatch.tasks.plan",
+        verbose_key="runtime.verbose",
+        examples=("mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",),
+    ),
+    Task(
+        name="retry",
+        summary="run the rows of a batch again that failed",
+        module="mindbatch.tasks.retry",
+        verbose_key="runtime.verbose",
+        examples=("mindbatch retry output.dir=runs/a",),
+    ),
+    Task(
+        name="replay",
+        summary="run one row of a batch again and compare it with what it gave",
+        module="mindbatch.tasks.replay",
+        verbose_key="runtime.verbose",
+        examples=("mindbatch replay output.dir=runs/a key=17",),
+    ),
+    Task(
+        name="diff",
+        summary="compare two batches row by row",
+        module="mindbatch.tasks.diff",
+        verbose_key="verbose",
+        examples=("mindbatch diff runs/a runs/b",),
+    ),
+    Task(
+        name="runs",
+        summary="list the batches below a folder: their state, rows, speed and command",
+        module="mindbatch.tasks.runs",
+        verbose_key="verbose",
+        examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
+    ),
+    Task(
         name="doctor",
         summary="show what was found: versions, devices, kernels, compiler, memory",
         module="mindbatch.tasks.doctor",

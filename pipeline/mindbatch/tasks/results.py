@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import secrets
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,39 +13,32 @@ from typing import TextIO
 import orjson
 
 from mindbatch.engine.request import RequestOutput
+from mindbatch.storage import WholeFile
 
 
 class Destination:
-    """Standard output, or a file that appears whole or not at all: written beside, synced and renamed."""
+    """Standard output, or a file that appears whole or not at all. Raises StorageError."""
 
     def __init__(self, path: str | None) -> None:
-        self._path = None if path is None else Path(path)
-        self._beside: Path | None = None
+        self._whole = None if path is None else WholeFile(Path(path))
         self.file: TextIO = sys.stdout
 
     def __enter__(self) -> Destination:
-        if self._path is not None:
-            self._beside = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-            try:
-                self.file = self._beside.open("x", encoding="utf-8")
-            except BaseException:  # an interrupt, too: it may come when the file is there already
-                self._beside.unlink(missing_ok=True)
-                raise
+        if self._whole is not None:
+            self.file = io.TextIOWrapper(self._whole.__enter__(), encoding="utf-8")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._path is None or self._beside is None:
+        if self._whole is None:
             return
         try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
             if error is None:
-                self._beside.replace(self._path)
+                self.file.flush()
+            self._whole.__exit__(kind, error, trace)
         finally:
-            self._beside.unlink(missing_ok=True)
+            self._whole.close()
 
 
 class ResultWriter:

@@ -8,6 +8,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
 from mindbatch.errors import ConfigError
+from mindbatch.storage import StorageError
 
 SECRET = "tr0ub4dor"
 
@@ -56,7 +57,7 @@ def test_a_failed_save_leaves_what_was_there(
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageError, match=r"config\.yaml: cannot be written \(No space left"):
         save_config(compose(model_folder), saved)
     assert saved.read_text() == "before"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.yaml", model_folder.name]

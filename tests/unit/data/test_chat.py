@@ -233,7 +233,7 @@ def test_no_process_is_left(ending: str):
 
 def test_a_loop_ends_although_its_parent_is_gone():
     limits = {"seconds": 0.1, "memory_bytes": 1 << 30, "max_characters": 9}
-    options = {**limits, "module_folders": chat_process._module_folders()}
+    options = {**limits, "kind": "chat", "module_folders": chat_process._module_folders()}
     request = {"template": LOOPS[0], "variables": {}}
     done = subprocess.run(
         [sys.executable, "-I", str(chat_process._WORKER), json.dumps(options)],

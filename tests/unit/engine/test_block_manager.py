@@ -1,4 +1,4 @@
-"""Blocks are owned once unless forked, counted right, and never lost."""
+"""Blocks are owned once unless shared, counted right, never lost, and found only for what they hold."""
 
 from collections import Counter
 
@@ -13,7 +13,10 @@ NUM_BLOCKS, BLOCK_SIZE = 12, 3
 
 
 class Tables(RuleBasedStateMachine):
-    """Tables grow, fork and end; `contents` is what each table must read at each position."""
+    """Tables grow, fork and end; `contents` is what each table must read at each position.
+
+    `named` is every block content that was ever registered, by a digest that says what it is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,6 +25,8 @@ class Tables(RuleBasedStateMachine):
         self.contents: list[list[int]] = []
         self.memory = [[-1] * BLOCK_SIZE for _ in range(NUM_BLOCKS)]
         self.stamp = 0
+        self.named: dict[bytes, list[int]] = {}
+        self.pasts: list[list[int]] = []
 
     @rule()
     def begin(self) -> None:
@@ -76,9 +81,36 @@ class Tables(RuleBasedStateMachine):
     def fork(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.tables) - 1))
         free = self.manager.num_free
-        self.tables.append(self.manager.fork(self.tables[index]))
+        self.tables.append(self.manager.share(self.tables[index]))
         self.contents.append(list(self.contents[index]))
         assert self.manager.num_free == free
+
+    @precondition(lambda self: any(len(content) >= BLOCK_SIZE for content in self.contents))
+    @rule(data=st.data())
+    def register(self, data: st.DataObject) -> None:
+        """Some leading full blocks of a table can be found from now on."""
+        full = [index for index, content in enumerate(self.contents) if len(content) >= BLOCK_SIZE]
+        index = data.draw(st.sampled_from(full))
+        content, table = self.contents[index], self.tables[index]
+        count = data.draw(st.integers(1, len(content) // BLOCK_SIZE))
+        for block, digest in zip(table, digests_of(content), strict=False):
+            if count == 0:
+                break
+            count -= 1
+            self.manager.register(block, digest)
+            self.named[digest] = list(self.memory[block])
+        self.pasts.append(list(content))
+
+    @precondition(lambda self: self.pasts)
+    @rule(data=st.data())
+    def begin_from_what_is_found(self, data: st.DataObject) -> None:
+        past = data.draw(st.sampled_from(self.pasts))
+        found = self.manager.find(digests_of(past))
+        free, revived = self.manager.num_free, sum(self.manager.holders(block) == 0 for block in found)
+        table = self.manager.share(found)
+        assert free - self.manager.num_free == revived
+        self.tables.append(table)
+        self.contents.append(past[: len(table) * BLOCK_SIZE])
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -98,11 +130,22 @@ class Tables(RuleBasedStateMachine):
         assert self.manager.num_free == NUM_BLOCKS - len(held)
 
     @invariant()
+    def what_is_found_is_what_was_named(self) -> None:
+        for digest, content in self.named.items():
+            assert all(self.memory[block] == content for block in self.manager.find([digest]))
+
+    @invariant()
     def every_table_reads_what_it_wrote(self) -> None:
         for table, content in zip(self.tables, self.contents, strict=True):
             assert len(table) == -(-len(content) // BLOCK_SIZE)
             read = [self.memory[table[p // BLOCK_SIZE]][p % BLOCK_SIZE] for p in range(len(content))]
             assert read == content
+
+
+def digests_of(content: list[int]) -> list[bytes]:
+    """A name for each full block: everything up to its end."""
+    ends = range(BLOCK_SIZE, len(content) + 1, BLOCK_SIZE)
+    return [repr(content[:end]).encode() for end in ends]
 
 
 TestTables = Tables.TestCase
@@ -113,7 +156,7 @@ def test_only_shared_blocks_that_are_written_are_copied() -> None:
     manager = BlockManager(8, 4)
     table: list[int] = []
     manager.prepare_write(table, 0, 10)
-    child = manager.fork(table)
+    child = manager.share(table)
     before = list(child)
     assert manager.prepare_write(child, 10, 11) == [(before[2], child[2])]
     assert child[:2] == table[:2]
@@ -126,7 +169,7 @@ def test_the_last_holder_writes_in_place() -> None:
     manager = BlockManager(3, 4)
     first: list[int] = []
     manager.prepare_write(first, 0, 2)
-    tables = [first, manager.fork(first), manager.fork(first)]
+    tables = [first, manager.share(first), manager.share(first)]
     assert manager.blocks_needed([(table, 2, 3) for table in tables]) == 2
     assert sum(len(manager.prepare_write(table, 2, 3)) for table in tables) == 2
     assert manager.num_free == 0
@@ -135,3 +178,103 @@ def test_the_last_holder_writes_in_place() -> None:
 @pytest.mark.parametrize(("start", "stop", "needed"), [(0, 1, 1), (0, 4, 1), (0, 5, 2), (3, 9, 3)])
 def test_needs_of_an_empty_table(start: int, stop: int, needed: int) -> None:
     assert BlockManager(8, 4).blocks_needed([([], start, stop)]) == needed
+
+
+def filled(manager: BlockManager, *names: bytes) -> list[int]:
+    """A table of full blocks, registered under these names."""
+    table: list[int] = []
+    manager.prepare_write(table, 0, len(names) * manager.block_size)
+    for block, name in zip(table, names, strict=True):
+        manager.register(block, name)
+    return table
+
+
+def known(manager: BlockManager, *names: bytes) -> list[bytes]:
+    return [name for name in names if manager.find([name])]
+
+
+def take(manager: BlockManager, blocks: int) -> list[int]:
+    table: list[int] = []
+    manager.prepare_write(table, 0, blocks * manager.block_size)
+    return table
+
+
+def test_the_longest_free_goes_first_and_tails_before_heads() -> None:
+    manager = BlockManager(6, 4)
+    old, new = filled(manager, b"a", b"ab", b"abc"), filled(manager, b"x", b"xy", b"xyz")
+    manager.free(old)
+    manager.free(new)
+    left = []
+    for _ in range(6):
+        take(manager, 1)
+        left.append(known(manager, b"a", b"ab", b"abc", b"x", b"xy", b"xyz"))
+    assert left == [
+        [b"a", b"ab", b"x", b"xy", b"xyz"],
+        [b"a", b"x", b"xy", b"xyz"],
+        [b"x", b"xy", b"xyz"],
+        [b"x", b"xy"],
+        [b"x"],
+        [],
+    ]
+
+
+def test_what_was_used_again_stays_longer() -> None:
+    manager = BlockManager(4, 4)
+    first, second = filled(manager, b"a", b"ab"), filled(manager, b"x", b"xy")
+    manager.free(first)
+    manager.free(second)
+    again = manager.share(manager.find([b"a", b"ab"]))
+    manager.free(again)
+    take(manager, 2)
+    assert known(manager, b"a", b"ab", b"x", b"xy") == [b"a", b"ab"]
+
+
+def test_blocks_that_nobody_could_find_go_before_those_that_hold_something() -> None:
+    manager = BlockManager(4, 4)
+    named, nameless = filled(manager, b"a", b"ab"), take(manager, 2)
+    manager.free(named)
+    manager.free(nameless)
+    take(manager, 2)
+    assert known(manager, b"a", b"ab") == [b"a", b"ab"]
+
+
+def test_a_found_block_is_held_and_not_handed_out() -> None:
+    manager = BlockManager(3, 4)
+    manager.free(filled(manager, b"a", b"ab"))
+    table = manager.share(manager.find([b"a", b"zz"]))
+    assert len(table) == 1
+    assert manager.num_free == 2
+    assert table[0] not in take(manager, 2)
+    assert manager.find([b"a"]) == table
+
+
+def test_the_chain_ends_at_the_first_unknown() -> None:
+    manager = BlockManager(4, 4)
+    table = filled(manager, b"a", b"ab", b"abc")
+    assert manager.find([b"a", b"other", b"abc"]) == table[:1]
+    assert manager.find([b"other", b"a"]) == []
+
+
+def test_the_same_content_twice_is_registered_once() -> None:
+    manager = BlockManager(4, 4)
+    first, second = filled(manager, b"a"), filled(manager, b"a")
+    assert manager.find([b"a"]) == first
+    manager.free(second)
+    take(manager, 3)
+    assert manager.find([b"a"]) == first
+
+
+def test_a_block_that_is_written_again_is_not_found() -> None:
+    manager = BlockManager(4, 4)
+    table = filled(manager, b"a", b"ab")
+    manager.prepare_write(table, 5, 6)
+    assert known(manager, b"a", b"ab") == [b"a"]
+
+
+def test_writing_into_a_found_block_copies_it_while_somebody_else_holds_it() -> None:
+    manager = BlockManager(4, 4)
+    table = filled(manager, b"a")
+    other = manager.share(manager.find([b"a"]))
+    assert manager.blocks_needed([(other, 3, 4)]) == 1
+    assert manager.prepare_write(other, 3, 4) == [(table[0], other[0])]
+    assert manager.find([b"a"]) == table != other

@@ -15,10 +15,13 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.errors import CacheBudgetError
 
 
-def group_of(key: str, prompt: int, new: int, samples: int = 1) -> SequenceGroup:
-    """A request of `prompt` tokens that will be given `new` tokens in each of `samples` sequences."""
+def group_of(key: str, prompt: int, new: int, samples: int = 1, token: int | None = None) -> SequenceGroup:
+    """A request of `prompt` tokens that will be given `new` tokens in each of `samples` sequences.
+
+    token: what the prompt repeats; by default no other key has it.
+    """
     sampling = {"do_sample": True, "num_return_sequences": samples} if samples > 1 else {}
-    asked = request(key, [1] * prompt, max_new_tokens=new, **sampling)
+    asked = request(key, [ord(key[0]) if token is None else token] * prompt, max_new_tokens=new, **sampling)
     row = Row(asked.params, asked.prompt_token_ids, [], (), 0)
     return SequenceGroup(asked, strategy_for(asked.params), [Sequence(row, None)], prompt + new)
 
@@ -36,25 +39,37 @@ class Load(RuleBasedStateMachine):
         num_blocks=st.integers(4, 24),
         budget=st.integers(3, 12),
         use_past=st.booleans(),
+        prefix_caching=st.booleans(),
     )
-    def begin(self, batch_size: int, block_size: int, num_blocks: int, budget: int, use_past: bool) -> None:
+    def begin(
+        self,
+        batch_size: int,
+        block_size: int,
+        num_blocks: int,
+        budget: int,
+        use_past: bool,
+        prefix_caching: bool,
+    ) -> None:
         self.limits = limits_of(
             batch_size=batch_size,
             block_size=block_size,
             num_blocks=num_blocks,
             max_batched_tokens=budget,
             use_past=use_past,
+            prefix_caching=prefix_caching,
         )
         self.scheduler = Scheduler(self.limits)
         self.added: list[str] = []
         self.admitted: list[str] = []
         self.done: set[str] = set()
 
-    @rule(prompt=st.integers(1, 12), new=st.integers(1, 6), samples=st.integers(1, 3))
-    def add(self, prompt: int, new: int, samples: int) -> None:
+    @rule(
+        prompt=st.integers(1, 12), new=st.integers(1, 6), samples=st.integers(1, 3), token=st.integers(1, 2)
+    )
+    def add(self, prompt: int, new: int, samples: int, token: int) -> None:
         key = str(len(self.added))
         try:
-            self.scheduler.add(group_of(key, prompt, new, samples))
+            self.scheduler.add(group_of(key, prompt, new, samples, token))
         except CacheBudgetError:
             blocks = samples * self.limits.blocks_for(prompt + new)
             assert blocks > self.limits.num_blocks or samples > self.limits.max_batched_tokens
@@ -131,12 +146,22 @@ class Load(RuleBasedStateMachine):
         manager = self.scheduler.blocks
         assert all(manager.holders(block) == held[block] for block in range(self.limits.num_blocks))
         assert manager.num_free == self.limits.num_blocks - len(held)
-        owners: dict[int, set[int]] = {}
-        for group in groups:
+
+    @invariant()
+    def requests_share_what_both_have_computed(self) -> None:
+        size = self.limits.block_size
+        owners: dict[int, dict[int, tuple[int, ...]]] = {}
+        for group in self.scheduler.running:
             for sequence in group.sequences:
-                for block in sequence.block_table:
-                    owners.setdefault(block, set()).add(id(group))
-        assert all(len(who) == 1 for who in owners.values()), "two requests share a block"
+                for index, block in enumerate(sequence.block_table):
+                    stop = min((index + 1) * size, sequence.num_computed_tokens)
+                    owners.setdefault(block, {})[id(group)] = tuple(sequence.tokens(0, stop))
+        for prefixes in owners.values():
+            if len(prefixes) > 1:
+                assert self.limits.prefix_caching
+                assert self.limits.use_past
+                assert len(set(prefixes.values())) == 1
+                assert all(len(prefix) % size == 0 for prefix in prefixes.values())
 
     def teardown(self) -> None:
         """Whatever the load was, it ends."""
@@ -180,8 +205,9 @@ def test_decoding_goes_first_and_prompts_fill_up() -> None:
     assert shown(complete(scheduler)) == [("a", 5, 6, True), ("b", 8, 9, True), ("c", 2, 3, True)]
 
 
-def test_the_last_come_is_preempted_and_comes_back() -> None:
-    scheduler = Scheduler(limits_of(block_size=2, num_blocks=4))
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_the_last_come_is_preempted_and_comes_back(prefix_caching: bool) -> None:
+    scheduler = Scheduler(limits_of(block_size=2, num_blocks=4, prefix_caching=prefix_caching))
     first, second = group_of("a", 4, 4), group_of("b", 4, 4)
     scheduler.add(first)
     scheduler.add(second)
@@ -192,7 +218,8 @@ def test_the_last_come_is_preempted_and_comes_back() -> None:
     scheduler.release(first.sequences)
     first.sequences.clear()
     scheduler.forget_finished()
-    assert shown(complete(scheduler)) == [("b", 0, 5, True)]
+    begins = 2 if prefix_caching else 0  # of its two blocks the second was handed out meanwhile
+    assert shown(complete(scheduler)) == [("b", begins, 5, True)]
 
 
 def test_samples_that_just_fit_are_not_preempted() -> None:

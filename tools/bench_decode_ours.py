@@ -1,13 +1,13 @@
-"""Worker of bench_decode.py: times whole engine steps. Reads and writes one JSON line per request."""
+"""Worker of bench_decode.py: times whole engine steps."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from bench_process import memory_bytes, serve
 from mindbatch import DecodingParams
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
@@ -17,13 +17,6 @@ from mindbatch.engine.request import Request
 from mindbatch.kernels.native_library import describe
 
 CACHE = "256MiB"
-
-
-def memory_bytes(field: str) -> int:
-    """A field of /proc/self/status in bytes: VmRSS now, VmHWM at its highest."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith(field))
-    return int(line.split()[1]) * 1024
 
 
 def step_times(engine: Engine, batch: int, context: int, prefill: int, steps: int) -> Iterator[float]:
@@ -60,15 +53,14 @@ def main() -> None:
     base = memory_bytes("VmRSS")
     runtime = RuntimeConfig(cache_memory=CACHE, num_threads=threads)
     loaded = load_model(ModelConfig(checkpoint_name_or_path=folder, batch_size=32), runtime)
-    print(json.dumps(f"MindSpore {mindspore.__version__}, kernels {describe()}"), flush=True)
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        if "memory" in request:
+
+    def answer(memory: bool = False, **case: Any) -> Any:
+        if memory:
             peak = memory_bytes("VmHWM") - base
-            answer: Any = {"peak_bytes": peak, "base_bytes": base, "cache_bytes": loaded.cache_bytes}
-        else:
-            answer = list(step_times(loaded.engine, **request))
-        print(json.dumps(answer), flush=True)
+            return {"peak_bytes": peak, "base_bytes": base, "cache_bytes": loaded.cache_bytes}
+        return list(step_times(loaded.engine, **case))
+
+    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", answer)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Worker of bench_decode.py: times transformers on torch. Reads and writes one JSON line per request."""
+"""Worker of bench_decode.py: times transformers on torch."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,6 +12,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 import transformers
+
+from bench_process import serve
 
 
 def step_times(model: Any, batch: int, context: int, prefill: int, steps: int) -> Iterator[float]:
@@ -39,10 +40,11 @@ def main() -> None:
     folder, threads = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    print(json.dumps(f"torch {torch.__version__}, transformers {transformers.__version__}"), flush=True)
     with torch.inference_mode():
-        for line in sys.stdin:
-            print(json.dumps(list(step_times(model, **json.loads(line)))), flush=True)
+        serve(
+            f"torch {torch.__version__}, transformers {transformers.__version__}",
+            lambda **case: list(step_times(model, **case)),
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""The folder of a run: taking it, and whether the run in it is the one that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mindbatch.batch.index import RowIndex, Standing
+from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.lock import RunLock
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord, changes
+from mindbatch.storage import Storage
+
+WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
+
+
+class RunMismatch(ConfigError):
+    """The folder holds a run with other settings, or results for other rows."""
+
+
+@contextmanager
+def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
+    """Holds the folder for this run alone; one that was made for a run that is then refused goes again.
+
+    Raises:
+        ConfigError: another run is writing there, or the folder is not a run's.
+    """
+    existed = folder.path.exists()
+    folder.make(storage)
+    with RunLock(folder, storage):
+        folder.remove_leftovers(storage)
+        try:
+            yield
+        except MindBatchError:
+            if not existed and not folder.holds_a_run:
+                _remove_empty(folder)
+            raise
+
+
+def _remove_empty(folder: RunFolder) -> None:
+    folder.lock.unlink(missing_ok=True)
+    for path in (folder.parts, folder.path):
+        try:
+            path.rmdir()
+        except OSError:  # something is in it after all
+            return
+
+
+@contextmanager
+def opened_ledger(
+    folder: RunFolder, record: RunRecord, index: RowIndex, storage: Storage, *, retry: bool
+) -> Iterator[tuple[Ledger, RunRecord]]:
+    """The ledger of the run and its record: the old one's if it is the same run, else the new one, written.
+
+    retry: rows that failed are to run again.
+
+    Raises:
+        RunMismatch: the folder holds a run with other settings, or results of rows that have changed since.
+    """
+    if folder.holds_a_run:
+        old = RunRecord.read(folder)
+        changed = changes(old.fields, record.fields)
+        if changed:
+            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {WAYS_OUT}")
+        record = old
+    else:
+        record.write(folder, storage)
+    with Ledger(folder, record.fingerprint, storage) as ledger:
+        _refuse_changed(folder, index.settle(ledger.recover(), errors_too=not retry))
+        yield ledger, record
+
+
+def _refuse_changed(folder: RunFolder, standing: Standing) -> None:
+    if not standing.num_changed:
+        return
+    named = ", ".join(f"{key} ({source})" for key, source in standing.changed)
+    more = standing.num_changed - len(standing.changed)
+    also = f" and {more} more" if more else ""
+    raise RunMismatch(
+        f"{folder.path}: the data has changed since: other prompts or parameters for the rows {named}{also}; "
+        f"{WAYS_OUT}"
+    )

@@ -1,0 +1,92 @@
+"""What a run's results depend on besides the row itself: the fields of its fingerprint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import xxhash
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.config.schema import BatchConfig
+from mindbatch.dataset.template import template_source
+from mindbatch.errors import CheckpointError
+
+_CHUNK_BYTES = 1 << 24
+_MODEL_FILES = ("config.json", "generation_config.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+_DATA_KEYS = (
+    "key_column",
+    "prompt_column",
+    "messages_column",
+    "decoding_column",
+    "chat",
+    "system",
+)
+"""Of `data`, what decides how a record becomes a prompt; which records there are may change."""
+
+
+def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
+    """Everything that decides a row's result, by dotted name; files stand for their digests.
+
+    How fast it is computed is not in it: batch size, memory, threads, the number of processes.
+
+    Raises:
+        CheckpointError: the model's folder is not in order.
+        ConfigError: the file of the template cannot be read.
+    """
+    model = config.model
+    folder = ModelFolder(model.checkpoint_name_or_path or "")
+    tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
+    template = template_source(config.data)
+    return {
+        "weights": digest_of(folder.weight_paths),
+        "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
+        "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
+        "adapter": None,
+        "model.type": model.type,
+        "model.dtype": model.dtype,
+        "model.seq_length": model.seq_length,
+        "data.template": None if template is None else template.text,
+        **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
+        **{f"decoding.{name}": value for name, value in dataclasses.asdict(config.decoding).items()},
+    }
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    total = xxhash.xxh3_128()
+    for path in paths:
+        total.update(orjson.dumps([path.name, _file_digest(path)]))
+    return f"xxh3-128:{total.hexdigest()}"
+
+
+def _file_digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
+
+
+def _existing(folder: Path, names: Iterable[str]) -> list[Path]:
+    return [folder / name for name in names if (folder / name).is_file()]

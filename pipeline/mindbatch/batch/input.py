@@ -1,0 +1,95 @@
+"""Where a run's data comes from; standard input is kept in the run's folder, so that it can be resumed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container
+from pathlib import Path
+from typing import BinaryIO
+
+from mindbatch.batch.survey import Selection
+from mindbatch.config.schema import DataConfig
+from mindbatch.config.sizes import parse_bytes
+from mindbatch.data.prompts import STANDARD_INPUT
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.standard_input import spool_standard_input
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.storage import Storage
+
+EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the command"
+
+
+class DataInput:
+    """The data of one command.
+
+    kept: read what an earlier session kept of standard input instead of reading it again.
+    """
+
+    def __init__(
+        self, data: DataConfig, storage: Storage, *, kept: bool = False, stdin: BinaryIO | None = None
+    ) -> None:
+        self._data = data
+        self._storage = storage
+        self._kept = kept
+        self._stdin = stdin
+        self._spooled: Path | None = None
+
+    def dataset(self, folder: RunFolder) -> Dataset:
+        """The data, to be read as often as needed.
+
+        Raises:
+            ConfigError: there is nothing at data.path, or standard input is empty.
+            StorageError: standard input cannot be kept in the folder.
+        """
+        data = self._data
+        path = data.path or ""
+        if path == STANDARD_INPUT:
+            path = str(folder.standard_input if self._kept else self._spool(folder))
+        return Dataset(path, _format(data), parse_bytes(data.max_line_bytes))
+
+    def accept(self, folder: RunFolder) -> None:
+        """Keeps what was read from standard input for the next session: the run has begun."""
+        if self._spooled is not None and self._spooled != folder.standard_input:
+            self._storage.replace(self._spooled, folder.standard_input)
+            self._storage.sync_folder(folder.path)
+            self._spooled = folder.standard_input
+
+    def _spool(self, folder: RunFolder) -> Path:
+        """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
+        if self._spooled is None:
+            spooled = folder.path / f".new.{folder.standard_input.name}"
+            size = spool_standard_input(spooled, self._stdin or sys.stdin.buffer, self._storage)
+            if size == 0:
+                spooled.unlink()
+                if not folder.standard_input.is_file():
+                    raise ConfigError(EMPTY_INPUT)
+                spooled = folder.standard_input
+            self._spooled = spooled
+        return self._spooled
+
+
+def _format(data: DataConfig) -> str:
+    return "jsonl" if data.path == STANDARD_INPUT and data.format == "auto" else data.format
+
+
+def selection_of(data: DataConfig) -> Selection:
+    """The choice of rows that the options ask for.
+
+    Raises:
+        ConfigError: the file of keys cannot be read.
+    """
+    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit)
+
+
+def _keys(given: object) -> Container[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            lines = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"data.filter_keys={given}: cannot be read ({error})") from error
+        return frozenset(line for line in lines if line)
+    assert isinstance(given, list)
+    return frozenset(map(str, given))

@@ -1,0 +1,167 @@
+"""One run over a dataset: claim its folder, survey the rows, run what is missing, write the result files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mindbatch.batch.claim import RunMismatch, claimed, opened_ledger
+from mindbatch.batch.generation import Generator, generate
+from mindbatch.batch.index import RowIndex
+from mindbatch.batch.input import DataInput, selection_of
+from mindbatch.batch.manifest import RowCounts, Status, now, write_manifest
+from mindbatch.batch.monitor import Monitor
+from mindbatch.batch.result_files import output_options, result_format, write_result_files
+from mindbatch.batch.survey import survey
+from mindbatch.config.schema import BatchConfig
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.dataset.rows import RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.storage import Storage, StorageError, write_whole
+
+MOST_FOLDERS = 1000
+
+
+class BatchJob:
+    """One command over a dataset.
+
+    fields: what the results depend on besides the rows (see `identity.fingerprint_fields`).
+    load: makes the generator; called only if there is a row to run.
+    tokenizer: loads the model's tokenizer, for results in OpenAI's format.
+    command: what the user typed, for the run record.
+    retry: run the rows again that failed; the run is there already.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        fields: Mapping[str, Any],
+        load: Callable[[], Generator],
+        tokenizer: Callable[[], Tokenizer | None],
+        *,
+        command: Sequence[str] = (),
+        retry: bool = False,
+        storage: Storage | None = None,
+        stdin: BinaryIO | None = None,
+    ) -> None:
+        self._config = config
+        self._fields = dict(fields)
+        self._load = load
+        self._tokenizer = tokenizer
+        self._command = list(command)
+        self._retry = retry
+        self._storage = storage or Storage()
+        self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
+        self._params = DecodingParams(**vars(config.decoding))
+
+    def run(self) -> int:
+        """Runs to the end; returns the exit code: failed when any row has no result.
+
+        Raises:
+            ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
+            StorageError: the folder cannot be written; what was committed is safe.
+            KeyboardInterrupt: an interrupt came; what was finished is committed.
+        """
+        for folder in self._folders():
+            try:
+                with claimed(folder, self._storage), RowIndex(folder.index) as index:
+                    return self._run_in(folder, index)
+            except RunMismatch:
+                if self._config.output.on_mismatch != "new_dir":
+                    raise
+        raise ConfigError(
+            f"output.dir={self._config.output.dir}: {MOST_FOLDERS} folders of that name hold other runs"
+        )
+
+    def _folders(self) -> Iterator[RunFolder]:
+        """The folder asked for, then those that on_mismatch=new_dir tries: runs/a, runs/a-2, runs/a-3..."""
+        first = Path(self._config.output.dir or "")
+        yield RunFolder(first)
+        for number in range(2, MOST_FOLDERS + 1):
+            yield RunFolder(first.with_name(f"{first.name}-{number}"))
+
+    def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
+        dataset = self._input.dataset(folder)
+        maker = RowMaker(self._config.data, self._params, dataset.is_openai)
+        survey(dataset, maker, selection_of(self._config.data), index)
+        record = RunRecord(
+            created=now(), command=self._command, fields=self._fields, dataset=dataset.digest()
+        )
+        with ExitStack() as stack:
+            ledger, record = self._ledger(folder, record, index, stack)
+            self._input.accept(folder)
+            if not self._retry:
+                write_whole(folder.config_file, self._config.unresolved_yaml.encode(), self._storage)
+            self._work(folder, index, ledger, record, is_openai=dataset.is_openai)
+        return EXIT_FAILED if _counts(index).failed else EXIT_DONE
+
+    def _ledger(
+        self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
+    ) -> tuple[Ledger, RunRecord]:
+        """The folder's ledger, which the stack closes; that of another run goes first if the user says so."""
+        try:
+            return stack.enter_context(opened_ledger(folder, record, index, self._storage, retry=self._retry))
+        except RunMismatch:
+            if self._config.output.on_mismatch != "overwrite":
+                raise
+        folder.clear(self._storage)
+        record.write(folder, self._storage)
+        return stack.enter_context(opened_ledger(folder, record, index, self._storage, retry=False))
+
+    def _work(
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+    ) -> None:
+        """Runs what is pending and writes the result files; the manifest says how far it came."""
+        for note in ledger.notes:
+            self._say(note)
+        monitor = Monitor(self._config, folder, _counts(index))
+        try:
+            if index.count(None):
+                generator = self._load()
+                with monitor.watching(generator) as on_step:
+                    generate(generator, index, ledger, self._params, on_step)
+            self._write_results(folder, index, ledger, record, is_openai=is_openai)
+        except BaseException as error:
+            with suppress(StorageError):  # what went wrong first is what the user must hear
+                self._write_manifest(folder, index, record, monitor, "interrupted")
+            if isinstance(error, KeyboardInterrupt):
+                self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
+            raise
+        self._write_manifest(folder, index, record, monitor, "complete")
+        self._say(f"{folder.path}: {_progress(index)}")
+
+    def _write_manifest(
+        self, folder: RunFolder, index: RowIndex, record: RunRecord, monitor: Monitor, status: Status
+    ) -> None:
+        session = monitor.session(status)
+        write_manifest(folder, self._config, record, _counts(index), session, self._storage)
+
+    def _say(self, text: str) -> None:
+        if self._config.progress != "none":
+            print(f"mindbatch: {text}", file=sys.stderr)
+
+    def _write_results(
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+    ) -> None:
+        format = result_format(self._config.output.format, is_openai)
+        # Only OpenAI's format names tokens by their text.
+        tokenizer = self._tokenizer() if format == "openai" else None
+        options = output_options(self._config, record, None if tokenizer is None else tokenizer.token_bytes)
+        write_result_files(format, folder, options, index, ledger, self._storage)
+
+
+def _counts(index: RowIndex) -> RowCounts:
+    return RowCounts(index.num_rows, index.count("result"), index.count("error") + index.num_unusable)
+
+
+def _progress(index: RowIndex) -> str:
+    rows = _counts(index)
+    failed = f", {rows.failed} failed (see errors.jsonl)" if rows.failed else ""
+    return f"{rows.done} of {rows.total} rows done{failed}"

@@ -1,0 +1,109 @@
+"""manifest.json: what a run was made from, what came out of it, and how long it took."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import orjson
+
+from mindbatch.config.schema import BatchConfig
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.storage import Storage, write_whole
+
+PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
+_DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "data.template", "chat_template")
+
+Status = Literal["complete", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One process's share of a run. Those that were killed leave none.
+
+    seconds: from the first step to the last, without loading the model.
+    """
+
+    started: str
+    status: Status
+    seconds: float = 0.0
+    rows: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cache_waste: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows by what became of them."""
+
+    total: int
+    done: int
+    failed: int
+
+
+def write_manifest(
+    folder: RunFolder,
+    config: BatchConfig,
+    record: RunRecord,
+    rows: RowCounts,
+    session: Session,
+    storage: Storage,
+) -> None:
+    """Writes the manifest anew, with the sessions of the one before it.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    sessions = [*_earlier_sessions(folder), asdict(session)]
+    seconds, prompt, cached, generated = (
+        sum(each[name] for each in sessions)
+        for name in ("seconds", "prompt_tokens", "cached_prompt_tokens", "generated_tokens")
+    )
+    content = {
+        "status": session.status,
+        "command": record.command,
+        "created": record.created,
+        "ended": now(),
+        "rows": asdict(rows),
+        "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
+        "seconds": seconds,
+        "generated_tokens_per_second": generated / seconds if seconds else 0.0,
+        "prefix_hit_rate": cached / prompt if prompt else 0.0,
+        "fingerprint": record.fingerprint,
+        "digests": {name: record.fields[name] for name in _DIGESTS if name in record.fields},
+        "dataset": record.dataset,
+        "settings": config.resolved_settings,
+        "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
+        "sessions": sessions,
+    }
+    write_whole(folder.manifest, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
+    """Those in the manifest that is there; one that cannot be read is only a loss of statistics."""
+    try:
+        content = orjson.loads(folder.manifest.read_bytes())
+        sessions = [Session(**each) for each in content["sessions"]]
+    except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+        return []
+    return [asdict(session) for session in sessions]
+
+
+def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for package in packages:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue

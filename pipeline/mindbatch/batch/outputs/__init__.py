@@ -1,0 +1,1 @@
+"""The files that a finished run leaves: results and errors in the order of the data, each whole or absent."""

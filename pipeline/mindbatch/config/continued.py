@@ -1,0 +1,68 @@
+"""The run that a task continues: its folder, and the configuration that was saved there."""
+
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.paths import SAVED_CONFIG, near_sibling, resolve_path
+from mindbatch.config.settings import Assignment, Setting, SettingReader, shown
+
+FOLDER = "output.dir"
+NOT_CONTINUED = {"output.on_mismatch"}
+"""What a first command says about a folder that is taken is not meant for the run made there since."""
+
+
+def read_saved(given: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:
+    """The settings saved in the folder that `given` names, wherever that was moved to.
+
+    Raises ConfigError when there are none: without them everything else would look like a fault, too.
+    """
+    file = _saved_file(given, log)
+    log.raise_if_any()
+    settings = reader.read_file(file) if file else []
+    log.raise_if_any()
+    return [
+        setting
+        for setting in settings
+        if not (isinstance(setting, Assignment) and setting.key in NOT_CONTINUED)
+    ]
+
+
+def _saved_file(given: list[Setting], log: FaultLog) -> Path | None:
+    folders = [item.value for item in given if isinstance(item, Assignment) and item.key == FOLDER]
+    if not folders:
+        log.add(f"{FOLDER}: must be given: the folder of the run", FOLDER)
+        return None
+    written = folders[-1]
+    try:
+        folder = resolve_path(_resolved(written))
+        if (folder / SAVED_CONFIG).is_file():
+            return folder / SAVED_CONFIG
+        reason = _why_no_run(folder)
+    except OSError as error:
+        reason = f"cannot be used ({error.strerror})"
+    except ValueError as error:
+        reason = str(error)
+    log.add(f"{FOLDER}={shown(written)}: {reason}", FOLDER)
+    return None
+
+
+def _why_no_run(folder: Path) -> str:
+    if folder.is_dir():
+        return f"holds no run (there is no {SAVED_CONFIG})"
+    return (
+        "is a file; give the folder of a run" if folder.exists() else f"no such folder{near_sibling(folder)}"
+    )
+
+
+def _resolved(written: object) -> str:
+    """The text that `written` stands for, with variables of the environment. Raises ValueError for none."""
+    try:
+        text = OmegaConf.create({"folder": written}).folder
+    except OmegaConfBaseException as error:
+        raise ValueError("has no value") from error
+    if not isinstance(text, str) or not text:
+        raise ValueError("must be the folder of a run")
+    return text

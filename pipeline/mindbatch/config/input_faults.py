@@ -1,0 +1,38 @@
+"""What cannot go together in the inputs and outputs of `mindbatch generate`."""
+
+from collections.abc import Iterator
+
+from mindbatch.config.schema import GenerateConfig
+
+
+def input_faults(config: GenerateConfig) -> Iterator[str]:
+    """Prompts come from exactly one place, and every option about them has an effect."""
+    given = [name for name in ("prompts", "prompts_file", "messages") if getattr(config, name) is not None]
+    given += ["interactive"] if config.interactive else []
+    if not given:
+        yield (
+            "nothing to generate: give prompts='[\"One, two,\"]', prompts_file=FILE (- is standard input), "
+            "messages=... or interactive=true"
+        )
+    if len(given) > 1:
+        yield f"{', '.join(given)}: only one of these can be given"
+    if config.system is not None and not config.chat and config.messages is None:
+        yield "system: has no effect without chat=true or messages; set chat=true or remove it"
+    if config.interactive:
+        yield from _conversation_faults(config)
+    if config.output.format == "json":
+        for name in ("stream", "interactive"):
+            if getattr(config, name):
+                yield f"{name}=true: cannot go with output.format=json, which is written when a row is done"
+
+
+def _conversation_faults(config: GenerateConfig) -> Iterator[str]:
+    """What has no effect while the user is asked for prompts."""
+    if config.output.file is not None:
+        yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
+    samples = config.decoding.num_return_sequences
+    if samples > 1:
+        yield (
+            f"decoding.num_return_sequences={samples}: interactive=true gives one answer to each prompt; "
+            "set it to 1"
+        )

@@ -1,0 +1,103 @@
+"""Why a path cannot be used for what it was given for; nothing is read but the names and kinds of files."""
+
+import os
+from collections.abc import Callable
+from glob import glob, has_magic
+from pathlib import Path
+
+from mindbatch.config.paths import near_sibling, resolve_path
+from mindbatch.config.settings import shown
+
+Check = Callable[[Path], str | None]
+"""The reason why a path cannot be used, or None when it can."""
+
+
+def settled(key: str, text: str | None, fault_of: Check, faults: list[str]) -> str | None:
+    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`."""
+    if text is None:
+        return None
+    try:
+        path = resolve_path(text)
+        fault = fault_of(path) if text else "must not be empty"
+    except OSError as error:  # no permission, a name that is too long
+        path, fault = Path(text), f"cannot be used ({error.strerror})"
+    except ValueError as error:  # no such home, a null byte
+        path, fault = Path(text), str(error)
+    if fault:
+        faults.append(f"{key}={shown(text)}: {fault}")
+    return str(path)
+
+
+def any_path(path: Path) -> None:
+    """For what is not used."""
+
+
+def model_folder_fault(path: Path) -> str | None:
+    """For the folder of a model."""
+    fault = tokenizer_folder_fault(path)
+    if fault is None and not (path / "config.json").is_file():
+        return "the folder holds no config.json"
+    return fault
+
+
+def tokenizer_folder_fault(path: Path) -> str | None:
+    """For a folder that travels with a model."""
+    return _folder_fault(path, "no such folder (models are not downloaded)")
+
+
+def folder_fault(path: Path) -> str | None:
+    """For a folder to read."""
+    return _folder_fault(path, "no such folder")
+
+
+def _folder_fault(path: Path, missing: str) -> str | None:
+    if path.is_dir():
+        return None
+    if path.exists():
+        return f"is a file; give the folder that holds it: {path.parent}"
+    return f"{missing}{near_sibling(path)}"
+
+
+def input_file_fault(holds: str) -> Check:
+    """For a file to read, which `holds` something: `a prompt on each line`."""
+
+    def fault(path: Path) -> str | None:
+        if path.is_dir():
+            return f"is a folder; give a file with {holds}"
+        return None if path.exists() else f"no such file{near_sibling(path)}"
+
+    return fault
+
+
+def rows_fault(path: Path) -> str | None:
+    """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
+    if path.exists():
+        return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
+    if not has_magic(str(path)):
+        return f"no such file or folder{near_sibling(path)}"
+    if "**" in path.parts:  # could go through a whole disk
+        return None
+    return None if glob(str(path)) else "no file fits this pattern"
+
+
+def output_file_fault(path: Path) -> str | None:
+    """For a file to write."""
+    if path.is_dir():
+        return "is a folder; give the name of a file in it"
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist"
+    return _write_fault(path.parent)
+
+
+def run_folder_fault(path: Path) -> str | None:
+    """For the folder of a run, which is made when it is not there."""
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            return _write_fault(folder)
+        if os.path.lexists(folder):
+            return "is a file; give a folder" if folder == path else f"{folder} is a file, not a folder"
+    return None
+
+
+def _write_fault(folder: Path) -> str | None:
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be written"

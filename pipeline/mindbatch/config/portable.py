@@ -1,0 +1,58 @@
+"""A composed configuration as it may be kept: paths absolute, each ${...} as written."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from mindbatch.config.keys import Key, SchemaKeys, value_at
+from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
+from mindbatch.config.schema import TaskConfig
+from mindbatch.config.tree import written_values
+
+
+def portable_yaml(tree: DictConfig, config: TaskConfig, keys: SchemaKeys) -> str:
+    """The tree as YAML that means the same from every working directory. `config` is what it was built to.
+
+    A path written with ${...} or `shipped:` stays as it is, and so does standard input. Nothing is resolved:
+    what ${...} stands for could be a secret.
+    """
+    kept = tree.copy()
+    for name, text in written_values(tree, keys).items():
+        if _is_own_path(keys.keys[name], text):
+            path = _absolute(value_at(config, name))
+            OmegaConf.update(kept, name, path.replace("${", "\\${"))
+    return OmegaConf.to_yaml(kept, resolve=False)
+
+
+def settings_of(tree: DictConfig, config: TaskConfig, keys: SchemaKeys) -> dict[str, Any]:
+    """The value of every key of `config`, nested by section, for the record of a run: plain JSON types.
+
+    Paths are absolute. A value written with ${...}, in `tree`, is given as written: it may be a secret.
+    """
+    settings: dict[str, Any] = {}
+    for name, text in written_values(tree, keys).items():
+        section, _, leaf = name.rpartition(".")
+        place = settings.setdefault(section, {}) if section else settings
+        place[leaf] = _kept_value(keys.keys[name], text, value_at(config, name))
+    return settings
+
+
+def _kept_value(key: Key, text: Any, value: Any) -> Any:
+    if "${" in str(text):
+        return text
+    if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
+        return _absolute(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_own_path(key: Key, text: Any) -> bool:
+    """Whether `text` is a path that depends on where the command was given."""
+    if not key.is_path or not isinstance(text, str):
+        return False
+    return text != STANDARD_INPUT and "${" not in text and not text.startswith(SHIPPED)
+
+
+def _absolute(path: str) -> str:
+    """`path` from the root; links stay, for they may be meant to be moved."""
+    return str(Path.cwd() / path)

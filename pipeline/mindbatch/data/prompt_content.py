@@ -1,0 +1,84 @@
+"""Owns what one prompt may be: a text, token ids or a conversation, checked and in the form that is run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from mindbatch.data.messages import Message, checked_conversation, shown, text_fault
+from mindbatch.errors import PromptError
+
+
+def content_of(value: object, *, chat: bool = False, system: str | None = None) -> dict[str, Any]:
+    """One of text, token_ids and messages, as `Prompt` takes them.
+
+    A list of mappings is a conversation. `chat` makes a text the one user message of a conversation; `system`
+    goes before it, or before given messages.
+
+    Raises:
+        PromptError: a line for each fault; those of a conversation begin with "prompt".
+    """
+    if isinstance(value, str):
+        text = _checked_text(value)
+        return {"messages": _as_chat(text, system)} if chat else {"text": text}
+    if is_conversation(value):
+        return conversation_of(value, "prompt", system)
+    if not is_list(value):
+        raise PromptError(
+            f"found {shown(value)}; must be a text (quote it), a list of token ids or a list of chat messages"
+        )
+    if chat:
+        raise PromptError("token ids cannot be a chat message; give text or leave chat=true out")
+    return {"token_ids": _checked_ids(value)}
+
+
+def conversation_of(value: object, where: str, system: str | None = None) -> dict[str, Any]:
+    """The messages of one conversation, after the system message if one is given.
+
+    Raises:
+        PromptError: a line for each fault, each beginning with `where`.
+    """
+    conversation = checked_conversation(value, where=where)
+    if system is not None and conversation[0]["role"] == "system":
+        raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
+    return {"messages": [*_system_message(system), *conversation]}
+
+
+def system_fault(system: str) -> str | None:
+    """Why a text cannot be the system message, or None."""
+    return text_fault(system) if system else "is empty; leave it out"
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether the value is a sequence of values and no text."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def is_conversation(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether the value can only be meant as messages: a list of nothing but mappings."""
+    return is_list(value) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
+
+
+def _checked_text(text: str) -> str:
+    if not text:
+        raise PromptError("the prompt is empty")
+    if fault := text_fault(text):
+        raise PromptError(f"the prompt {fault}")
+    return text
+
+
+def _checked_ids(ids: Sequence[object]) -> list[int]:
+    """Only what needs no model is checked here: the engine knows the vocabulary."""
+    if not ids:
+        raise PromptError("the prompt is empty: no token ids")
+    good = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
+    if len(good) < len(ids):
+        position, bad = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)
+        raise PromptError(f"token id {shown(bad)} at position {position}: must be an integer from 0")
+    return good
+
+
+def _as_chat(text: str, system: str | None) -> list[Message]:
+    return [*_system_message(system), {"role": "user", "content": text}]
+
+
+def _system_message(system: str | None) -> list[Message]:
+    return [] if system is None else [{"role": "system", "content": system}]

@@ -1,0 +1,1 @@
+"""From the files of a dataset to rows that can be run."""

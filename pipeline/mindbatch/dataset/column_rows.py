@@ -1,0 +1,141 @@
+"""Owns what the columns of a row mean: its key, its prompt and its own decoding parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.messages import shown, text_fault
+from mindbatch.data.prompt_content import content_of, conversation_of, is_conversation
+from mindbatch.dataset.columns import ColumnError, column, missing_column
+from mindbatch.dataset.draft import RowDraft
+from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.template import DataTemplate
+from mindbatch.errors import PromptError
+
+PROMPT, MESSAGES = "prompt", "messages"
+_LARGEST_KEY = 2**64
+_NO_CHAT = "data.system has no effect on a prompt that is no chat; set data.chat=true or remove it"
+
+
+class ColumnRows:
+    """Reads rows as `data` says; `template` is data.template, or None."""
+
+    def __init__(self, data: DataConfig, template: DataTemplate | None) -> None:
+        self._data = data
+        self._template = template
+
+    def read(self, position: int, record: Record, draft: RowDraft) -> None:
+        """Fills in the draft of the row at a position of the dataset.
+
+        Raises:
+            ConfigError: the template ran out of time for several rows in a row.
+        """
+        try:
+            draft.key = self._key(position, record)
+        except ColumnError as error:
+            draft.row_faults += error.faults
+        try:
+            self._read_decoding(record, draft)
+        except ColumnError as error:
+            draft.row_faults += error.faults
+        try:
+            draft.content = self._content(record)
+        except ColumnError as error:
+            draft.row_faults += error.faults
+        except PromptError as error:
+            draft.prompt_faults += error.faults
+
+    def _key(self, position: int, record: Record) -> str:
+        name = self._data.key_column
+        if name is None:
+            return str(position)
+        value = column(record, name, "data.key_column")
+        if fault := key_fault(value):
+            raise ColumnError(f"{name}{fault}")
+        return str(value)
+
+    def _read_decoding(self, record: Record, draft: RowDraft) -> None:
+        name = self._data.decoding_column
+        if name is None:
+            return
+        given = from_text(column(record, name, "data.decoding_column"))
+        if given is None or given == "":
+            return
+        if not isinstance(given, Mapping):
+            allowed = "must be a mapping of decoding parameters, like {temperature: 0.7}, or null"
+            raise ColumnError(f"{name}={shown(given)}: {allowed}")
+        draft.row_faults += unknown_parameters(given, name)
+        # Null is what Parquet has where a row says nothing.
+        draft.decoding = {key: given[key] for key in PARAMETERS if given.get(key) is not None}
+        draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
+
+    def _content(self, record: Record) -> dict[str, Any]:
+        data = self._data
+        if self._template is not None:
+            return self._prompt(self._template.render(record), self._template.source.subject)
+        if data.messages_column is not None:
+            return self._messages(column(record, data.messages_column, "data.messages_column"))
+        if data.prompt_column is not None:
+            return self._prompt(column(record, data.prompt_column, "data.prompt_column"), data.prompt_column)
+        return self._usual(record)
+
+    def _usual(self, record: Record) -> dict[str, Any]:
+        """What is meant where nothing was said: the column prompt, or else messages."""
+        columns = record.columns or {}
+        if columns.get(PROMPT) is None and columns.get(MESSAGES) is not None:
+            return self._messages(columns[MESSAGES])
+        if PROMPT not in columns:
+            line = missing_column(PROMPT, record)
+            raise ColumnError(f"{line}; name the prompt with data.prompt_column or data.template")
+        return self._prompt(columns[PROMPT], PROMPT)
+
+    def _messages(self, value: object) -> dict[str, Any]:
+        name = self._data.messages_column or MESSAGES
+        return conversation_of(from_text(value), name, self._data.system)
+
+    def _prompt(self, value: object, name: str) -> dict[str, Any]:
+        if is_conversation(value):
+            return conversation_of(value, name, self._data.system)
+        content = text_or_ids(value, name, chat=self._data.chat, system=self._data.system)
+        refuse_idle_system(content, self._data.system)
+        return content
+
+
+def text_or_ids(value: object, name: str, *, chat: bool = False, system: str | None = None) -> dict[str, Any]:
+    """As `content_of`; each fault line begins with the name of what holds the value."""
+    try:
+        return content_of(value, chat=chat, system=system)
+    except PromptError as error:
+        raise PromptError([f"{name}: {fault}" for fault in error.faults]) from error
+
+
+def refuse_idle_system(content: Mapping[str, Any], system: str | None) -> None:
+    """Raises ColumnError where a system message was given that this prompt has no place for."""
+    if system is not None and MESSAGES not in content:
+        raise ColumnError(_NO_CHAT)
+
+
+def key_fault(value: object) -> str | None:
+    """What cannot name a row in this value, to be put after the name of its column; None if it can."""
+    if isinstance(value, str):
+        fault = text_fault(value) if value else "is empty"
+        return f": the key {fault}" if fault else None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_KEY:
+        return None
+    return f"={shown(value)}: a key must be a text or a whole number"
+
+
+def from_text(value: object) -> object:
+    """What a text holds where a list or mapping is wanted, for files that know no others: CSV, TSV."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found: object = orjson.loads(value)
+    except ValueError:
+        return value
+    return found

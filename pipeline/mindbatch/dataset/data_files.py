@@ -1,0 +1,121 @@
+"""Which files a data path means, and what each of them holds according to its name."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mindbatch.config.paths import near_sibling, resolve_path
+from mindbatch.data.messages import shown
+from mindbatch.errors import ConfigError
+
+Format = Literal["jsonl", "json", "csv", "tsv", "text", "parquet"]
+Compression = Literal["gzip", "zstd"]
+
+SUFFIXES: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "text",
+    ".parquet": "parquet",
+}
+COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+KNOWN = f"{', '.join(SUFFIXES)}, and all but .parquet also with {' or '.join(COMPRESSIONS)}"
+GIVEN_FORMATS: dict[str, Format] = {name: name for name in SUFFIXES.values()} | {"openai": "jsonl"}
+AUTO = "auto"
+_GLOB = set("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file to read: where it is, what rows of it are called after, and how it is read."""
+
+    path: Path
+    name: str
+    format: Format
+    compression: Compression | None = None
+
+
+def find_files(path: str | Path, given_format: str = AUTO) -> list[DataFile]:
+    """The files that a path means, in the order of their names: itself, those in a folder, those of a glob.
+
+    A folder means the files in it with a known suffix, hidden ones and folders within left out; with a format
+    given, those of that format. Names are relative to the folder that all the files are in.
+
+    Raises:
+        ConfigError: there is no such file, or one whose name says no format that is known.
+    """
+    if given_format not in (AUTO, *GIVEN_FORMATS):
+        raise ConfigError(
+            f"data.format={shown(given_format)}: must be one of {AUTO}, {', '.join(GIVEN_FORMATS)}"
+        )
+    try:
+        place = resolve_path(str(path))
+        paths = _paths(place, GIVEN_FORMATS.get(given_format))
+    except (OSError, ValueError) as error:  # a name that is too long; no such home, a null byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"data.path={shown(str(path))}: cannot be used ({reason})") from error
+    return _described(paths, GIVEN_FORMATS.get(given_format))
+
+
+def named_file(path: Path, name: str, given_format: str) -> DataFile:
+    """A file whose own name says nothing: JSON lines, unless a format is given."""
+    return DataFile(path, name, GIVEN_FORMATS.get(given_format, "jsonl"))
+
+
+def _paths(place: Path, only: Format | None) -> list[Path]:
+    if place.is_dir():
+        return _in_folder(place, only)
+    if place.exists():
+        return [place]
+    if _GLOB & set(str(place)):
+        found = sorted(Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file())
+        if not found:
+            raise ConfigError(f"data.path={shown(str(place))}: no file matches")
+        return found
+    raise ConfigError(f"data.path={shown(str(place))}: no such file or folder{near_sibling(place)}")
+
+
+def _in_folder(folder: Path, only: Format | None) -> list[Path]:
+    wanted = {suffix for suffix, held in SUFFIXES.items() if only in (None, held)}
+    found = sorted(
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and _suffixes(path)[0] in wanted and path.is_file()
+    )
+    if not found:
+        names = ", ".join(sorted(wanted))
+        raise ConfigError(f"data.path={shown(str(folder))}: the folder holds no file with a name in {names}")
+    return found
+
+
+def _described(paths: list[Path], given: Format | None) -> list[DataFile]:
+    base = Path(os.path.commonpath([path.parent for path in paths]))
+    files, faults = [], []
+    for path in paths:
+        suffix, packed = _suffixes(path)
+        held = given or SUFFIXES.get(suffix)
+        if held is None:
+            faults.append(
+                f"data.path: {path}: the name does not say what the file holds; known are {KNOWN}; or give "
+                "data.format"
+            )
+        elif held == "parquet" and packed:
+            faults.append(f"data.path: {path}: Parquet is compressed within; unpack the file first")
+        else:
+            files.append(DataFile(path, path.relative_to(base).as_posix(), held, COMPRESSIONS.get(packed)))
+    if faults:
+        raise ConfigError(faults)
+    return files
+
+
+def _suffixes(path: Path) -> tuple[str, str]:
+    """The suffix that tells the format, and that of the compression or nothing, in lower case."""
+    name = path.name.lower()
+    packed = next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
+    return Path(name.removesuffix(packed)).suffix, packed

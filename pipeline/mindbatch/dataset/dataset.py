@@ -1,0 +1,117 @@
+"""A dataset as one stream of rows, whatever files it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from mindbatch.data.prompt_lines import DEFAULT_MAX_LINE_BYTES
+from mindbatch.dataset.byte_streams import DamagedData, plain
+from mindbatch.dataset.csv_table import table_rows
+from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
+from mindbatch.dataset.json_array import array_rows
+from mindbatch.dataset.line_rows import json_line_rows, text_rows
+from mindbatch.dataset.parquet_table import parquet_rows
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.whole_files import file_fault
+from mindbatch.errors import ConfigError, MindBatchError
+
+OPENAI = "openai"
+_OPENAI_COLUMNS = {"custom_id", "method", "url", "body"}
+_DIGEST_CHUNK = 1 << 20
+
+_READERS: dict[Format, Callable[[DataFile, int], Iterator[Record]]] = {
+    "jsonl": json_line_rows,
+    "json": array_rows,
+    "csv": table_rows,
+    "tsv": table_rows,
+    "text": text_rows,
+    "parquet": parquet_rows,
+}
+
+
+class Dataset:
+    """The rows of a file, of the files in a folder, or of those that match a pattern, in the order of names.
+
+    format: "auto" goes by the names; "openai" means JSON lines that are OpenAI batch requests.
+    max_line_bytes: largest line (row, element) that is held in memory; a larger one is a fault of that row.
+    name: what a single file is called after if not its own name. Nothing is concluded from its name then:
+        "auto" means JSON lines. For standard input, which was spooled to a file.
+
+    Raises:
+        ConfigError: no such file, an unknown suffix, a file that is not what its name says; a line for each.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        format: str = AUTO,
+        max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self._format = format
+        self._max_line_bytes = max_line_bytes
+        self.data_files = find_files(path, format) if name is None else [named_file(Path(path), name, format)]
+        self._refuse_foreign_files()
+
+    @property
+    def files(self) -> list[Path]:
+        """Where the files are, in the order in which they are read."""
+        return [file.path for file in self.data_files]
+
+    def records(self) -> Iterator[Record]:
+        """Every row, good or bad, file after file; each call reads anew. No more than a row is held.
+
+        Raises:
+            MindBatchError: the disk fails. (Damage in a file is a row's fault, after which the file ends.)
+        """
+        for file in self.data_files:
+            yield from self._file_records(file)
+
+    @cached_property
+    def is_openai(self) -> bool:
+        """Whether the rows are OpenAI batch requests: said to be, or the first readable one is."""
+        first = self.data_files[0]
+        if self._format != AUTO or first.format != "jsonl":
+            return self._format == OPENAI
+        readable = (record.columns for record in self._file_records(first) if record.columns is not None)
+        return next(readable, {}).keys() >= _OPENAI_COLUMNS
+
+    def digest(self) -> dict[str, dict[str, int | str]]:
+        """By the name of each file: the number of its bytes on disk and their XXH3-128, in hexadecimal."""
+        return {file.name: _digest(file.path) for file in self.data_files}
+
+    def _file_records(self, file: DataFile) -> Iterator[Record]:
+        line = 0
+        try:
+            for record in _READERS[file.format](file, self._max_line_bytes):
+                line = record.line
+                yield record
+        except DamagedData as damage:
+            yield Record(file.name, line + 1, None, f"{damage}; nothing after it was read")
+
+    def _refuse_foreign_files(self) -> None:
+        faults = []
+        for file in self.data_files:
+            try:
+                fault = file_fault(file, self._max_line_bytes)
+            except MindBatchError as error:
+                faults += [f"data.path: {line}" for line in error.faults]
+            else:
+                faults += [f"data.path: {file.path}: {fault}"] if fault else []
+        if faults:
+            raise ConfigError(faults)
+
+
+def _digest(path: Path) -> dict[str, int | str]:
+    import xxhash
+
+    state = xxhash.xxh3_128()
+    size = 0
+    with plain(path) as disk:
+        while chunk := disk.read(_DIGEST_CHUNK):
+            state.update(chunk)
+            size += len(chunk)
+    return {"bytes": size, "xxh3_128": state.hexdigest()}

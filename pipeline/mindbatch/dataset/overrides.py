@@ -1,0 +1,70 @@
+"""Owns a row's own decoding parameters: validated with those of the run, once for each distinct set."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import orjson
+
+from mindbatch.config.suggest import did_you_mean, nearest
+from mindbatch.data.messages import shown
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+
+PARAMETERS = tuple(field.name for field in fields(DecodingParams))
+_MOST_KEPT = 4096
+_OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
+
+
+def unknown_parameters(names: Mapping[str, Any], where: str) -> list[str]:
+    """A line for each name that is no decoding parameter."""
+    return [
+        f"{where}.{name}: no decoding parameter{did_you_mean(nearest(name, PARAMETERS))}"
+        if isinstance(name, str)
+        else f"{where}: {shown(name)} is no decoding parameter"
+        for name in names
+        if name not in PARAMETERS
+    ]
+
+
+class OverrideRules:
+    """Checks overrides together with the run's parameters `base`, which apply where a row says nothing."""
+
+    def __init__(self, base: DecodingParams) -> None:
+        self._base = base
+        self._known: dict[bytes, tuple[dict[str, Any], tuple[str, ...]]] = {}
+
+    def check(
+        self, given: Mapping[str, Any], shown_as: Mapping[str, str]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The overrides in the one form that equal ones have, and a line for each fault.
+
+        given: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
+        """
+        try:
+            known = orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
+        except TypeError as error:
+            return {}, [f"the row's decoding parameters are no plain JSON ({error})"]
+        if known not in self._known:
+            if len(self._known) == _MOST_KEPT:
+                self._known.clear()
+            self._known[known] = self._validated(given)
+        overrides, faults = self._known[known]
+        return dict(overrides), [_as_given(fault, shown_as) for fault in faults]
+
+    def _validated(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        try:
+            params = replace(self._base, **given)
+        except ConfigError as error:
+            return {}, error.faults
+        return {name: _as_json(getattr(params, name)) for name in sorted(given)}, ()
+
+
+def _as_json(value: Any) -> Any:
+    """The value as it comes back from JSON."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_given(fault: str, shown_as: Mapping[str, str]) -> str:
+    return _OWN_NAME.sub(lambda found: shown_as.get(found[1], found[0]), fault)

@@ -1,0 +1,203 @@
+"""Owns what a row of a dataset is once it can be run, and making it from what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.chat_process import ChatLimits
+from mindbatch.data.prompts import Prompt
+from mindbatch.dataset.column_rows import ColumnRows
+from mindbatch.dataset.draft import RowDraft
+from mindbatch.dataset.openai_request import OpenAIRequests
+from mindbatch.dataset.overrides import OverrideRules
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.template import DataTemplate, template_source
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+
+Stage = Literal["read", "row", "prompt"]
+
+_DIGEST_BYTES = 16
+_LONGEST_FAULT = 500
+_MOST_FAULTS = 20
+_FIXED_BY_OPENAI = (
+    "key_column",
+    "prompt_column",
+    "messages_column",
+    "template",
+    "template_file",
+    "chat",
+    "decoding_column",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRow:
+    """A row that can be run.
+
+    source, line: the file that it stood in and the line where it began, from 1.
+    content: exactly one of text, token_ids and messages, as `Prompt` takes them.
+    overrides: the decoding parameters that the row itself gives, validated with those of the run.
+    extra: of an OpenAI request: its endpoint and the model that it names.
+    """
+
+    key: str
+    source: str
+    line: int
+    content: dict[str, Any]
+    overrides: dict[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-128, in hex, of what decides the row's result besides its key and the run's settings."""
+        asked = orjson.dumps([self.content, self.overrides, self.adapter], option=orjson.OPT_SORT_KEYS)
+        return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
+
+    def prompt(self) -> Prompt:
+        """What the engine is given."""
+        return Prompt(key=self.key, source=f"{self.source}:{self.line}", **self.content)
+
+    def params(self, base: DecodingParams) -> DecodingParams:
+        """The run's parameters with the row's own in their place."""
+        return replace(base, **self.overrides) if self.overrides else base
+
+    def to_json(self) -> bytes:
+        """The row as `from_json` reads it."""
+        return orjson.dumps(
+            [self.key, self.source, self.line, self.content, self.overrides, self.adapter, self.extra]
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> DataRow:
+        """The row that `to_json` wrote."""
+        key, source, line, content, overrides, adapter, extra = orjson.loads(data)
+        return cls(
+            key=key,
+            source=source,
+            line=line,
+            content=content,
+            overrides=overrides,
+            adapter=adapter,
+            extra=extra,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row that cannot be run, and all that is wrong with it in one line.
+
+    key: None where the row's own key could not be read.
+    stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
+        prompt, where what they hold is no prompt.
+    """
+
+    key: str | None
+    source: str
+    line: int
+    stage: Stage
+    reason: str
+
+
+class _Reader(Protocol):
+    def read(self, position: int, record: Record, draft: RowDraft) -> None: ...
+
+
+class RowMaker:
+    """Makes rows from records. `close` ends the template's process, if there is one."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        decoding: DecodingParams,
+        is_openai: bool,
+        template_limits: ChatLimits | None = None,
+    ) -> None:
+        """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format.
+
+        Raises:
+            ConfigError: the template cannot be read or compiled, or a key of `data` has no effect here.
+        """
+        if is_openai:
+            _refuse_columns(data)
+        source = template_source(data)
+        self._template = None if source is None else DataTemplate(source, template_limits)
+        self._reader: _Reader = OpenAIRequests(data.system) if is_openai else ColumnRows(data, self._template)
+        self._overrides = OverrideRules(decoding)
+        self._numbered = not is_openai and data.key_column is None
+
+    def make(self, position: int, record: Record) -> DataRow | RowFailure:
+        """The row of the record at a position of the dataset, or what is wrong with it.
+
+        Raises:
+            ConfigError: data.template ran out of time for several rows in a row.
+        """
+        if record.columns is None:
+            key = str(position) if self._numbered else None
+            reason = _joined([record.fault or "cannot be read"])
+            return RowFailure(key, record.file, record.line, "read", reason)
+        draft = RowDraft()
+        overrides = self._filled(position, record, draft)
+        if draft.row_faults or draft.prompt_faults or draft.key is None:
+            stage: Stage = "row" if draft.row_faults else "prompt"
+            reason = _joined(draft.row_faults + draft.prompt_faults)
+            return RowFailure(draft.key, record.file, record.line, stage, reason)
+        return DataRow(
+            key=draft.key,
+            source=record.file,
+            line=record.line,
+            content=draft.content,
+            overrides=overrides,
+            extra=draft.extra,
+        )
+
+    def close(self) -> None:
+        """Ends the template's process, if one runs."""
+        if self._template is not None:
+            self._template.close()
+
+    def _filled(self, position: int, record: Record, draft: RowDraft) -> dict[str, Any]:
+        """Fills in the draft; returns its decoding parameters in their one form."""
+        overrides: dict[str, Any] = {}
+        try:
+            self._reader.read(position, record, draft)
+            if draft.decoding:
+                overrides, faults = self._overrides.check(draft.decoding, draft.shown_as)
+                draft.row_faults += faults
+            if "text" not in draft.content:
+                orjson.dumps(draft.content)
+        except RecursionError:
+            draft.row_faults.append("nested too deeply")
+        except TypeError as error:
+            draft.prompt_faults.append(f"cannot be kept as JSON: {error}")
+        return overrides
+
+
+def _refuse_columns(data: DataConfig) -> None:
+    unset = DataConfig()
+    faults = [
+        f"data.{name}={getattr(data, name)!r} has no effect: OpenAI requests say themselves what it would say"
+        for name in _FIXED_BY_OPENAI
+        if getattr(data, name) != getattr(unset, name)
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _joined(faults: Sequence[str]) -> str:
+    """All faults in one printable line of bounded length."""
+    lines = [_bounded(fault) for fault in faults[:_MOST_FAULTS]]
+    more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+    return "; ".join(lines + more)
+
+
+def _bounded(fault: str) -> str:
+    cut = fault if len(fault) <= _LONGEST_FAULT else f"{fault[: _LONGEST_FAULT - 3]}..."
+    return "".join(c if c.isprintable() else " " for c in cut)

@@ -1,0 +1,116 @@
+"""Owns data.template: a prompt written once, filled in with the columns of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.chat_process import ChatLimits, ChatProcess, TemplateTimeout
+from mindbatch.data.messages import text_fault
+from mindbatch.dataset.columns import ColumnError, missing_column
+from mindbatch.dataset.records import Record
+from mindbatch.errors import ConfigError, PromptError
+
+ALL_COLUMNS = "row"
+"""The name under which a template finds all columns, for those whose names are no names in jinja2."""
+MOST_TIMEOUTS = 3
+"""Rows in a row that may run out of time before the template, not the data, is to blame."""
+LONGEST_TEMPLATE = 1 << 20
+"""Bytes of a template file."""
+
+
+@dataclass(frozen=True)
+class TemplateSource:
+    """A template's text, and the option that gave it, which begins every error line about it."""
+
+    text: str
+    subject: str
+
+
+def template_source(data: DataConfig) -> TemplateSource | None:
+    """The template of data.template or data.template_file; None when neither is given.
+
+    Raises:
+        ConfigError: the file cannot be read, is too long or is not UTF-8.
+    """
+    if data.template is not None:
+        return TemplateSource(data.template, "data.template")
+    if data.template_file is None:
+        return None
+    return TemplateSource(_file_text(Path(data.template_file)), "data.template_file")
+
+
+def _file_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LONGEST_TEMPLATE + 1)
+        if len(content) <= LONGEST_TEMPLATE:
+            return content.decode("utf-8-sig")
+        reason = f"is longer than {LONGEST_TEMPLATE} bytes; a template holds the prompt of one row"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        reason = f"not valid UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+    raise ConfigError(f"data.template_file={path}: {reason}")
+
+
+class DataTemplate:
+    """A jinja2 template over columns, rendered in a sandboxed child process bounded in time and memory.
+
+    The text of a column is only ever text: what looks like a template in it is not rendered.
+    """
+
+    def __init__(self, source: TemplateSource, limits: ChatLimits | None = None) -> None:
+        """Raises ConfigError with one line when the template cannot be compiled."""
+        self.source = source
+        self._process = ChatProcess(limits, subject=source.subject, kind="data")
+        self._timeouts = 0
+        try:
+            self._names = self._process.names(source.text)
+        except PromptError as error:
+            self.close()
+            raise ConfigError(error.faults) from error
+
+    def render(self, record: Record) -> str:
+        """The prompt of one row.
+
+        Raises:
+            ColumnError: a line for each column that the template needed.
+            PromptError: one line: the template failed, refused the row or went over a limit.
+            ConfigError: it ran out of time for several rows in a row.
+        """
+        try:
+            text = self._process.render(self.source.text, self._variables(record.columns or {}))
+        except TemplateTimeout as error:
+            self._timeouts += 1
+            if self._timeouts == MOST_TIMEOUTS:
+                raise ConfigError(f"{error}, for {MOST_TIMEOUTS} rows in a row") from error
+            raise
+        except PromptError as error:
+            self._timeouts = 0
+            raise self._missing(str(error), record) or error from None
+        self._timeouts = 0
+        if fault := text_fault(text):
+            raise PromptError(f"{self.source.subject}: its output {fault}")
+        return text
+
+    def close(self) -> None:
+        """Ends the child process; a later `render` starts it again."""
+        self._process.close()
+
+    def _variables(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """What the template asks for: the other columns need not travel."""
+        variables = {name: columns[name] for name in self._names if name in columns}
+        if ALL_COLUMNS in self._names and ALL_COLUMNS not in columns:
+            variables[ALL_COLUMNS] = columns
+        return variables
+
+    def _missing(self, reason: str, record: Record) -> ColumnError | None:
+        """The fault in terms of columns, where an undefined name is one that the row might have had."""
+        given = record.columns or {}
+        absent = [name for name in self._names if name not in given and f"'{name}' is undefined" in reason]
+        lines = [f"{self.source.subject}: {missing_column(name, record)}" for name in absent]
+        return ColumnError(lines) if lines else None

@@ -1,0 +1,84 @@
+"""Finding cache blocks again by what they hold: chained digests of full blocks of tokens."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Items
+from hashlib import blake2b
+
+from mindbatch.engine.block_manager import BlockManager
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+
+DIGEST_BYTES = 16
+
+
+def root_digest(adapter: str | None) -> bytes:
+    """What a chain begins with: keys and values of one adapter say nothing about another's."""
+    return blake2b(repr(adapter).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def block_digest(parent: bytes, tokens: Items[int]) -> bytes:
+    """Names a full block by its tokens and, through its parent's digest, by all tokens before them."""
+    return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
+
+
+class PrefixCache:
+    """Which blocks hold the beginning of a sequence already, and the names of those that a step fills.
+
+    Only full blocks have names, and the last token of a sequence is always left to compute: its logits choose
+    the next one. So nobody writes into a block that was found.
+    """
+
+    def __init__(self, blocks: BlockManager, settings: EngineSettings) -> None:
+        self._blocks = blocks
+        self._block_size = settings.block_size
+        # Without use_past every step writes all blocks of its sequences anew.
+        self._enabled = settings.prefix_caching and settings.use_past
+
+    def find(self, group: SequenceGroup) -> list[list[int]]:
+        """For each sequence of a request without blocks, the blocks of its longest known beginning."""
+        if not self._may_share(group):
+            return [[] for _ in group.sequences]
+        return [self._blocks.find(self._wanted(group, sequence)) for sequence in group.sequences]
+
+    def is_coming(
+        self, group: SequenceGroup, prefixes: Items[Items[int]], digests: Collection[bytes]
+    ) -> bool:
+        """Whether a block that continues one of these prefixes is among those with the given digests."""
+        if not digests or not self._may_share(group):
+            return False
+        return any(
+            digest in digests
+            for sequence, prefix in zip(group.sequences, prefixes, strict=True)
+            for digest in self._wanted(group, sequence)[len(prefix) : len(prefix) + 1]
+        )
+
+    def filled(
+        self, group: SequenceGroup, sequence: Sequence, start: int, stop: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Digest and block of each block that is full once positions start .. stop - 1 are written."""
+        first, last = start // self._block_size, stop // self._block_size
+        if first == last or not self._enabled:
+            return
+        digests = self._digests(group, sequence, last)
+        yield from zip(digests[first:last], sequence.block_table[first:last], strict=True)
+
+    def _may_share(self, group: SequenceGroup) -> bool:
+        """The scores of a prompt need the logits of all its tokens."""
+        return self._enabled and group.request.params.prompt_logprobs is None
+
+    def _wanted(self, group: SequenceGroup, sequence: Sequence) -> list[bytes]:
+        """Digests of all blocks that the sequence could share."""
+        count = (len(sequence) - 1) // self._block_size
+        return self._digests(group, sequence, count)[:count]
+
+    def _digests(self, group: SequenceGroup, sequence: Sequence, count: int) -> list[bytes]:
+        """Digests of at least `count` leading blocks; they are worked out once in a sequence's life."""
+        digests, size = sequence.block_digests, self._block_size
+        parent = digests[-1] if digests else root_digest(group.request.adapter)
+        for start in range(len(digests) * size, count * size, size):
+            parent = block_digest(parent, sequence.tokens(start, start + size))
+            digests.append(parent)
+        return digests

@@ -1,0 +1,98 @@
+"""What the engine has done so far and how full it is, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindbatch.engine.scheduler import Scheduler, Step
+
+
+@dataclass(frozen=True)
+class EngineStatistics:
+    """Totals since the engine was made, and its load now.
+
+    steps: how often the model was run.
+    prompt_tokens: of the requests admitted; a request that was pre-empted counts once.
+    cached_prompt_tokens: those of them that were found in the cache.
+    computed_tokens: tokens that passed through the model, those computed again after a pre-emption included.
+    generated_tokens: tokens chosen, of all samples.
+    running_sequences, waiting_requests: in the engine now.
+    blocks_used, blocks_total: cache blocks that running sequences hold, and all of them.
+    cache_waste: share of the slots in used blocks that held no token, over all steps; a shared block counts
+        once.
+    """
+
+    steps: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    num_preemptions: int
+    running_sequences: int
+    waiting_requests: int
+    blocks_used: int
+    blocks_total: int
+    cache_waste: float
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens that were found in the cache; 0 before the first request."""
+        return self.cached_prompt_tokens / max(1, self.prompt_tokens)
+
+    @property
+    def cache_use(self) -> float:
+        """Share of the cache blocks that are used now."""
+        return self.blocks_used / self.blocks_total
+
+
+class Counters:
+    """Counts the steps of one engine."""
+
+    def __init__(self) -> None:
+        self.generated_tokens = 0
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._cached_prompt_tokens = 0
+        self._computed_tokens = 0
+        self._slots = 0
+        self._empty_slots = 0
+
+    def count(self, step: Step, scheduler: Scheduler) -> None:
+        """Adds a step that has just been completed and from which no token has been chosen yet."""
+        self._steps += 1
+        self._computed_tokens += step.num_tokens
+        for group in step.admitted:
+            self._prompt_tokens += len(group.request.prompt_token_ids)
+            self._cached_prompt_tokens += group.num_cached_tokens or 0
+        blocks = scheduler.blocks
+        self._slots += (blocks.num_blocks - blocks.num_free) * blocks.block_size
+        self._empty_slots += _empty_slots(scheduler)
+
+    def statistics(self, scheduler: Scheduler) -> EngineStatistics:
+        """The totals, with the scheduler's load."""
+        blocks = scheduler.blocks
+        return EngineStatistics(
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=self._cached_prompt_tokens,
+            computed_tokens=self._computed_tokens,
+            generated_tokens=self.generated_tokens,
+            num_preemptions=scheduler.num_preemptions,
+            running_sequences=sum(len(group.sequences) for group in scheduler.running),
+            waiting_requests=len(scheduler.waiting),
+            blocks_used=blocks.num_blocks - blocks.num_free,
+            blocks_total=blocks.num_blocks,
+            cache_waste=self._empty_slots / max(1, self._slots),
+        )
+
+
+def _empty_slots(scheduler: Scheduler) -> int:
+    """Slots without a token: only the last block of a table has any, and forks may still share it."""
+    size = scheduler.blocks.block_size
+    empty = {
+        sequence.block_table[-1]: len(sequence.block_table) * size - sequence.num_computed_tokens
+        for group in scheduler.running
+        for sequence in group.sequences
+        if sequence.block_table
+    }
+    return sum(empty.values())

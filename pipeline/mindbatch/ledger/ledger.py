@@ -1,0 +1,214 @@
+"""The ledger: finished rows appended to parts, committed in groups, and found again by the next session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.entries import Entry, decode, encode
+from mindbatch.ledger.part import (
+    PartName,
+    PartReading,
+    check_header,
+    list_parts,
+    make_part,
+    read_part,
+)
+from mindbatch.ledger.part_writer import PartWriter
+from mindbatch.ledger.places import PartFiles, Place, Recovered
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.storage import Storage, StorageError, reason_of
+
+MAX_PART_BYTES = 64 * 2**20
+MAX_WAITING_ROWS = 64
+MAX_WAITING_BYTES = 4 * 2**20
+MAX_WAITING_SECONDS = 2.0
+
+
+class Ledger:
+    """The parts of a run's folder. First `recover`, then `append` and `commit`; only under the folder's lock.
+
+    An entry is safe, whatever happens to process and power, once the commit after its append has returned.
+    Recovering changes nothing on the disk: repairs are made when the first entry is appended, so a folder can
+    be looked at while a run writes there. writer: the number of this process among those that write to the
+    folder at once, each to its own parts.
+
+    notes: what was found damaged, a line each, complete once `recover` has been read to its end.
+    num_safe: entries on the disk; what a failure reports as safe.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        fingerprint: str,
+        storage: Storage | None = None,
+        writer: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.notes: list[str] = []
+        self.num_safe = 0
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._storage = storage or Storage()
+        self._writer = writer
+        self._clock = clock
+        self._read: dict[PartName, PartReading] | None = None
+        self._files = PartFiles(folder.parts)
+        self._part: PartName | None = None
+        self._end: PartWriter | None = None
+        self._oldest = 0.0
+        self._failure: StorageError | None = None
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def recover(self) -> Iterator[Recovered]:
+        """All good entries of all writers in the order of writing: of several for a row the last one holds.
+
+        ConfigError at once, naming each, when there are parts that were written with other settings;
+        StorageError when a part cannot be read.
+        """
+        try:
+            names = list_parts(self._folder.parts)
+            faults = [check_header(name.path(self._folder.parts), self._fingerprint) for name in names]
+        except OSError as error:
+            raise StorageError.reading(self._folder.parts, error) from error
+        if any(faults):
+            raise ConfigError([fault for fault in faults if fault])
+        self._read = {}
+        return self._recover(names, self._read)
+
+    def _recover(self, names: list[PartName], read: dict[PartName, PartReading]) -> Iterator[Recovered]:
+        for name in names:
+            reading = PartReading(name.path(self._folder.parts))
+            try:
+                for offset, length, entry in read_part(reading):
+                    self.num_safe += 1
+                    place = Place(name.number, offset, length)
+                    yield Recovered(entry.key, entry.row, entry.kind, place)
+            except OSError as error:
+                raise StorageError.reading(reading.path, error) from error
+            read[name] = reading
+            self.notes += reading.notes()
+
+    def append(self, entry: Entry) -> Place:
+        """Takes a finished row; it is safe after the next commit. Raises StorageError as `commit` does."""
+        line = encode(entry)
+        with self._reporting():
+            part, end = self._room_for(len(line))
+            if not end.num_waiting:
+                self._oldest = self._clock()
+            return Place(part.number, end.append(line), len(line))
+
+    def commit(self) -> None:
+        """Writes and syncs all that was appended.
+
+        StorageError says how many rows are safe and how to go on; the ledger takes nothing more after it.
+        """
+        with self._reporting():
+            if self._end is not None:
+                self.num_safe += self._end.commit()
+
+    def commit_if_due(self, step_seconds: float) -> bool:
+        """Commits when enough rows wait, or when the oldest would wait too long if it waited a step longer.
+
+        step_seconds: how long a step of the engine takes. Returns whether it committed.
+        """
+        end = self._end
+        if end is None or not end.num_waiting:
+            return False
+        is_full = end.num_waiting >= MAX_WAITING_ROWS or end.num_waiting_bytes >= MAX_WAITING_BYTES
+        if not is_full and self._clock() - self._oldest + step_seconds <= MAX_WAITING_SECONDS:
+            return False
+        self.commit()
+        return True
+
+    def read(self, place: Place) -> Entry:
+        """The entry at a place, on the disk or not yet. Raises StorageError when it is not as it was."""
+        entry = decode(self._line(place))
+        if entry is None:
+            raise StorageError(
+                f"{self._files.path(place)}: the entry at byte {place.offset} is damaged; "
+                "run the same command again: that row is done anew"
+            )
+        return entry
+
+    def close(self) -> None:
+        """Commits what was appended, unless a write has failed, and closes the files."""
+        try:
+            if self._failure is None:
+                self.commit()
+        finally:
+            self._files.close()
+            if self._end is not None:
+                self._end.close()
+                self._end = None
+
+    def _line(self, place: Place) -> bytes:
+        if self._end is not None and self._part is not None and place.part == self._part.number:
+            waiting = self._end.waiting_line(place.offset)
+            if waiting is not None:
+                return waiting
+        return self._files.line(place)
+
+    def _room_for(self, num_bytes: int) -> tuple[PartName, PartWriter]:
+        """The part to append to: the open one, unless it is full."""
+        if self._part is None or self._end is None:
+            self._part, self._end = self._first_part()
+        elif self._end.end + num_bytes > MAX_PART_BYTES:
+            self.num_safe += self._end.commit()
+            self._end.close()
+            self._part, self._end = self._new_part()
+        return self._part, self._end
+
+    def _first_part(self) -> tuple[PartName, PartWriter]:
+        """The writer's last part, if nothing was written after it by anyone; else a new one."""
+        assert self._read is not None, "append before recover"
+        self._settle()
+        names = list_parts(self._folder.parts)
+        reading = self._read.get(names[-1]) if names else None
+        if names and names[-1].writer == self._writer and reading is not None and reading.has_header:
+            return names[-1], PartWriter(reading.path, reading.end, self._storage)
+        return self._new_part()
+
+    def _new_part(self) -> tuple[PartName, PartWriter]:
+        names = list_parts(self._folder.parts)
+        name = PartName(names[-1].ordinal + 1 if names else 0, self._writer)
+        make_part(name, self._folder.parts, self._fingerprint, self._storage)
+        path = name.path(self._folder.parts)
+        return name, PartWriter(path, path.stat().st_size, self._storage)
+
+    def _settle(self) -> None:
+        """Makes durable what killed sessions left to the system: names, and the last part of each writer."""
+        self._storage.sync_folder(self._folder.parts)
+        last = {name.writer: name for name in list_parts(self._folder.parts)}
+        for name in last.values():
+            file = self._storage.append(name.path(self._folder.parts))
+            try:
+                self._storage.sync(file)
+            finally:
+                self._storage.close(file)
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Tells the user what a failed write means for the run, at this time and at every later one."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            cause = error.__cause__ if isinstance(error, StorageError) else error
+            reason = reason_of(cause) if isinstance(cause, OSError) else str(error)
+            self._failure = StorageError(
+                f"{self._folder.path}: cannot be written ({reason}); {self.num_safe} finished rows are safe, "
+                "and the same command resumes when that is mended"
+            )
+            raise self._failure from error

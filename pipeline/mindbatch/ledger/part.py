@@ -1,0 +1,120 @@
+"""One part of the ledger: its name, its header, reading its lines, and writing on at its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mindbatch.ledger.entries import Entry, decode, seal, unseal
+from mindbatch.storage import Storage, write_whole
+
+FORMAT = 1
+MAX_WRITERS = 1000
+_NAME = re.compile(r"part-(\d{3})-(\d{5})\.jsonl")
+_MAX_LINES_NAMED = 5
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class PartName:
+    """`part-WRITER-ORDINAL.jsonl`. Names sort in the order of writing: a later session's come later."""
+
+    ordinal: int
+    writer: int
+
+    @property
+    def number(self) -> int:
+        """The name as one number, for tables of places."""
+        return self.ordinal * MAX_WRITERS + self.writer
+
+    @classmethod
+    def from_number(cls, number: int) -> PartName:
+        """The reverse of `number`."""
+        return cls(*divmod(number, MAX_WRITERS))
+
+    def path(self, parts: Path) -> Path:
+        """The file in the folder of parts."""
+        return parts / f"part-{self.writer:03d}-{self.ordinal:05d}.jsonl"
+
+
+def list_parts(parts: Path) -> list[PartName]:
+    """The parts in a folder, in the order of writing; none when there is no folder. Raises OSError."""
+    if not parts.is_dir():
+        return []
+    found = [_NAME.fullmatch(path.name) for path in parts.iterdir()]
+    return sorted(PartName(int(name[2]), int(name[1])) for name in found if name)
+
+
+def make_part(name: PartName, parts: Path, fingerprint: str, storage: Storage) -> None:
+    """Makes a part that has its header and nothing else; it is there durably, or not at all."""
+    header = {"ledger": FORMAT, "fingerprint": fingerprint, "writer": name.writer}
+    write_whole(name.path(parts), seal(header), storage)
+
+
+@dataclass(slots=True)
+class PartReading:
+    """What reading a part has found: good lines end at byte `end`, of `size`; `damaged` are line numbers."""
+
+    path: Path
+    end: int = 0
+    size: int = 0
+    damaged: list[int] = field(default_factory=list)
+
+    @property
+    def num_torn(self) -> int:
+        """Bytes at the end that belong to no good line."""
+        return self.size - self.end
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line is as it was written; the rest is not read otherwise."""
+        return self.end > 0
+
+    def notes(self) -> list[str]:
+        """A line for each kind of damage: what it is, and what becomes of it."""
+        if not self.has_header:
+            return [f"{self.path}: its first line is damaged; its rows run again"]
+        notes = []
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged[:_MAX_LINES_NAMED]))
+            more = len(self.damaged) - _MAX_LINES_NAMED
+            lines += f" and {more} more" if more > 0 else ""
+            notes.append(f"{self.path}: damaged at line {lines}; what was there runs again")
+        if self.num_torn:
+            notes.append(f"{self.path}: its last {self.num_torn} bytes are torn; what was there runs again")
+        return notes
+
+
+def check_header(path: Path, fingerprint: str) -> str | None:
+    """The fault of a part that belongs to another run, or to a later format; a damaged header is none."""
+    with path.open("rb") as file:
+        header = unseal(file.readline())
+    match header:
+        case {"ledger": int(version)} if version != FORMAT:
+            return f"{path}: written in format {version} of the ledger; this mindbatch reads format {FORMAT}"
+        case {"fingerprint": str(found)} if found != fingerprint:
+            return f"{path}: written with other settings (fingerprint {found}; this run has {fingerprint})"
+    return None
+
+
+def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
+    """Offset, length and content of each good entry, in order; `reading` is filled in on the way."""
+    damaged: list[int] = []
+    with reading.path.open("rb") as file:
+        header = file.readline()
+        reading.size = len(header)
+        content = unseal(header)
+        if content is None or "ledger" not in content:
+            return
+        reading.end = len(header)
+        for number, line in enumerate(file, start=2):
+            offset, reading.size = reading.size, reading.size + len(line)
+            entry = decode(line)
+            if entry is None:
+                damaged.append(number)
+                continue
+            reading.end = reading.size
+            reading.damaged += damaged  # not the torn end, then: good lines follow
+            damaged.clear()
+            yield offset, len(line), entry

@@ -1,0 +1,151 @@
+"""The layout of a run's folder, and its beginning and clearing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch.errors import ConfigError
+from mindbatch.storage import Storage, StorageError, remove_leftovers
+
+RESULT_NAMES = {
+    "jsonl": "results.jsonl",
+    "openai": "results.jsonl",
+    "parquet": "results.parquet",
+    "csv": "results.csv",
+}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where everything of a run is. Nothing is looked up or made before it is asked for."""
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        """The run record: what the run is about. A folder without one is no run's."""
+        return self.path / "run.json"
+
+    @property
+    def config_file(self) -> Path:
+        """The whole configuration, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def lock(self) -> Path:
+        """Held locked by the run that writes here."""
+        return self.path / "lock"
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the ledger's parts."""
+        return self.path / "parts"
+
+    @property
+    def errors(self) -> Path:
+        """The rows that failed, in input order."""
+        return self.path / "errors.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        """What the finished run was made from, and its counts."""
+        return self.path / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Samples taken while it ran."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def index(self) -> Path:
+        """The table of rows of a run in progress; made anew by each session."""
+        return self.path / ".index.sqlite"
+
+    @property
+    def standard_input(self) -> Path:
+        """What was read from standard input, kept so that the run can be resumed."""
+        return self.path / "input.spool"
+
+    def results(self, format: str) -> Path:
+        """The finished results in the format: jsonl, openai, parquet or csv."""
+        return self.path / RESULT_NAMES[format]
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Whether a run was begun here."""
+        return self.run_file.is_file()
+
+    def make(self, storage: Storage) -> None:
+        """Makes the folder, if it is not there, and its `parts`, so that a power cut does not undo it.
+
+        ConfigError when the path is something else, or a folder with things in it that are no run;
+        StorageError when it cannot be made.
+        """
+        self._check()
+        try:
+            _make_durable(self.path, storage)
+            _make_durable(self.parts, storage)
+        except OSError as error:
+            raise StorageError.writing(self.path, error) from error
+
+    def _check(self) -> None:
+        if not os.path.lexists(self.path):
+            return
+        if not self.path.is_dir():
+            raise ConfigError(f"output.dir={self.path}: not a folder")
+        if self.holds_a_run:
+            return
+        strangers = sorted({entry.name for entry in self.path.iterdir()} - self._names_before_the_record())
+        if strangers:
+            raise ConfigError(
+                f"output.dir={self.path}: has {strangers[0]} in it but no run; give a new or empty folder"
+            )
+
+    def _names_before_the_record(self) -> set[str]:
+        """What a run that was killed before it wrote its record may have left."""
+        hidden = {entry.name for entry in self.path.glob(".*")}
+        return hidden | {path.name for path in (self.lock, self.parts, self.standard_input, self.config_file)}
+
+    def remove_leftovers(self, storage: Storage) -> None:
+        """Removes half-written files of killed sessions. Only under the lock. Raises StorageError."""
+        remove_leftovers(self.path, storage)
+        remove_leftovers(self.parts, storage)
+
+    def clear(self, storage: Storage, keep: Collection[Path] = ()) -> None:
+        """Removes what a run has written, except its record, the lock and `keep`. Only under the lock.
+
+        The record stays, so that a kill in between leaves a run that lost rows, never rows without a record;
+        when this returns no power cut brings a part back, and a new record may be written over the old one.
+        Raises StorageError.
+        """
+        ours = {self.results(format) for format in RESULT_NAMES}
+        ours |= {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
+        try:
+            for path in sorted(ours.difference(keep)):
+                if path.exists():
+                    storage.remove(path)
+            storage.sync_folder(self.path)
+            for path in sorted(self.parts.iterdir()):
+                storage.remove(path)
+            storage.sync_folder(self.parts)
+        except OSError as error:
+            raise StorageError.writing(self.path, error) from error
+
+
+def _make_durable(folder: Path, storage: Storage) -> None:
+    """Makes a folder and those above it that are missing, from the top.
+
+    The folder above is synced even when there is nothing to make: a session that was killed may have made it.
+    """
+    if not folder.parent.exists():
+        _make_durable(folder.parent, storage)
+    if not folder.is_dir():
+        storage.make_folder(folder)
+    try:
+        storage.sync_folder(folder.parent)
+    except PermissionError:  # a folder one may pass through but not list; its owner made what is in it
+        if os.access(folder.parent, os.R_OK):
+            raise

@@ -1,0 +1,116 @@
+"""The run record, run.json: what a run's results depend on, so that changed settings are noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import orjson
+import xxhash
+
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.storage import Storage, StorageError, write_whole
+
+VERSION = 1
+_MAX_SHOWN = 60
+_PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What a run is about.
+
+    created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
+    by dotted name. dataset: the digests of its files, by name.
+    """
+
+    created: str
+    command: list[str]
+    fields: dict[str, Any]
+    dataset: dict[str, Any]
+    version: int = VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """BLAKE2b (128 bit, hex) of the fields: results of runs with different ones are never mixed."""
+        return hashlib.blake2b(_canonical(self.fields), digest_size=16).hexdigest()
+
+    def write(self, folder: RunFolder, storage: Storage | None = None) -> None:
+        """Writes it, whole and durable. Raises StorageError."""
+        content = {**asdict(self), "fingerprint": self.fingerprint}
+        content["check"] = _check(content)
+        write_whole(folder.run_file, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> RunRecord:
+        """The record of the folder's run.
+
+        ConfigError when there is none, or when it is damaged, edited or of another format; StorageError when
+        it cannot be read.
+        """
+        path = folder.run_file
+        try:
+            content = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise ConfigError(f"{folder.path}: no run here (it has no {path.name})") from None
+        except OSError as error:
+            raise StorageError.reading(path, error) from error
+        except orjson.JSONDecodeError as error:
+            raise ConfigError(f"{path}: damaged: not valid JSON ({error})") from error
+        version = content.get("version") if isinstance(content, dict) else None
+        if isinstance(version, int) and version != VERSION:
+            raise ConfigError(f"{path}: written in format {version}; this mindbatch reads format {VERSION}")
+        if not isinstance(content, dict) or content.pop("check", None) != _check(content):
+            raise ConfigError(f"{path}: damaged, or edited by hand: it does not fit its own check")
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
+
+
+def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """A line for each field that differs, by name: `decoding.temperature 0.0 -> 0.7`.
+
+    Where long values differ late, what is shown begins shortly before that.
+    """
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = _json(old, name), _json(new, name)
+        if before != after:
+            if _bare(before) != _bare(after):  # the text "0" and the number 0 keep what tells them apart
+                before, after = _bare(before), _bare(after)
+            start = _first_difference(before, after)
+            lines.append(f"{name} {_excerpt(before, start)} -> {_excerpt(after, start)}")
+    return lines
+
+
+def _check(content: dict[str, Any]) -> str:
+    """XXH3 (64 bit, hex) of all that the file says."""
+    return xxhash.xxh3_64_hexdigest(_canonical(content))
+
+
+def _canonical(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _json(fields: dict[str, Any], name: str) -> str:
+    """A field's value as one printable line."""
+    return json.dumps(fields[name], sort_keys=True) if name in fields else "(none)"
+
+
+def _bare(value: str) -> str:
+    """Without the quotes of plain text."""
+    return value[1:-1] if _PLAIN_TEXT.fullmatch(value) else value
+
+
+def _first_difference(one: str, other: str) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _excerpt(text: str, place: int) -> str:
+    start = max(0, place - 20) if len(text) > _MAX_SHOWN else 0
+    cut = text[start : start + _MAX_SHOWN]
+    return ("..." if start else "") + cut + ("..." if start + _MAX_SHOWN < len(text) else "")

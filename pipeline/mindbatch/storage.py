@@ -1,0 +1,226 @@
+"""Durable files: every change goes through a `Storage`, so that tests can fail or kill at any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mindbatch.errors import MindBatchError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BUFFERED_BYTES = 1 << 20
+_BESIDE = re.compile(r"\..+\.[0-9a-f]{16}", re.DOTALL)
+# What a file system says that cannot sync a folder; nothing more can be done there.
+_CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP}
+
+
+class StorageError(MindBatchError):
+    """A file that cannot be written or read back: no room, no permission, a broken disk."""
+
+    @classmethod
+    def writing(cls, path: Path, error: OSError) -> StorageError:
+        """The line for an operation on `path` that the system refused."""
+        return cls(f"{path}: cannot be written ({reason_of(error)})")
+
+    @classmethod
+    def reading(cls, path: Path, error: OSError) -> StorageError:
+        """The line for a file that cannot be read back."""
+        return cls(f"{path}: cannot be read ({reason_of(error)})")
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, without number and file name."""
+    return error.strerror or str(error)
+
+
+class Storage:
+    """The operations that change files and folders, as the system does them. All raise OSError.
+
+    Files are named by descriptors, which the caller closes.
+    """
+
+    def create(self, path: Path) -> int:
+        """Opens a new file for writing; FileExistsError when there is one."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def append(self, path: Path) -> int:
+        """Opens a file to be written at its end, whatever its end is then; an absent one is made."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def write(self, file: int, data: bytes) -> None:
+        """Writes all of `data`. A failure may leave any part of it written."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+
+    def sync(self, file: int) -> None:
+        """Returns once what was written is on the disk.
+
+        After a failure nobody knows what is there: the system forgets that the pages were not written, and
+        another sync would succeed. Write anew instead.
+        """
+        os.fsync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        """Cuts off what is beyond `size` bytes."""
+        os.ftruncate(file, size)
+
+    def close(self, file: int) -> None:
+        """Closes the file; this alone makes nothing durable."""
+        os.close(file)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Gives `source` the name `target`: whoever looks sees the old file or the new one."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file."""
+        os.unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        """Makes a folder in one that exists; FileExistsError when there is one."""
+        os.mkdir(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Makes the names in a folder survive a power cut: files made, renamed and removed before."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC_FOLDERS:
+                raise
+        finally:
+            os.close(handle)
+
+
+class WholeFile(io.BufferedIOBase):
+    """A binary file that appears under its name whole, durable and at once, or not at all.
+
+    Within `with`, what is written goes to a hidden file beside it. At the end that one is synced and renamed,
+    and the folder synced. An exception within, an interrupt too, removes it and leaves what was there before;
+    so does closing it early. Raises StorageError. A process that is killed leaves the hidden file behind: see
+    `remove_leftovers`.
+    """
+
+    def __init__(self, path: Path, storage: Storage | None = None) -> None:
+        self._path = path
+        self._storage = storage or Storage()
+        self._beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        self._is_beside = False
+        self._file: int | None = None
+        self._taken: list[bytes] = []
+        self._num_taken = 0
+        self._num_bytes = 0
+
+    def __enter__(self) -> WholeFile:
+        try:
+            self._is_beside = True  # first: an interrupt may come when the file is there already
+            self._file = self._storage.create(self._beside)
+        except OSError as error:
+            self.close()
+            raise StorageError.writing(self._path, error) from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        except OSError as failure:
+            raise StorageError.writing(self._path, failure) from failure
+        finally:
+            self.close()
+
+    def _finish(self) -> None:
+        """The order matters: the content is on the disk before it has its name, then so is the name."""
+        self.flush()
+        file, self._file = self._file, None
+        if file is None:
+            raise ValueError("the file was closed before it was whole")
+        try:
+            self._storage.sync(file)
+        finally:
+            self._storage.close(file)
+        self._storage.replace(self._beside, self._path)
+        self._is_beside = False
+        self._storage.sync_folder(self._path.parent)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Takes bytes; they reach the hidden file when there are many, or with `flush`."""
+        if self._file is None:
+            raise ValueError("write to a file that is not open")
+        chunk = bytes(data)
+        self._taken.append(chunk)
+        self._num_taken += len(chunk)
+        self._num_bytes += len(chunk)
+        if self._num_taken >= BUFFERED_BYTES:
+            self.flush()
+        return len(chunk)
+
+    def flush(self) -> None:
+        """Hands what was taken to the system; makes nothing durable."""
+        if self._file is None or not self._taken:
+            return
+        data, self._taken, self._num_taken = b"".join(self._taken), [], 0
+        try:
+            self._storage.write(self._file, data)
+        except OSError as error:
+            raise StorageError.writing(self._path, error) from error
+
+    @property
+    def name(self) -> str:
+        """The name that the file will have."""
+        return str(self._path)
+
+    def writable(self) -> bool:
+        """True, and it can be neither read nor sought in."""
+        return True
+
+    def tell(self) -> int:
+        """The number of bytes taken."""
+        return self._num_bytes
+
+    def close(self) -> None:
+        """Gives the file up, unless it has its name already."""
+        self._taken.clear()
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                self._storage.close(file)
+        if self._is_beside:
+            self._is_beside = False
+            with contextlib.suppress(OSError):
+                self._storage.remove(self._beside)
+        super().close()
+
+
+def write_whole(path: Path, data: bytes, storage: Storage | None = None) -> None:
+    """Writes a file so that a crash leaves the old one or the new one, whole. Raises StorageError."""
+    with WholeFile(path, storage) as file:
+        file.write(data)
+
+
+def remove_leftovers(folder: Path, storage: Storage) -> None:
+    """Removes the hidden files that killed processes left in a folder where nobody else writes now.
+
+    Raises StorageError.
+    """
+    try:
+        for path in sorted(folder.iterdir()):
+            if _BESIDE.fullmatch(path.name):
+                storage.remove(path)
+    except OSError as error:
+        raise StorageError.writing(folder, error) from error

@@ -1,0 +1,30 @@
+"""`mindbatch batch`: a dataset in, every generation out; the same command resumes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mindbatch.batch.identity import fingerprint_fields
+from mindbatch.batch.job import BatchJob
+from mindbatch.config.schema import BatchConfig
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.llm import LLM
+
+
+def run(config: BatchConfig) -> int:
+    """Runs the task; returns the exit code: failed when any row has no result."""
+    return job_of(config).run()
+
+
+def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
+    """The run that a configuration asks for; its model is loaded when there is a row for it."""
+    folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
+    return BatchJob(
+        config,
+        fingerprint_fields(config),
+        load=lambda: LLM.from_config(config.model, config.runtime),
+        tokenizer=lambda: Tokenizer.load(folder),
+        command=sys.argv,
+        retry=retry,
+    )

@@ -1,0 +1,149 @@
+"""`mindbatch diff`: two runs compared row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mindbatch.config.schema import DiffConfig
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import changes
+from mindbatch.tasks.run_pair import ChangedRow, RunPair
+from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.screen_text import printable
+
+
+@dataclasses.dataclass
+class KeyList:
+    """Some keys: how many there are, and the first of them."""
+
+    count: int = 0
+    keys: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Comparison:
+    """What the comparison of two runs found. Of each kind of row the first few are named.
+
+    settings: a line for each setting that differs.
+    """
+
+    first: str
+    second: str
+    settings: list[str]
+    equal: int
+    changed: int
+    changed_rows: list[ChangedRow]
+    failed_in_both: int
+    failed_in_first: KeyList
+    failed_in_second: KeyList
+    only_in_first: KeyList
+    only_in_second: KeyList
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every row came out the same."""
+        lists = (self.failed_in_first, self.failed_in_second, self.only_in_first, self.only_in_second)
+        return not self.changed and not any(each.count for each in lists)
+
+
+def run(config: DiffConfig) -> int:
+    """Runs the task; fails when any row differs."""
+    assert config.first is not None
+    assert config.second is not None
+    with RunPair(RunFolder(Path(config.first)), RunFolder(Path(config.second))) as pair:
+        found = compare(pair, config.first, config.second, config.limit)
+        notes = [*pair.notes, *_unfinished(config.first, config.second)]
+    for note in notes:
+        print(f"mindbatch: {note}", file=sys.stderr)
+    print(json.dumps(as_json(found), indent=2) if config.format == "json" else as_text(found))
+    return EXIT_DONE if found.is_equal else EXIT_FAILED
+
+
+def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
+    """Compares all rows of both runs; no more than `limit` rows of a kind are kept."""
+    equal, changed, rows = 0, 0, list[ChangedRow]()
+    for row in pair.compared():
+        if row is None:
+            equal += 1
+            continue
+        changed += 1
+        if changed <= limit:
+            rows.append(row)
+    return Comparison(
+        first=first,
+        second=second,
+        settings=changes(*(record.fields for record in pair.records)),
+        equal=equal,
+        changed=changed,
+        changed_rows=rows,
+        failed_in_both=pair.count_failed_in_both(),
+        failed_in_first=_listed(pair.keys_failed_in("first"), limit),
+        failed_in_second=_listed(pair.keys_failed_in("second"), limit),
+        only_in_first=_listed(pair.keys_only_in("first"), limit),
+        only_in_second=_listed(pair.keys_only_in("second"), limit),
+    )
+
+
+def _listed(keys: Iterator[str], limit: int) -> KeyList:
+    kept = list(islice(keys, limit))
+    return KeyList(len(kept) + sum(1 for _ in keys), kept)
+
+
+def _unfinished(*folders: str) -> Iterator[str]:
+    for folder in folders:
+        status = state_of(Path(folder)).status
+        if status != "complete":
+            yield f"{folder}: not complete ({status}); compared as far as it has come"
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """The comparison in plain JSON types."""
+    return {**dataclasses.asdict(found), "is_equal": found.is_equal}
+
+
+def as_text(found: Comparison) -> str:
+    """The comparison as a page: the counts, then the rows that differ."""
+    return "\n".join([*_counts(found), *_changed(found), *_keys(found)])
+
+
+def _counts(found: Comparison) -> Iterator[str]:
+    verdict = "all rows are equal" if found.is_equal else "they differ"
+    yield f"{found.first} and {found.second}: {verdict}"
+    if found.settings:
+        yield f"other settings: {', '.join(map(printable, found.settings))}"
+    yield f"  equal           {found.equal}"
+    yield f"  changed         {found.changed}"
+    if found.failed_in_both:
+        yield f"  failed in both  {found.failed_in_both}"
+
+
+def _changed(found: Comparison) -> Iterator[str]:
+    for row in found.changed_rows:
+        where = f"generation {row.difference.generation}"
+        if row.difference.token is not None:
+            where += f", token {row.difference.token}"
+        asked = "" if row.same_row else " (its prompt or parameters differ, too)"
+        yield f"{printable(row.key)}: differs from {where}{asked}"
+        yield f"  {found.first}: {printable(row.difference.first)}"
+        yield f"  {found.second}: {printable(row.difference.second)}"
+    if found.changed > len(found.changed_rows):
+        yield f"{found.changed - len(found.changed_rows)} more changed rows; limit=N shows more of them"
+
+
+def _keys(found: Comparison) -> Iterator[str]:
+    for title, rows in (
+        (f"failed in {found.first} only", found.failed_in_first),
+        (f"failed in {found.second} only", found.failed_in_second),
+        (f"only in {found.first}", found.only_in_first),
+        (f"only in {found.second}", found.only_in_second),
+    ):
+        if rows.count:
+            more = ["..."] if rows.count > len(rows.keys) else []
+            yield f"{title}: {rows.count} ({', '.join([*map(printable, rows.keys), *more])})"

@@ -1,0 +1,45 @@
+"""`mindbatch replay`: one row of a run once more, compared with what the run has of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mindbatch.batch.comparison import differences
+from mindbatch.batch.generation import entry_of
+from mindbatch.batch.identity import fingerprint_fields
+from mindbatch.batch.lookup import StoredRow, stored_row
+from mindbatch.config.schema import ReplayConfig
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import changes
+from mindbatch.llm import LLM
+
+
+def run(config: ReplayConfig) -> int:
+    """Runs the task; returns the exit code: failed when the outcome is another one."""
+    stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
+    again = _again(config, stored)
+    print(f"{stored.row.source}:{stored.row.line}: key {stored.row.key}")
+    for change in changes(stored.record.fields, fingerprint_fields(config)):
+        print(f"other settings: {change}")
+    for line in _outcome(again):
+        print(line)
+    found = differences(stored.entry, again)
+    print("\n".join(found) or "equal to the run")
+    return EXIT_FAILED if found else EXIT_DONE
+
+
+def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
+    llm = LLM.from_config(config.model, config.runtime)
+    row, params = stored.row, DecodingParams(**vars(config.decoding))
+    prompt = row.prompt()
+    finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
+    return entry_of(finished[0], prompt.source, row.digest)
+
+
+def _outcome(entry: Entry) -> list[str]:
+    if entry.kind == "error":
+        return [f"error: {entry.body['reason']}"]
+    return [f"[{each['index']}] {each['text']}" for each in entry.body["generations"]]

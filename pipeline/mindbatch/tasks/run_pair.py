@@ -1,0 +1,135 @@
+"""The rows of two runs side by side, in a table on the disk: memory does not grow with the runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.places import Place
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.tasks.row_difference import RowDifference, difference
+
+_CACHE_KIB = 8192
+_BOTH = "first JOIN second USING (key)"
+# Row numbers in their order, then other keys in theirs.
+_ORDER = "ORDER BY CASE WHEN key GLOB '*[^0-9]*' THEN 100 ELSE length(key) END, key"
+
+
+@dataclass(frozen=True)
+class ChangedRow:
+    """A row with two different results. same_row: whether both were asked the same in the same way."""
+
+    key: str
+    same_row: bool
+    difference: RowDifference
+
+
+class RunPair:
+    """Two runs, read as far as they have come; nothing in their folders is changed.
+
+    records: of both runs. notes: what was found damaged, a line each.
+
+    Raises:
+        ConfigError: a folder holds no run, or a damaged one.
+        StorageError: a folder cannot be read.
+    """
+
+    def __init__(self, first: RunFolder, second: RunFolder) -> None:
+        self.records = RunRecord.read(first), RunRecord.read(second)
+        self.notes: list[str] = []
+        self._open = ExitStack()
+        self._database = sqlite3.connect("", isolation_level=None)  # a file of its own, removed with it
+        self._open.callback(self._database.close)
+        try:
+            self._database.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            self._ledgers = self._load("first", first, 0), self._load("second", second, 1)
+        except BaseException:
+            self._open.close()
+            raise
+
+    def __enter__(self) -> RunPair:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def count_failed_in_both(self) -> int:
+        """Rows without a result in either run."""
+        where = f"FROM {_BOTH} WHERE first.kind = 'error' AND second.kind = 'error'"
+        return int(self._database.execute(f"SELECT count(*) {where}").fetchone()[0])
+
+    def keys_only_in(self, run: str) -> Iterator[str]:
+        """The keys that only `first`, or only `second`, has."""
+        other = "second" if run == "first" else "first"
+        return self._keys(f"FROM {run} WHERE key NOT IN (SELECT key FROM {other})")
+
+    def keys_failed_in(self, run: str) -> Iterator[str]:
+        """The keys of rows that failed in one run and have a result in the other."""
+        other = "second" if run == "first" else "first"
+        return self._keys(f"FROM {_BOTH} WHERE {run}.kind = 'error' AND {other}.kind = 'result'")
+
+    def compared(self) -> Iterator[ChangedRow | None]:
+        """Every row with a result in both runs, in the order of the keys: None where these are equal."""
+        cursor = self._database.execute(
+            "SELECT key, first.row = second.row, first.part, first.start, first.length, "
+            f"second.part, second.start, second.length FROM {_BOTH} "
+            f"WHERE first.kind = 'result' AND second.kind = 'result' {_ORDER}"
+        )
+        for key, same_row, *places in cursor:
+            bodies = (
+                ledger.read(Place(*place)).body
+                for ledger, place in zip(self._ledgers, (places[:3], places[3:]), strict=True)
+            )
+            found = difference(*bodies)
+            yield ChangedRow(key, bool(same_row), found) if found else None
+
+    def _keys(self, where: str) -> Iterator[str]:
+        return (key for (key,) in self._database.execute(f"SELECT key {where} {_ORDER}"))
+
+    def _load(self, table: str, folder: RunFolder, number: int) -> Ledger:
+        """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
+        columns = "key TEXT PRIMARY KEY, row TEXT, kind TEXT, part INTEGER, start INTEGER, length INTEGER"
+        self._database.execute(f"CREATE TABLE {table} ({columns}) WITHOUT ROWID")
+        ledger = self._open.enter_context(Ledger(folder, self.records[number].fingerprint))
+        entries = (
+            (each.key, each.row, each.kind, each.place.part, each.place.offset, each.place.length)
+            for each in ledger.recover()
+        )
+        self._database.execute("BEGIN")
+        self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)", entries)
+        insert = f"INSERT OR IGNORE INTO {table} (key, kind) VALUES (?, 'error')"
+        self._database.executemany(insert, ((key,) for key in _error_keys(folder)))
+        self._database.execute("COMMIT")
+        self.notes += ledger.notes
+        return ledger
+
+
+def _error_keys(folder: RunFolder) -> Iterator[str]:
+    """The keys in the file of errors, in either of its forms; a row without a key is in no other run."""
+    try:
+        file = folder.errors.open("rb")
+    except OSError:  # the run has not come so far
+        return
+    with file:
+        for line in file:
+            key = _key_of(line)
+            if isinstance(key, str):
+                yield key
+
+
+def _key_of(line: bytes) -> Any:
+    try:
+        content = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return content.get("key", content.get("custom_id")) if isinstance(content, dict) else None

@@ -1,0 +1,112 @@
+"""Storage that counts its operations, dies at one of them, fails at one of them, or is interrupted there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from mindbatch.storage import Storage
+
+Moment = Literal["before", "amid", "after"]
+MOMENTS: tuple[Moment, ...] = ("before", "amid", "after")
+OPERATIONS = [name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")]
+
+
+class CountingStorage(Storage):
+    """Does everything, and keeps the names of the operations in order."""
+
+    def __init__(self) -> None:
+        self.operations: list[str] = []
+
+    def perform(self, name: str, operation: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        """Called instead of each operation."""
+        self.operations.append(name)
+        return operation()
+
+    def write_half(self, arguments: tuple[Any, ...]) -> None:
+        """What a write has done when it is stopped amid."""
+        file, data = arguments
+        Storage.write(self, file, data[: len(data) // 2])
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    def perform(self: CountingStorage, *arguments: Any) -> Any:
+        operation = partial(getattr(Storage, name), self, *arguments)
+        return self.perform(name, operation, arguments)
+
+    return perform
+
+
+for _name in OPERATIONS:
+    setattr(CountingStorage, _name, _counted(_name))
+
+
+class StoppingStorage(CountingStorage):
+    """Calls `stop` before, amid or after the operation number `place`, counted from 0.
+
+    Only a write has a middle: half of its bytes. Amid another operation is before it.
+    """
+
+    def __init__(self, place: int, moment: Moment) -> None:
+        super().__init__()
+        self._place = place
+        self._moment = moment
+
+    def stop(self) -> None:
+        """What happens there."""
+        raise NotImplementedError
+
+    def perform(self, name: str, operation: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        self.operations.append(name)
+        if len(self.operations) - 1 != self._place:
+            return operation()
+        if self._moment == "after":
+            result = operation()
+            self.stop()
+            return result
+        if self._moment == "amid" and name == "write":
+            self.write_half(arguments)
+        self.stop()
+        return operation()
+
+
+class KillingStorage(StoppingStorage):
+    """The process is killed there, as by the system when memory is short."""
+
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class InterruptingStorage(StoppingStorage):
+    """Ctrl-C comes there."""
+
+    def stop(self) -> None:
+        raise KeyboardInterrupt
+
+
+class FailingStorage(CountingStorage):
+    """The operation number `place` fails with an error number; with `lasting`, so do all that come after it.
+
+    A write that finds no room has written half. Closing a file never fails for good: it is closed anyway.
+    """
+
+    def __init__(self, place: int, number: int, *, lasting: bool = False) -> None:
+        super().__init__()
+        self._place = place
+        self._number = number
+        self._lasting = lasting
+
+    def perform(self, name: str, operation: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        self.operations.append(name)
+        place = len(self.operations) - 1
+        if place != self._place and not (self._lasting and place > self._place):
+            return operation()
+        if name == "close":
+            operation()
+        if name == "write" and self._number == errno.ENOSPC:
+            self.write_half(arguments)
+        raise OSError(self._number, os.strerror(self._number))

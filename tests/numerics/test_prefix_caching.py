@@ -1,0 +1,107 @@
+"""Trained models: prefix caching, batch size and row order change no bit of any logit, nor any token."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recording import Run, equal, load
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.kernels.native_library import find_library
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"tiny_gpt2": ROOT / "examples/tiny_gpt2", "stories260K": ROOT.parent / "shared/data/stories260K"}
+HEADS = {
+    "tiny_gpt2": "2 + 3 = 5. 4 + 4 = 8. one plus one is two. two plus two is four. An increasing sequence: "
+    "one, two, three, four, five, six, seven, eight, nine, ten,",
+    "stories260K": "Once upon a time, there was a little girl named Lily. She loved to play outside "
+    "with her big red ball. One day she saw a cat in the park. The cat was sad. Lily wanted to help.",
+}
+PARAMS = {
+    "greedy": DecodingParams(max_new_tokens=14),
+    "sampling": DecodingParams(max_new_tokens=14, do_sample=True, temperature=0.9, top_p=0.95, seed=7),
+    "samples": DecodingParams(
+        max_new_tokens=8, do_sample=True, top_k=20, num_return_sequences=3, seed=7, logprobs=1
+    ),
+}
+ROWS = 24
+ORDERS = {
+    "forward": list(range(ROWS)),
+    "shuffled": np.random.default_rng(0).permutation(ROWS).tolist(),
+}
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    if not (FOLDERS[found] / "model.safetensors").exists():
+        pytest.skip(f"needs the model in {FOLDERS[found]}, which is not shipped")
+    if find_library() is None:
+        pytest.skip("the C++ kernels were not built: only they promise the same bits")
+    return found
+
+
+@pytest.fixture(scope="module")
+def llm(name: str) -> LLM:
+    return load(FOLDERS[name], kernels="native", batch_size=32, max_batched_tokens=96)
+
+
+@pytest.fixture(scope="module")
+def prompts(name: str, llm: LLM) -> list[list[int]]:
+    """Beginnings of several lengths, the same prompt twice, and suffixes of their own."""
+    head = llm.required_tokenizer.encode(HEADS[name])
+    assert len(head) > 48
+    suffixes = [head[place : place + 1 + place % 9] for place in range(ROWS)]
+    cuts = [len(head), len(head), 49, 16]
+    return [head[: cuts[place % 4]] + suffixes[place // 2 * 2] for place in range(ROWS)]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
+def params(request: pytest.FixtureRequest) -> DecodingParams:
+    return PARAMS[request.param]
+
+
+@pytest.fixture(scope="module")
+def alone(llm: LLM, prompts: list[list[int]], params: DecodingParams) -> Run:
+    """One row after the other, each computed whole."""
+    run = Run(llm, prompts, params, tolerance=0.0, batch_size=1, prefix_caching=False)
+    assert run.engine.statistics.cached_prompt_tokens == 0
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_nothing_changes_a_bit(
+    llm: LLM,
+    prompts: list[list[int]],
+    params: DecodingParams,
+    alone: Run,
+    prefix_caching: bool,
+    batch_size: int,
+    order: str,
+) -> None:
+    limits: dict[str, Any] = {"batch_size": batch_size, "prefix_caching": prefix_caching}
+    run = Run(llm, prompts, params, tolerance=0.0, order=ORDERS[order], **limits)
+    assert (run.engine.statistics.prefix_hit_rate > 0.5) == prefix_caching
+    equal(run, alone, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_blocks", [16, 24])
+def test_found_again_after_preemption(
+    llm: LLM, prompts: list[list[int]], params: DecodingParams, alone: Run, num_blocks: int
+) -> None:
+    """Few blocks: requests are pre-empted and what was cached is evicted all the time."""
+    equal(Run(llm, prompts, params, tolerance=0.0, num_blocks=num_blocks), alone, 0.0)
+
+
+@pytest.mark.slow
+def test_a_second_call_finds_the_first_ones_prompts(name: str, llm: LLM) -> None:
+    params = DecodingParams(max_new_tokens=10)
+    first, second = (llm.generate(HEADS[name], params)[0] for _ in range(2))
+    assert second.num_cached_tokens > 32
+    assert second.outputs[0].token_ids == first.outputs[0].token_ids
+    assert second.outputs[0].cumulative_logprob == first.outputs[0].cumulative_logprob

@@ -1,0 +1,244 @@
+"""Request lines of OpenAI's batch files: every field has an effect, or the row is refused for it."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+HI = {"role": "user", "content": "hi"}
+
+
+def line(url: str = CHAT, **body: Any) -> dict[str, Any]:
+    given = {"messages": [HI]} if url == CHAT else {"prompt": "hi"}
+    return {"custom_id": "r-1", "method": "POST", "url": url, "body": given | body}
+
+
+def made(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow | RowFailure:
+    maker = RowMaker(DataConfig(**data), base or DecodingParams(), True)
+    return maker.make(7, Record("requests.jsonl", 3, columns))
+
+
+def row(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow:
+    item = made(columns, base, **data)
+    assert isinstance(item, DataRow), item
+    return item
+
+
+def reason(columns: dict[str, Any], base: DecodingParams | None = None) -> str:
+    item = made(columns, base)
+    assert isinstance(item, RowFailure), item
+    return item.reason
+
+
+def test_a_chat():
+    body = {"model": "gpt-4o", "max_tokens": 5, "temperature": 0.5}
+    assert row(line(**body)) == DataRow(
+        key="r-1",
+        source="requests.jsonl",
+        line=3,
+        content={"messages": [HI]},
+        overrides={"do_sample": True, "max_new_tokens": 5, "temperature": 0.5},
+        extra={"endpoint": CHAT, "model": "gpt-4o"},
+    )
+
+
+@pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])
+def test_a_completion(prompt: Any, content: dict[str, Any]):
+    item = row(line(COMPLETION, prompt=prompt))
+    assert item.content == content
+    assert item.extra == {"endpoint": COMPLETION, "model": None}
+
+
+def test_a_system_message_for_all():
+    assert row(line(), system="be brief").content["messages"][0] == {"role": "system", "content": "be brief"}
+    item = made(line(COMPLETION), system="be brief")
+    assert isinstance(item, RowFailure)
+    assert item.reason.startswith("data.system has no effect")
+
+
+PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": ({}, {}),
+    "nulls": (
+        dict.fromkeys(["temperature", "max_tokens", "stop", "logprobs", "n", "tools", "stream", "model"]),
+        {},
+    ),
+    "greedy": ({"temperature": 0}, {"temperature": 0.0}),
+    "greedy whatever the rest says": (
+        {"temperature": 0, "top_p": 0.5},
+        {"do_sample": True, "temperature": 0.0, "top_p": 0.5},
+    ),
+    "temperature 1 samples": ({"temperature": 1}, {"do_sample": True, "temperature": 1.0}),
+    "top_p samples": ({"top_p": 0.9}, {"do_sample": True, "top_p": 0.9}),
+    "top_k samples": ({"top_k": 5}, {"do_sample": True, "top_k": 5}),
+    "min_p samples": ({"min_p": 0.1}, {"do_sample": True, "min_p": 0.1}),
+    "several samples": ({"n": 2}, {"do_sample": True, "num_return_sequences": 2}),
+    "neutral": (
+        {"top_p": 1, "top_k": 0, "min_p": 0, "n": 1},
+        {"min_p": 0.0, "num_return_sequences": 1, "top_k": 0, "top_p": 1.0},
+    ),
+    "vLLM's top_k off": ({"top_k": -1}, {"top_k": 0}),
+    "max_completion_tokens": ({"max_completion_tokens": 9}, {"max_new_tokens": 9}),
+    "both the same": ({"max_completion_tokens": 9, "max_tokens": 9}, {"max_new_tokens": 9}),
+    "a stop": ({"stop": "x"}, {"stop": ["x"]}),
+    "stops": ({"stop": ["x", "y"]}, {"stop": ["x", "y"]}),
+    "seed": ({"seed": 3}, {"seed": 3}),
+    "vLLM's": (
+        {"repetition_penalty": 1.2, "min_tokens": 2, "ignore_eos": True, "skip_special_tokens": False},
+        {"eos_token_id": [], "min_new_tokens": 2, "repetition_penalty": 1.2, "skip_special_tokens": False},
+    ),
+    "eos as usual": ({"ignore_eos": False}, {}),
+    "logprobs": ({"logprobs": True}, {"logprobs": 0}),
+    "top_logprobs": ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
+    "no logprobs": ({"logprobs": False, "top_logprobs": 0}, {"logprobs": None}),
+    "without effect": (
+        {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+        {},
+    ),
+    "as if left out": (
+        {
+            "stream": False,
+            "presence_penalty": 0,
+            "frequency_penalty": 0.0,
+            "response_format": {"type": "text"},
+            "logit_bias": {},
+            "tools": [],
+            "stop_token_ids": [],
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "overrides"), PARAMETERS.values(), ids=PARAMETERS)
+def test_parameters(body: dict[str, Any], overrides: dict[str, Any]):
+    assert row(line(**body)).overrides == overrides
+
+
+def test_a_completions_logprobs_are_a_number():
+    assert row(line(COMPLETION, logprobs=3)).overrides == {"logprobs": 3}
+    assert "body.top_logprobs: belongs to chats" in reason(line(COMPLETION, top_logprobs=3))
+    assert "body.logprobs=true: must be a whole number" in reason(line(COMPLETION, logprobs=True))
+
+
+def test_the_runs_parameters_stay_where_a_request_says_nothing():
+    base = DecodingParams(do_sample=True, temperature=0.5, top_p=0.9, logprobs=2)
+    params = row(line(max_tokens=3, logprobs=False), base).params(base)
+    assert params == DecodingParams(do_sample=True, temperature=0.5, top_p=0.9, max_new_tokens=3)
+    assert row(line(temperature=0), base).params(base).greedy
+
+
+BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
+    "tools": (
+        {"tools": [{"type": "function"}]},
+        "body.tools=[{'type': 'function'}]: not supported; leave it out",
+    ),
+    "penalty": ({"presence_penalty": 0.5}, "body.presence_penalty=0.5: not supported; leave it out"),
+    "stream": ({"stream": True}, "body.stream=True: not supported"),
+    "format": (
+        {"response_format": {"type": "json_object"}},
+        "body.response_format={'type': 'json_object'}: not",
+    ),
+    "prompt in a chat": ({"prompt": "a"}, "body.prompt: unknown"),
+    "model": ({"model": 4}, "body.model=4: must be a text"),
+    "temperature": ({"temperature": "hot"}, "body.temperature='hot': must be 0 (greedy) or from"),
+    "max_tokens": ({"max_tokens": 0}, "body.max_tokens=0: must be a whole number, at least 1"),
+    "max_completion_tokens": ({"max_completion_tokens": 0}, "body.max_completion_tokens=0: must be"),
+    "contradiction": (
+        {"max_tokens": 1, "max_completion_tokens": 2},
+        "body.max_completion_tokens=2: contradicts body.max_tokens",
+    ),
+    "top_p": ({"top_p": 1.5}, "body.top_p=1.5: must be above 0 and at most 1"),
+    "several greedy": ({"n": 2, "temperature": 0}, "body.n=2 cannot go with body.temperature=0.0"),
+    "logprobs": ({"logprobs": 3}, "body.logprobs=3: must be true or false"),
+    "top_logprobs alone": ({"top_logprobs": 3}, "body.top_logprobs=3: has no effect without logprobs=true"),
+    "too many logprobs": ({"logprobs": True, "top_logprobs": 101}, "body.top_logprobs=101: must be"),
+    "ignore_eos": ({"ignore_eos": 1}, "body.ignore_eos=1: must be true or false"),
+    "empty stop": ({"stop": [""]}, "body.stop=('',): must be a text or a list of texts"),
+    "messages": (
+        {"messages": [{"role": "bot", "content": "x"}]},
+        "body.messages[0].role='bot': must be one of",
+    ),
+    "no messages": ({"messages": None}, "body.messages: found None"),
+    "image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "body.messages[0].content[0]={'type': 'image_url'}: must be",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "said"), BAD_BODY.values(), ids=BAD_BODY)
+def test_refused_bodies(body: dict[str, Any], said: str):
+    found = reason(line(**body))
+    assert said in found
+    assert "decoding." not in found
+
+
+BAD_LINES: dict[str, tuple[dict[str, Any], str]] = {
+    "no id": ({"custom_id": ...}, "custom_id: missing; a request needs custom_id, method, url, body"),
+    "empty id": ({"custom_id": ""}, "custom_id: the key is empty"),
+    "number id": ({"custom_id": 4}, "custom_id=4: must be a text"),
+    "no method": ({"method": ...}, "method: missing"),
+    "GET": ({"method": "GET"}, "method='GET': must be POST"),
+    "no url": ({"url": ...}, "url: missing"),
+    "embeddings": (
+        {"url": "/v1/embeddings"},
+        "url='/v1/embeddings': must be /v1/chat/completions or /v1/completions",
+    ),
+    "misspelt url": ({"url": "/v1/chat/completion"}, "did you mean /v1/chat/completions?"),
+    "url of a wrong type": ({"url": ["x"]}, "url=['x']: must be"),
+    "no body": ({"body": ...}, "body: missing"),
+    "body text": ({"body": "x"}, "body='x': must be a mapping"),
+    "more": ({"methud": 1}, "methud: unknown; did you mean method?"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), BAD_LINES.values(), ids=BAD_LINES)
+def test_refused_lines(change: dict[str, Any], said: str):
+    columns = {name: value for name, value in (line() | change).items() if value is not ...}
+    item = made(columns)
+    assert isinstance(item, RowFailure)
+    assert said in item.reason
+    assert item.stage == "row"
+    assert item.key == (None if "custom_id" in change else "r-1")
+    assert (item.source, item.line) == ("requests.jsonl", 3)
+
+
+BAD_PROMPTS: dict[str, tuple[Any, str]] = {
+    "empty": ("", "body.prompt: the prompt is empty"),
+    "several": (["a", "b"], "body.prompt=['a', 'b']: must be one text or one list of token ids"),
+    "several lists": ([[1], [2]], "body.prompt=[[1], [2]]: must be one text or one list of token ids"),
+    "messages": ([HI], "must be one text or one list of token ids"),
+    "ids": ([1, -2], "body.prompt: token id -2 at position 1"),
+    "null": (None, "body.prompt: found None"),
+}
+
+
+@pytest.mark.parametrize(("prompt", "said"), BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_refused_prompts(prompt: Any, said: str):
+    assert said in reason(line(COMPLETION, prompt=prompt))
+
+
+def test_a_request_without_a_prompt():
+    assert "body.messages: missing; /v1/chat/completions needs it" in reason(
+        {**line(), "body": {"model": "m"}}
+    )
+    assert "body.prompt: missing; /v1/completions needs it" in reason({**line(COMPLETION), "body": {}})
+
+
+def test_all_faults_of_a_request_at_once():
+    columns = line(temprature=1, max_tokens=0, messages=[{"role": "bot", "content": "x"}])
+    found = reason({**columns, "method": "GET"})
+    for part in ("method='GET'", "body.temprature", "body.max_tokens=0", "body.messages[0].role"):
+        assert part in found
+
+
+def test_a_line_that_could_not_be_read():
+    maker = RowMaker(DataConfig(), DecodingParams(), True)
+    item = maker.make(7, Record("requests.jsonl", 3, None, "not valid JSON"))
+    assert item == RowFailure(None, "requests.jsonl", 3, "read", "not valid JSON")

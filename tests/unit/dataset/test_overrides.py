@@ -1,0 +1,128 @@
+"""A row's own decoding parameters: the rules of the run's, the row's names in the error lines."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.dataset import overrides as overrides_module
+from mindbatch.dataset.overrides import OverrideRules
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+
+SAMPLING = DecodingParams(do_sample=True, temperature=0.7, top_p=0.9, max_new_tokens=32)
+
+
+def made(own: Any, base: DecodingParams = SAMPLING) -> DataRow | RowFailure:
+    maker = RowMaker(DataConfig(decoding_column="own"), base, False)
+    return maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "own": own}))
+
+
+GOOD: dict[str, tuple[Any, dict[str, Any]]] = {
+    "none": (None, {}),
+    "empty": ({}, {}),
+    "an empty cell": ("", {}),
+    "one": ({"temperature": 1}, {"temperature": 1.0}),
+    "several": ({"top_k": 5, "max_new_tokens": 3}, {"max_new_tokens": 3, "top_k": 5}),
+    "nulls, as Parquet has them": ({"top_k": None, "seed": 3, "stop": None}, {"seed": 3}),
+    "a cell of a CSV file": ('{"seed": 3}', {"seed": 3}),
+    "lists": ({"stop": "x", "eos_token_id": 5}, {"eos_token_id": [5], "stop": ["x"]}),
+}
+
+
+@pytest.mark.parametrize(("own", "expected"), GOOD.values(), ids=GOOD)
+def test_what_a_row_may_say(own: Any, expected: dict[str, Any]):
+    item = made(own)
+    assert isinstance(item, DataRow), item
+    assert item.overrides == expected
+    assert list(item.overrides) == sorted(item.overrides)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()}
+    kept = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 32}
+    assert item.params(SAMPLING) == DecodingParams(**kept | given)
+
+
+BAD: dict[str, tuple[Any, list[str]]] = {
+    "unknown": ({"temprature": 1}, ["own.temprature: no decoding parameter; did you mean temperature?"]),
+    "two": (
+        {"top_p": 1.5, "top_k": -1},
+        [
+            "own.top_k=-1: must be a whole number, at least 0",
+            "own.top_p=1.5: must be above 0 and at most 1",
+        ],
+    ),
+    "unknown beside a bad value": (
+        {"tok_k": 1, "seed": "x"},
+        [
+            "own.tok_k: no decoding parameter; did you mean top_k?",
+            "own.seed='x': must be a whole number, from 0 to 18446744073709551615",
+        ],
+    ),
+    "with the run's": (
+        {"num_return_sequences": 2, "temperature": 0},
+        [
+            "own.num_return_sequences=2 cannot go with own.temperature=0.0: greedy decoding has one output",
+            "sample, or use 1",
+        ],
+    ),
+    "against the run's": (
+        {"min_new_tokens": 64},
+        ["own.min_new_tokens=64 is above decoding.max_new_tokens=32", "must be at most that"],
+    ),
+    "true is no number": (
+        {"max_new_tokens": True},
+        ["own.max_new_tokens=true: must be a whole number, at least 1, or null"],
+    ),
+    "huge": (
+        {"seed": 10**30},
+        ["the row's decoding parameters are no plain JSON (Integer exceeds 64-bit range)"],
+    ),
+    "list": ([1], ["own=[1]: must be a mapping of decoding parameters, like {temperature: 0.7}, or null"]),
+    "text": (
+        "hot",
+        ["own='hot': must be a mapping of decoding parameters, like {temperature: 0.7}, or null"],
+    ),
+    "key": ({1: 2}, ["own: 1 is no decoding parameter"]),
+}
+
+
+@pytest.mark.parametrize(("own", "said"), BAD.values(), ids=BAD)
+def test_what_a_row_may_not_say(own: Any, said: list[str]):
+    item = made(own)
+    assert isinstance(item, RowFailure)
+    assert item.stage == "row"
+    assert sorted(item.reason.split("; ")) == sorted("; ".join(said).split("; "))
+
+
+def test_a_missing_column_is_no_empty_one():
+    maker = RowMaker(DataConfig(decoding_column="own"), SAMPLING, False)
+    item = maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "owm": {}}))
+    assert isinstance(item, RowFailure)
+    assert item.reason == "data.decoding_column: no column own; the row has prompt, owm; did you mean owm?"
+
+
+def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):
+    validated: list[dict[str, Any]] = []
+
+    class Counting(OverrideRules):
+        def _validated(self, given: Any) -> Any:
+            validated.append(given)
+            return super()._validated(given)
+
+    rules = Counting(SAMPLING)
+    for _ in range(3):
+        assert rules.check({"seed": 1, "top_k": 2}, {}) == ({"seed": 1, "top_k": 2}, [])
+        assert rules.check({"top_k": 2, "seed": 1}, {}) == ({"seed": 1, "top_k": 2}, [])
+        assert rules.check({"seed": -1}, {"seed": "x.seed"})[1][0].startswith("x.seed=-1: must be")
+        assert rules.check({"seed": -1}, {"seed": "y.seed"})[1][0].startswith("y.seed=-1: must be")
+    assert validated == [{"seed": 1, "top_k": 2}, {"seed": -1}]
+    monkeypatch.setattr(overrides_module, "_MOST_KEPT", 4)
+    for seed in range(20):
+        rules.check({"seed": seed}, {})
+    assert len(rules._known) <= 4
+
+
+def test_one_rows_overrides_are_not_anothers():
+    rules = OverrideRules(SAMPLING)
+    rules.check({"seed": 1}, {})[0]["seed"] = 5
+    assert rules.check({"seed": 1}, {})[0] == {"seed": 1}

@@ -1,0 +1,249 @@
+"""Rows of a dataset: the key, the prompt, and every fault of a row in one line that stops no other row."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.prompts import Prompt
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+
+HI = {"role": "user", "content": "hi"}
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+def made(columns: dict[str, Any], **data: Any) -> DataRow | RowFailure:
+    """What becomes of a row that stands on line 3, at position 7 of the dataset."""
+    return RowMaker(DataConfig(**data), DecodingParams(), False).make(7, Record("rows.jsonl", 3, columns))
+
+
+def row(columns: dict[str, Any], **data: Any) -> DataRow:
+    item = made(columns, **data)
+    assert isinstance(item, DataRow), item
+    return item
+
+
+def failure(columns: dict[str, Any], **data: Any) -> RowFailure:
+    item = made(columns, **data)
+    assert isinstance(item, RowFailure), item
+    assert "\n" not in item.reason
+    return item
+
+
+def test_a_plain_row():
+    assert row({"prompt": "a", "id": 4}) == DataRow(
+        key="7", source="rows.jsonl", line=3, content={"text": "a"}
+    )
+
+
+def test_what_the_engine_is_given():
+    assert row({"prompt": [1, 2]}).prompt() == Prompt(key="7", source="rows.jsonl:3", token_ids=[1, 2])
+
+
+SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "prompt": ({"prompt": "a", "messages": [HI]}, {}, {"text": "a"}),
+    "messages": ({"messages": [HI]}, {}, {"messages": [HI]}),
+    "a null prompt leaves the messages": ({"prompt": None, "messages": [HI]}, {}, {"messages": [HI]}),
+    "messages in prompt": ({"prompt": [HI]}, {}, {"messages": [HI]}),
+    "prompt column": ({"q": "a", "prompt": "b"}, {"prompt_column": "q"}, {"text": "a"}),
+    "token ids": ({"q": [3, 4]}, {"prompt_column": "q"}, {"token_ids": [3, 4]}),
+    "messages column": ({"talk": [HI]}, {"messages_column": "talk"}, {"messages": [HI]}),
+    "messages of a CSV file": (
+        {"talk": '[{"role": "user", "content": "hi"}]'},
+        {"messages_column": "talk"},
+        {"messages": [HI]},
+    ),
+    "chat": ({"prompt": "hi"}, {"chat": True}, {"messages": [HI]}),
+    "chat with system": ({"prompt": "hi"}, {"chat": True, "system": "be brief"}, {"messages": [SYSTEM, HI]}),
+    "system before messages": ({"messages": [HI]}, {"system": "be brief"}, {"messages": [SYSTEM, HI]}),
+    "template": ({"q": "a"}, {"template": "Q: {{ q }}"}, {"text": "Q: a"}),
+    "template in a chat": ({"q": "hi"}, {"template": "{{ q }}", "chat": True}, {"messages": [HI]}),
+    "special tokens": ({"prompt": "<|endoftext|>"}, {}, {"text": "<|endoftext|>"}),
+    "line separator": ({"prompt": "a\u2028b\n"}, {}, {"text": "a\u2028b\n"}),
+}
+
+
+@pytest.mark.parametrize(("columns", "data", "content"), SOURCES.values(), ids=SOURCES)
+def test_where_the_prompt_comes_from(columns: dict[str, Any], data: dict[str, Any], content: dict[str, Any]):
+    assert row(columns, **data).content == content
+
+
+BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "empty": ({"prompt": ""}, {}, "prompt: the prompt is empty"),
+    "no token ids": ({"prompt": []}, {}, "prompt: the prompt is empty: no token ids"),
+    "surrogate": (
+        {"prompt": "a\ud83d"},
+        {},
+        "prompt: the prompt is not valid Unicode: lone surrogate U+D83D",
+    ),
+    "number": ({"q": 5}, {"prompt_column": "q"}, "q: found 5; must be a text"),
+    "null": ({"prompt": None}, {}, "prompt: found None; must be a text"),
+    "one of several names": ({"prompt": {"a": 1}}, {}, "prompt: found {'a': 1}"),
+    "bad id": ({"prompt": [1, -1]}, {}, "prompt: token id -1 at position 1"),
+    "huge id": ({"prompt": [1, 2**70]}, {}, "cannot be kept as JSON"),
+    "ids in a chat": ({"prompt": [1]}, {"chat": True}, "token ids cannot be a chat message"),
+    "role": ({"messages": [{"role": "bot", "content": ""}]}, {}, "messages[0].role='bot': must be one of"),
+    "no messages": ({"talk": []}, {"messages_column": "talk"}, "talk: holds no message"),
+    "text for messages": ({"talk": "hi"}, {"messages_column": "talk"}, "talk: found 'hi'; must be a list"),
+    "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message is there already"),
+    "deep": ({"messages": [{**HI, "x": [[[]]]}]}, {}, ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "said"), list(BAD_PROMPTS.values())[:-1], ids=list(BAD_PROMPTS)[:-1]
+)
+def test_what_is_no_prompt(columns: dict[str, Any], data: dict[str, Any], said: str):
+    found = failure(columns, **data)
+    assert said in found.reason
+    assert (found.stage, found.key, found.source, found.line) == ("prompt", "7", "rows.jsonl", 3)
+
+
+BAD_COLUMNS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no prompt": (
+        {"question": "a", "id": 1},
+        {},
+        "no column prompt; the row has question, id; name the prompt with data.prompt_column or data.template",
+    ),
+    "misspelt": (
+        {"question": "a", "two words": 1},
+        {"prompt_column": "qestion"},
+        "data.prompt_column: no column qestion; the row has question, 'two words'; did you mean question?",
+    ),
+    "no columns": ({}, {"messages_column": "talk"}, "no column talk; the row has none at all"),
+    "many columns": (
+        {f"c{i}": i for i in range(40)},
+        {"prompt_column": "text"},
+        "the row has c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 and 28 more",
+    ),
+    "system without a chat": ({"prompt": "a"}, {"system": "x"}, "data.system has no effect"),
+    "no key": ({"prompt": "a"}, {"key_column": "id"}, "data.key_column: no column id; the row has prompt"),
+    "empty key": ({"prompt": "a", "id": ""}, {"key_column": "id"}, "id: the key is empty"),
+    "null key": ({"prompt": "a", "id": None}, {"key_column": "id"}, "id=None: a key must be a text or"),
+    "flag key": ({"prompt": "a", "id": True}, {"key_column": "id"}, "id=True: a key must be a text or"),
+    "fraction key": ({"prompt": "a", "id": 1.0}, {"key_column": "id"}, "id=1.0: a key must be a text or"),
+    "huge key": ({"prompt": "a", "id": 10**5000}, {"key_column": "id"}, "a key must be a text or"),
+    "surrogate key": ({"prompt": "a", "id": "\ud83d"}, {"key_column": "id"}, "id: the key is not valid"),
+}
+
+
+@pytest.mark.parametrize(("columns", "data", "said"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
+def test_columns_that_are_not_as_asked_for(columns: dict[str, Any], data: dict[str, Any], said: str):
+    found = failure(columns, **data)
+    assert said in found.reason
+    assert found.stage == "row"
+    assert found.key == (None if "key_column" in data else "7")
+
+
+@pytest.mark.parametrize(("value", "key"), [("a b", "a b"), (12, "12"), (-(2**63), str(-(2**63)))])
+def test_keys_of_a_column(value: Any, key: str):
+    assert row({"id": value, "prompt": "a"}, key_column="id").key == key
+    assert failure({"id": value, "prompt": ""}, key_column="id").key == key
+
+
+def test_all_faults_of_a_row_at_once():
+    found = failure(
+        {"id": "", "prompt": [{"role": "bot"}], "own": {"top_p": 2}}, key_column="id", decoding_column="own"
+    )
+    assert [
+        part.split(":")[0] for part in found.reason.split("; ") if part.startswith(("id", "own", "pro"))
+    ] == [
+        "id",
+        "own.top_p=2.0",
+        "prompt[0].role='bot'",
+        "prompt[0].content",
+    ]
+    assert found.stage == "row"
+
+
+def test_a_row_that_could_not_be_read():
+    unread = Record("rows.jsonl", 3, None, "not valid JSON")
+    numbered = RowMaker(DataConfig(), DecodingParams(), False).make(7, unread)
+    assert numbered == RowFailure("7", "rows.jsonl", 3, "read", "not valid JSON")
+    named = RowMaker(DataConfig(key_column="id"), DecodingParams(), False).make(7, unread)
+    assert named == RowFailure(None, "rows.jsonl", 3, "read", "not valid JSON")
+
+
+def test_a_column_whose_value_could_not_be_read():
+    record = Record("rows.parquet", 3, {"id": 1}, unusable={"prompt": "binary data"})
+    item = RowMaker(DataConfig(), DecodingParams(), False).make(7, record)
+    assert isinstance(item, RowFailure)
+    assert item.reason.startswith("column prompt: binary data")
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [70, 500, 5000])
+@pytest.mark.parametrize("place", ["prompt", "messages", "id", "own"])
+def test_nesting_stops_the_row_only(depth: int, place: str):
+    columns = {"id": "a", "prompt": "p", "own": None, "messages": [HI]}
+    columns[place] = nested(depth) if place != "messages" else [{**HI, "x": nested(depth)}]
+    if place == "messages":
+        del columns["prompt"]
+    found = failure(columns, key_column="id", decoding_column="own")
+    assert len(found.reason) < 1000
+
+
+def test_a_reason_stays_printable_and_short():
+    messages = [{"role": "x" * 10**5, "content": "a", "k\n" * 10**5: {1}} for _ in range(1000)]
+    found = failure({"messages": messages})
+    assert found.reason.isprintable()
+    assert len(found.reason) < 20 * 520
+    assert found.reason.endswith("and 1980 more")
+
+
+def test_a_row_survives_being_stored():
+    item = row({"messages": [HI], "own": {"stop": "x", "seed": 2**64 - 1}}, decoding_column="own")
+    again = DataRow.from_json(item.to_json())
+    assert again == item
+    assert again.digest == item.digest
+    assert again.params(DecodingParams()) == DecodingParams(stop=("x",), seed=2**64 - 1)
+
+
+def test_the_digest_is_of_what_decides_the_result():
+    first = row({"prompt": "a", "own": {"top_k": 1, "do_sample": True}}, decoding_column="own")
+    elsewhere = DataRow(
+        key="other",
+        source="b",
+        line=9,
+        content={"text": "a"},
+        overrides={"do_sample": True, "top_k": 1},
+        extra={"model": "m"},
+    )
+    assert first.digest == elsewhere.digest
+    assert len(first.digest) == 32
+    others = [
+        row({"prompt": "b", "own": {"top_k": 1, "do_sample": True}}, decoding_column="own"),
+        row({"prompt": "a", "own": {"top_k": 2, "do_sample": True}}, decoding_column="own"),
+        row({"prompt": "a"}),
+        DataRow(key="7", source="rows.jsonl", line=3, content={"text": "a"}, adapter="x"),
+        row({"prompt": [97]}),
+        row({"prompt": "a"}, chat=True),
+    ]
+    assert len({first.digest, *(item.digest for item in others)}) == 7
+
+
+OPENAI_COLUMNS: dict[str, Any] = {
+    "key_column": "id",
+    "prompt_column": "q",
+    "messages_column": "m",
+    "template": "{{ q }}",
+    "template_file": "t.jinja",
+    "chat": True,
+    "decoding_column": "own",
+}
+
+
+@pytest.mark.parametrize("name", OPENAI_COLUMNS)
+def test_columns_have_no_place_in_openai_requests(name: str):
+    with pytest.raises(ConfigError, match=f"data.{name}=.* has no effect") as caught:
+        RowMaker(DataConfig(**{name: OPENAI_COLUMNS[name]}), DecodingParams(), True)
+    assert len(caught.value.faults) == 1

@@ -1,0 +1,277 @@
+"""data.template: columns in, a prompt out; whatever a template or a column does, it ends within its row."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.chat_process import ChatLimits
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+
+QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
+PATIENT = ChatLimits(seconds=30.0, memory_bytes=192 << 20, max_characters=100_000)
+
+
+def maker_of(template: str, limits: ChatLimits = QUICK) -> RowMaker:
+    return RowMaker(DataConfig(template=template), DecodingParams(), False, limits)
+
+
+def rendered(template: str, **columns: Any) -> str:
+    maker = maker_of(template, PATIENT)
+    item = maker.make(0, Record("rows.jsonl", 1, columns))
+    maker.close()
+    assert isinstance(item, DataRow), item
+    return str(item.content["text"])
+
+
+def refused(template: str, limits: ChatLimits = QUICK, **columns: Any) -> RowFailure:
+    """The failure of a row; the same template must work for the next row, which sets `fine`."""
+    maker = maker_of(f"{{% if fine is defined %}}ok{{% else %}}{template}{{% endif %}}", limits)
+    item = maker.make(0, Record("rows.jsonl", 1, columns))
+    following = maker.make(1, Record("rows.jsonl", 2, {"fine": 1}))
+    maker.close()
+    assert isinstance(following, DataRow)
+    assert following.content == {"text": "ok"}
+    assert isinstance(item, RowFailure), item
+    assert (item.key, item.line) == ("0", 1)
+    assert item.reason.startswith("data.template: ")
+    assert "\n" not in item.reason
+    return item
+
+
+PROMPTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "column": ("Q: {{ question }}\nA:", {"question": "why?"}, "Q: why?\nA:"),
+    "number": ("{{ n + 1 }}", {"n": 41}, "42"),
+    "nested": ("{{ a.b[1] }}", {"a": {"b": [1, 2]}}, "2"),
+    "loop": (
+        "{% for s in shots %}\n- {{ s }}\n{% endfor %}\n{{ q }}",
+        {"shots": ["a", "b"], "q": 1},
+        "- a\n- b\n1",
+    ),
+    "names that are none in jinja2": ("{{ row['a b'] }}", {"a b": "x"}, "x"),
+    "a column named row": ("{{ row }}", {"row": "x", "y": 1}, "x"),
+    "columns named like Python's": (
+        "{{ self_ }}{{ range }}{{ x }}",
+        {"self": 1, "self_": 2, "range": 3, "x": 4},
+        "234",
+    ),
+    "default": ("{{ a | default('none') }}", {"b": 1}, "none"),
+    "null or": ("x{{ a or '' }}", {"a": None}, "x"),
+    "tojson": ("{{ a | tojson }}", {"a": {"k": "<é>"}}, '{"k": "<é>"}'),
+    "no autoescape": ("{{ a }}", {"a": "<b> & 'c'"}, "<b> & 'c'"),
+    "unicode": ("今天 {{ a }}", {"a": "\u2028😀"}, "今天 \u2028😀"),
+}
+
+
+@pytest.mark.parametrize(("template", "columns", "text"), PROMPTS.values(), ids=PROMPTS)
+def test_prompts(template: str, columns: dict[str, Any], text: str):
+    assert rendered(template, **columns) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ 7 * 7 }}", "{% for %}", "{# x #}", "{{ ''.__class__ }}", "<|endoftext|>"]
+)
+def test_a_column_is_only_text(text: str):
+    assert rendered("{{ a }}!", a=text) == f"{text}!"
+
+
+MISSING: dict[str, tuple[str, dict[str, Any], str]] = {
+    "misspelt": (
+        "{{ qestion }}",
+        {"question": 1, "id": 2},
+        "data.template: no column qestion; the row has question, id; did you mean question?",
+    ),
+    "in a condition": (
+        "{% if context %}{% endif %}",
+        {"q": 1},
+        "data.template: no column context; the row has q",
+    ),
+    "in a loop": (
+        "{% for s in shots %}{{ s }}{% endfor %}",
+        {},
+        "data.template: no column shots; the row has none",
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "columns", "said"), MISSING.values(), ids=MISSING)
+def test_missing_columns(template: str, columns: dict[str, Any], said: str):
+    item = refused(template, **columns)
+    assert item.reason.startswith(said)
+    assert item.stage == "row"
+
+
+FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "null": ("{{ a }}", {"a": None}, "a value is null; write {{ name or '' }} where that may be"),
+    "missing part": ("{{ a.b }}", {"a": {}}, "'dict object' has no attribute 'b'"),
+    "type": ("{{ a + 1 }}", {"a": "x"}, "TypeError"),
+    "its own words": (
+        "{{ raise_exception('no answer in ' ~ a) }}",
+        {"a": 5},
+        "data.template: no answer in 5",
+    ),
+    "empty": ("{{ a }}", {"a": ""}, "data.template: the prompt is empty"),
+    "surrogate": (
+        "{{ a }}\\ud83d{{ '\\ud83d' }}",
+        {"a": ""},
+        "its output is not valid Unicode: lone surrogate U+D83D",
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "columns", "said"), FAULTS.values(), ids=FAULTS)
+def test_rows_that_a_template_cannot_use(template: str, columns: dict[str, Any], said: str):
+    item = refused(template, **columns)
+    assert said in item.reason
+    assert item.stage == "prompt"
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ a.__init__.__globals__ }}",
+    "{{ raise_exception.__globals__['sys'].modules }}",
+    "{{ self._TemplateReference__context.environment.globals }}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
+    "{{ ''['__class__']['__base__'] }}",
+    "{{ cycler.__init__.__globals__.os.getcwd() }}",
+    "{{ row.a.__class__.__base__ }}",
+    "{{ (a|attr('__class__')).__base__ }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os }}",
+    "{{ row.update(a='x') }}",
+    "{{ a.append(1) }}",
+]
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_attribute_escapes(template: str):
+    assert refused(template, a=[]).stage == "prompt"
+
+
+ENDLESS = "{% for x in range(n) %}{% for y in range(n) %}{% for z in range(n) %}{% endfor %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [ENDLESS, "{{ n ** (n ** n) }}"])
+def test_an_endless_row(template: str):
+    assert refused(template, n=99999).reason == "data.template: stopped: no result after 1 s"
+
+
+BIG = {
+    "one string": "{{ 'x' * n }}",
+    "many strings": "{% for a in range(99999) %}{{ 'xxxxxxxxxx' * 100 }}{% endfor %}",
+    "growing": "{% set s = namespace(s='xx') %}{% for i in range(60) %}{% set s.s = s.s ~ s.s %}{% endfor %}",
+    "list": "{{ ([1] * n) | length }}",
+    "padded": "{{ '%*d' % (n, 1) }}",
+}
+
+
+@pytest.mark.parametrize("template", BIG.values(), ids=BIG)
+def test_a_giant_row(template: str):
+    item = refused(template, PATIENT, n=10**10)
+    assert any(part in item.reason for part in ("192 MiB", "more than 100000 characters", "OverflowError"))
+
+
+def test_a_giant_column():
+    maker = maker_of("{{ a }}", QUICK)
+    item = maker.make(0, Record("rows.jsonl", 1, {"a": "x" * 200_000}))
+    assert isinstance(item, RowFailure)
+    assert item.reason == "data.template: produced more than 100000 characters"
+    maker.close()
+
+
+def test_a_nested_column():
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    assert "no plain JSON" in refused("{{ a }}", a=deep).reason
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "syntax": ("Q: {{ question }\nA:", "TemplateSyntaxError in line 1: "),
+    "third line": ("a\nb\n{% endfor %}", "TemplateSyntaxError in line 3: "),
+    "filter": ("{{ a | frobnicate }}", "No filter named 'frobnicate'"),
+    "chance": ("{{ [a, b] | random }}", "No filter named 'random'"),
+    "endless": ("{{ 9 ** (9 ** 9) }}", "stopped: no result after 1 s"),
+}
+
+
+@pytest.mark.parametrize(("template", "said"), BROKEN.values(), ids=BROKEN)
+def test_a_template_that_fits_no_row(template: str, said: str):
+    with pytest.raises(ConfigError) as caught:
+        maker_of(template)
+    assert len(caught.value.faults) == 1
+    assert str(caught.value).startswith("data.template: ")
+    assert said in str(caught.value)
+
+
+def test_no_clock():
+    assert refused("{{ strftime_now('%Y') }}").reason.startswith("data.template: no column strftime_now")
+
+
+def test_three_timeouts_in_a_row_are_the_templates_fault():
+    maker = maker_of(ENDLESS, ChatLimits(seconds=0.3))
+    endless = Record("rows.jsonl", 1, {"n": 99999})
+    outcomes = [
+        maker.make(i, Record("rows.jsonl", i, {"n": n}))
+        for i, n in enumerate([99999, 99999, 1, 99999, 99999])
+    ]
+    reasons = [item.reason for item in outcomes if isinstance(item, RowFailure)]
+    assert reasons[:2] == ["data.template: stopped: no result after 0.3 s"] * 2
+    assert reasons[2] == "data.template: the prompt is empty"
+    with pytest.raises(ConfigError, match="stopped: no result after 0.3 s, for 3 rows in a row"):
+        maker.make(5, endless)
+    maker.close()
+
+
+def test_one_child_serves_all_rows_and_close_ends_it():
+    maker = maker_of("{{ a }}")
+    assert maker._template is not None
+    first = maker._template._process._worker
+    for i in range(3):
+        maker.make(i, Record("rows.jsonl", i, {"a": "x"}))
+    assert maker._template._process._worker is first
+    maker.close()
+    assert maker._template._process._worker is None
+
+
+def test_only_the_columns_that_are_used_travel():
+    maker = maker_of("{{ a }}{{ c is defined }}")
+    assert maker._template is not None
+    assert maker._template._variables({"a": 1, "b": 2}) == {"a": 1}
+    maker.close()
+
+
+def test_a_template_of_a_file(tmp_path: Path):
+    path = tmp_path / "few_shot.jinja"
+    path.write_bytes("\ufeffQ: {{ q }}\r\nA:\n".encode())
+    maker = RowMaker(DataConfig(template_file=str(path)), DecodingParams(), False)
+    item = maker.make(0, Record("rows.jsonl", 1, {"q": "今"}))
+    missing = maker.make(0, Record("rows.jsonl", 1, {"p": "今"}))
+    maker.close()
+    assert isinstance(item, DataRow)
+    assert item.content == {"text": "Q: 今\nA:"}
+    assert isinstance(missing, RowFailure)
+    assert missing.reason == "data.template_file: no column q; the row has p; did you mean p?"
+
+
+def test_bad_template_files(tmp_path: Path):
+    for name, content, said in [
+        ("latin.jinja", b"caf\xe9", "not valid UTF-8: byte 0xe9 at position 3"),
+        ("long.jinja", b"x" * (LONGEST_TEMPLATE + 1), "is longer than 1048576 bytes"),
+        ("absent.jinja", None, "cannot be read: No such file or directory"),
+    ]:
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            template_source(DataConfig(template_file=str(path)))
+        assert str(caught.value).startswith(f"data.template_file={path}: {said}")
+
+
+def test_no_template():
+    assert template_source(DataConfig()) is None
