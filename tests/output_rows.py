@@ -10,7 +10,9 @@ from mindbatch.dataset.rows import DataRow
 AWKWARD_TEXT = '=SUM(1)\u2028今天, "quoted"\r\nline\rend\n '
 
 
-def generation(index: int = 0, text: str = "out", token_ids: tuple[int, ...] = (7, 8), **more: Any) -> dict[str, Any]:
+def generation(
+    index: int = 0, text: str = "out", token_ids: tuple[int, ...] = (7, 8), **more: Any
+) -> dict[str, Any]:
     """A generation as the ledger keeps it."""
     return {
         "index": index,

@@ -215,9 +215,10 @@ class LLM:
         source = iter(rows)
         with self._turn_ending(turn):
             while True:
+                self._check_turn(turn)
                 refused = self._fill(source)
                 if self._model.engine.has_work:
-                    result = self._step(turn)
+                    result = self._step()
                     yield StepResult(result.events, refused + result.finished)
                 elif refused:
                     yield StepResult([], refused)
@@ -250,14 +251,17 @@ class LLM:
     def _steps(self, unfinished: set[str], turn: int) -> Iterator[StreamEvent | RequestOutput]:
         with self._turn_ending(turn):
             while unfinished:
-                result = self._step(turn)
+                self._check_turn(turn)
+                result = self._step()
                 unfinished.difference_update(output.key for output in result.finished)
                 yield from result.events
                 yield from result.finished
 
-    def _step(self, turn: int) -> StepResult:
+    def _check_turn(self, turn: int) -> None:
         if turn != self._turn:
             raise MindBatchError(OVERTAKEN)
+
+    def _step(self) -> StepResult:
         with interruptible():
             return self._model.engine.step()
 

@@ -1,23 +1,26 @@
 """Every shipped option of every group composes; those that this version can run also validate."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mindbatch.config.compose import compose_task
+from mindbatch.config.keys import schema_keys
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
-from mindbatch.config.schema import SCHEMAS, GenerateConfig
+from mindbatch.config.schema import SCHEMAS, BatchConfig, GenerateConfig
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
+OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
 
 
 def test_the_groups_are_those_of_the_design() -> None:
-    assert {"model", "decoding", "parallel", "runtime"} <= OPTIONS.groups
+    assert {"model", "decoding", "parallel", "runtime", "data"} <= OPTIONS.groups
 
 
 def test_each_task_has_a_schema_and_a_file() -> None:
@@ -25,15 +28,33 @@ def test_each_task_has_a_schema_and_a_file() -> None:
     assert all((configs_folder() / f"{name}.yaml").is_file() for name in TASKS)
 
 
+@pytest.mark.parametrize("task", ["generate", "batch", "plan"])
 @pytest.mark.parametrize(("group", "name"), EVERY)
-def test_option_composes(group: str, name: str) -> None:
-    assert compose_task("generate", [f"{group}={name}"]).log.lines == []
+def test_option_composes(group: str, name: str, task: str) -> None:
+    if group in schema_keys(SCHEMAS[task]).sections:
+        assert compose_task(task, [f"{group}={name}"]).log.lines == []
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED))
+@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED - OF_A_DATASET))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     assert isinstance(compose_task("generate", given).finish(), GenerateConfig)
+
+
+@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED))
+def test_option_validates_for_a_dataset(group: str, name: str, model_folder: Path, tmp_path: Path) -> None:
+    given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}"]
+    given += ["data.path=-", f"output.dir={tmp_path}/run"]
+    assert isinstance(compose_task("batch", given).finish(), BatchConfig)
+
+
+def test_the_worked_sums_are_right() -> None:
+    config = compose_task("batch", ["data=gsm8k"]).tree
+    sums = re.findall(r"<<([\d+*/-]+)=(\d+)>>", config.data.template)
+    assert len(sums) == config.data.template.count("<<") > 8
+    for terms, result in sums:
+        assert eval(terms, {"__builtins__": {}}) == int(result)
+    assert config.data.template.endswith("\n\nQuestion: {{ question }}\nAnswer:")
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(DISTRIBUTED))
@@ -53,8 +74,6 @@ def test_the_shipped_model_is_found_in_the_shipped_data() -> None:
 
 
 def test_every_key_is_documented_in_one_line() -> None:
-    from mindbatch.config.keys import schema_keys
-
     for schema in SCHEMAS.values():
         for key in schema_keys(schema).keys.values():
             assert key.meaning

@@ -1,4 +1,4 @@
-"""Kills a ledger's session before, amid and after each of its operations, and at each one of the next session.
+"""Kills a ledger's session before, amid and after each of its operations, and then the repairing session too.
 
 python ledger_kills.py FOLDER ROWS: prints the number of kills; an assertion fails where anything was lost.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage, Moment
 from harness.forks import Ending, Send, run_forked
 from harness.ledger_session import check_finished, check_kept, run_session
-from mindbatch.storage import Storage
 
 FIRST_GROUP, NEXT_GROUP, LAST_GROUP = 3, 5, 2
 
@@ -41,13 +40,13 @@ def _kill_twice(run: Path, num_rows: int, place: int, moment: Moment) -> int:
         assert ending.was_killed or ending.code == 0, f"place {stop} {moment}: code {ending.code}"
         num_kills += ending.was_killed
         check_kept(run, safe)
-    ending = _session(run, num_rows, Storage(), LAST_GROUP)
+    ending = _session(run, num_rows, CountingStorage(), LAST_GROUP)
     assert ending.code == 0, f"the run killed at {place} {moment} does not end: code {ending.code}"
     check_finished(run, num_rows)
     return num_kills
 
 
-def _session(run: Path, num_rows: int, storage: Storage, group: int) -> Ending:
+def _session(run: Path, num_rows: int, storage: CountingStorage, group: int) -> Ending:
     def session(send: Send) -> None:
         run_session(run, num_rows, storage, group, send)
 

@@ -1,7 +1,7 @@
 """What a disk may hold after a power cut: what was synced, and any part of what was not.
 
-The model is as weak as POSIX: an unsynced file has any part of its new bytes, or zeros in their place; a name
-that was made, changed or removed is there only once its folder was synced, but those of a folder come in order.
+The model is as weak as POSIX: an unsynced file has any part of its new bytes, or zeros in their place. A name
+that was made, changed or removed is sure only once its folder was synced; those of one folder come in order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Names:
 
 
 class PowerCutStorage(CountingStorage):
-    """Works on real files until the operation number `place`; `restore` then lays out what the disk may hold."""
+    """Works on real files for `place` operations; `restore` then lays out what the disk may hold."""
 
     def __init__(self, root: Path, place: int) -> None:
         super().__init__()

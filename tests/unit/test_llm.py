@@ -1,5 +1,6 @@
 """LLM: what it takes as prompts and parameters, the order of results, and what one call may do to another."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
 from mindbatch.config.paths import data_root
+from mindbatch.data.prompts import Prompt
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.request import StreamEvent
 from mindbatch.llm import LLM
@@ -226,3 +228,50 @@ def test_a_streamer_is_ended_even_when_the_run_fails(
     with pytest.raises(ZeroDivisionError):
         shadow_llm.generate([[4, 5]], FEW, streamer=Recorder())
     assert calls == [[4, 5], "end"]
+
+
+def test_rows_are_taken_as_there_is_room(shadow_llm: LLM) -> None:
+    """Of any number of rows only as many are asked for as two batches hold, besides those that run."""
+    batch, taken, finished = 4, 0, 0
+    rows = ((Prompt(key=str(i), source=f"row {i}", token_ids=[30 + i % 7, 40]), FEW) for i in range(40))
+
+    def counted() -> Iterator[tuple[Prompt, DecodingParams]]:
+        nonlocal taken
+        for row in rows:
+            taken += 1
+            yield row
+
+    results = {}
+    for step in shadow_llm.steps(counted()):
+        results |= {output.key: output for output in step.finished}
+        finished += len(step.finished)
+        assert taken - finished <= 3 * batch
+    assert len(results) == 40
+    for i in range(40):
+        assert results[str(i)].outputs[0].token_ids == greedy_tokens([30 + i % 7, 40], 5)
+
+
+def test_a_row_that_is_refused_stops_no_other(shadow_llm: LLM) -> None:
+    prompts = [[30], [10**6], [31], *([[10**6]] * 20)]
+    rows = [(Prompt(key=str(i), source=f"row {i}", token_ids=ids), FEW) for i, ids in enumerate(prompts)]
+    finished = [output for step in shadow_llm.steps(rows) for output in step.finished]
+    errors = {output.key: output.error for output in finished}
+    assert [key for key, error in errors.items() if error is None] == ["0", "2"]
+    assert (errors["1"] or "").startswith("row 1: token id 1000000 is outside the vocabulary")
+    assert len(finished) == 23
+
+
+def test_rows_that_are_left_are_dropped(shadow_llm: LLM) -> None:
+    rows = [(Prompt(key=str(i), source="row", token_ids=[30]), FEW) for i in range(20)]
+    steps = shadow_llm.steps(rows)
+    next(steps)
+    steps.close()
+    assert tokens_of(shadow_llm, [[30]]) == [greedy_tokens([30], 5)]
+
+
+def test_newer_calls_take_the_place_of_steps(shadow_llm: LLM) -> None:
+    steps = shadow_llm.steps([(Prompt(key="0", source="row", token_ids=[30]), FEW)])
+    next(steps)
+    shadow_llm.generate([[31]], FEW)
+    with pytest.raises(MindBatchError, match="newer call"):
+        next(steps)

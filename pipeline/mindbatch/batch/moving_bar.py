@@ -22,8 +22,9 @@ class MovingBar(Progress):
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("in"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
             console=console,
             refresh_per_second=REDRAWS_PER_SECOND,
             transient=True,
@@ -33,7 +34,7 @@ class MovingBar(Progress):
         self._rows = self.add_task(description, total=None, note="")
 
     def set(self, ended: int, total: int, note: str, status: str = "") -> None:
-        """`note` stands beside the bar, `status` below it; drawn the next time, whenever it is called."""
+        """`note` stands at the right, `status` below it; drawn the next time, whenever it is called."""
         self._status = status
         self.update(self._rows, completed=ended, total=total, note=note)
 

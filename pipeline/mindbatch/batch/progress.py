@@ -151,7 +151,7 @@ class _MovingDisplay(_NoDisplay):
         self._bar.start()
 
     def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
-        note = f"rows, {snapshot.rows_failed} failed, {clock(left)} left"
+        note = f"{snapshot.rows_failed} failed, {clock(left)} left"
         self._bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
 
     def stop(self) -> None:

@@ -86,7 +86,9 @@ def names_in(template: str, environment: "jinja2.Environment") -> list[str]:
     """Every variable that the template looks up and does not set itself; the sandbox may have it."""
     from jinja2 import meta
 
-    return sorted(meta.find_undeclared_variables(environment.parse(template)))
+    bare = environment.overlay()
+    bare.globals = {}  # a column may be called range
+    return sorted(meta.find_undeclared_variables(bare.parse(template)))
 
 
 def one_line(error: Exception, limit: int = 300) -> str:

@@ -130,6 +130,6 @@ def shown(value: object, limit: int = 60) -> str:
     """The value as an error line can show it."""
     try:
         text = repr(value)
-    except RecursionError:
-        return f"a deeply nested {type(value).__name__}"
+    except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
+        return f"{type(value).__name__} too large to be shown"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -29,6 +29,7 @@ KNOWN = f"{', '.join(SUFFIXES)}, and all but .parquet also with {' or '.join(COM
 GIVEN_FORMATS: dict[str, Format] = {name: name for name in SUFFIXES.values()} | {"openai": "jsonl"}
 AUTO = "auto"
 _GLOB = set("*?[")
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,14 @@ def find_files(path: str | Path, given_format: str = AUTO) -> list[DataFile]:
         raise ConfigError(
             f"data.format={shown(given_format)}: must be one of {AUTO}, {', '.join(GIVEN_FORMATS)}"
         )
+    if not str(path):
+        raise ConfigError("data.path: must be given: a file, a folder, a pattern, or - for standard input")
     try:
         place = resolve_path(str(path))
         paths = _paths(place, GIVEN_FORMATS.get(given_format))
     except (OSError, ValueError) as error:  # a name that is too long; no such home, a null byte
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"data.path={shown(str(path))}: cannot be used ({reason})") from error
+        raise ConfigError(f"{_shown(path)}: cannot be used ({reason})") from error
     return _described(paths, GIVEN_FORMATS.get(given_format))
 
 
@@ -71,14 +74,18 @@ def named_file(path: Path, name: str, given_format: str) -> DataFile:
 def _paths(place: Path, only: Format | None) -> list[Path]:
     if place.is_dir():
         return _in_folder(place, only)
-    if place.exists():
+    if place.is_file():
         return [place]
+    if place.exists():
+        raise ConfigError(
+            f"{_shown(place)}: is no file that can be read twice; give data.path=- and pipe it in"
+        )
     if _GLOB & set(str(place)):
-        found = sorted(Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file())
+        found = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
         if not found:
-            raise ConfigError(f"data.path={shown(str(place))}: no file matches")
+            raise ConfigError(f"{_shown(place)}: no file matches")
         return found
-    raise ConfigError(f"data.path={shown(str(place))}: no such file or folder{near_sibling(place)}")
+    raise ConfigError(f"{_shown(place)}: no such file or folder{near_sibling(place)}")
 
 
 def _in_folder(folder: Path, only: Format | None) -> list[Path]:
@@ -90,7 +97,7 @@ def _in_folder(folder: Path, only: Format | None) -> list[Path]:
     )
     if not found:
         names = ", ".join(sorted(wanted))
-        raise ConfigError(f"data.path={shown(str(folder))}: the folder holds no file with a name in {names}")
+        raise ConfigError(f"{_shown(folder)}: the folder holds no file with a name in {names}")
     return found
 
 
@@ -108,10 +115,19 @@ def _described(paths: list[Path], given: Format | None) -> list[DataFile]:
         elif held == "parquet" and packed:
             faults.append(f"data.path: {path}: Parquet is compressed within; unpack the file first")
         else:
-            files.append(DataFile(path, path.relative_to(base).as_posix(), held, COMPRESSIONS.get(packed)))
+            files.append(DataFile(path, _name(path, base), held, COMPRESSIONS.get(packed)))
     if faults:
         raise ConfigError(faults)
     return files
+
+
+def _name(path: Path, base: Path) -> str:
+    """The path below `base`, as text that can be stored: bytes that are not UTF-8 are written out."""
+    return os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _shown(path: str | Path) -> str:
+    return f"data.path={shown(str(path), _SHOWN)}"
 
 
 def _suffixes(path: Path) -> tuple[str, str]:

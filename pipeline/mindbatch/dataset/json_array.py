@@ -18,6 +18,7 @@ from mindbatch.dataset.records import Record, RowFault
 NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
 _MISSING = "an element is missing beside a comma"
 _TRAILING = "there is more after the end of the array"
+_STRAY = "a } stands where the array should go on or end; nothing after it was read"
 _UNFINISHED = "the file ends before the array does; this element is incomplete"
 _BLANK = b" \t\r\n"
 # The rest of a string, or of the chunk if that ends first: then group 1 is its lone backslash or empty.
@@ -25,7 +26,7 @@ _BLANK = b" \t\r\n"
 _STRING_REST = rb'[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?)\Z)'
 _IN_STRING = re.compile(_STRING_REST, re.DOTALL)
 _MARKS = re.compile(rb'"' + _STRING_REST + rb"|[\[\]{},]", re.DOTALL)
-_QUOTE, _COMMA = b'",'
+_QUOTE, _COMMA, _CLOSING = b'",]'
 _OPENING = b"[{"
 
 
@@ -96,7 +97,7 @@ class _Splitter:
                     yield self._element()
                 is_first = False
                 if is_last:
-                    yield from self._after(chunk[start:])
+                    yield from self._after(chunk[border], chunk[start:])
                     return
             self._keep(chunk[start:])
             chunk = b""
@@ -150,7 +151,11 @@ class _Splitter:
             return _Element(None, too_long_fault("element", self._max_bytes))
         return _Element(content) if content else _Element(None, _MISSING)
 
-    def _after(self, rest: bytes) -> Iterator[_Element]:
+    def _after(self, closing: int, rest: bytes) -> Iterator[_Element]:
+        """A fault if the array did not end as it should, or not there."""
+        if closing != _CLOSING:
+            yield _Element(None, _STRAY)
+            return
         while rest or (rest := self._stream.read1(BUFFER_BYTES)):
             if rest.strip(_BLANK):
                 yield _Element(None, _TRAILING)

@@ -33,7 +33,8 @@ def parse_row(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         if not text.strip(_BLANK):
             raise RowFault(EMPTY_LINE) from None
-        raise RowFault(f"not valid JSON: {error.msg} at character {error.pos}") from None
+        what = error.msg.removesuffix(" at").rstrip(": ")
+        raise RowFault(f"not valid JSON: {what} at character {error.pos}") from None
     except RecursionError:
         raise RowFault(_TOO_DEEP) from None
     if not isinstance(value, dict):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.config.suggest import did_you_mean, nearest
-from mindbatch.data.messages import shown
+from mindbatch.data.messages import shown, text_fault
 from mindbatch.data.prompt_content import conversation_of
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_system, text_or_ids
 from mindbatch.dataset.columns import ColumnError
@@ -137,8 +137,11 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
             faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
             faults.append(f"body.{name}: unknown{did_you_mean(nearest(name, known))}")
-    if not isinstance(body.get("model"), (str, type(None))):
-        faults.append(f"body.model={shown(body['model'])}: must be a text")
+    model = body.get("model", "")
+    if not isinstance(model, (str, type(None))):
+        faults.append(f"body.model={shown(model)}: must be a text")
+    elif fault := text_fault(model or ""):
+        faults.append(f"body.model: {fault}")
     return faults
 
 

@@ -11,6 +11,7 @@ import orjson
 
 from mindbatch.config.batch_schema import DataConfig
 from mindbatch.data.chat_process import ChatLimits
+from mindbatch.data.prompt_content import system_fault
 from mindbatch.data.prompts import Prompt
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.draft import RowDraft
@@ -123,10 +124,10 @@ class RowMaker:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format.
 
         Raises:
-            ConfigError: the template cannot be read or compiled, or a key of `data` has no effect here.
+            ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
         """
-        if is_openai:
-            _refuse_columns(data)
+        if faults := [*_system_faults(data), *(_idle_columns(data) if is_openai else [])]:
+            raise ConfigError(faults)
         source = template_source(data)
         self._template = None if source is None else DataTemplate(source, template_limits)
         self._reader: _Reader = OpenAIRequests(data.system) if is_openai else ColumnRows(data, self._template)
@@ -180,15 +181,18 @@ class RowMaker:
         return overrides
 
 
-def _refuse_columns(data: DataConfig) -> None:
+def _system_faults(data: DataConfig) -> list[str]:
+    fault = None if data.system is None else system_fault(data.system)
+    return [f"data.system {fault}"] if fault else []
+
+
+def _idle_columns(data: DataConfig) -> list[str]:
     unset = DataConfig()
-    faults = [
+    return [
         f"data.{name}={getattr(data, name)!r} has no effect: OpenAI requests say themselves what it would say"
         for name in _FIXED_BY_OPENAI
         if getattr(data, name) != getattr(unset, name)
     ]
-    if faults:
-        raise ConfigError(faults)
 
 
 def _joined(faults: Sequence[str]) -> str:

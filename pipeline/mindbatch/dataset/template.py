@@ -18,6 +18,7 @@ ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""
 MOST_TIMEOUTS = 3
 """Rows in a row that may run out of time before the template, not the data, is to blame."""
+_NO_NAMES = "names no column, so every row would be the same; write {{ question }} for the column question"
 LONGEST_TEMPLATE = 1 << 20
 """Bytes of a template file."""
 
@@ -64,7 +65,7 @@ class DataTemplate:
     """
 
     def __init__(self, source: TemplateSource, limits: ChatLimits | None = None) -> None:
-        """Raises ConfigError with one line when the template cannot be compiled."""
+        """Raises ConfigError with one line: it cannot be compiled, or is the same for all rows."""
         self.source = source
         self._process = ChatProcess(limits, subject=source.subject, kind="data")
         self._timeouts = 0
@@ -73,6 +74,9 @@ class DataTemplate:
         except PromptError as error:
             self.close()
             raise ConfigError(error.faults) from error
+        if not self._names:
+            self.close()
+            raise ConfigError(f"{source.subject}: {_NO_NAMES}")
 
     def render(self, record: Record) -> str:
         """The prompt of one row.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import NamedTuple
 
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.entries import Entry, decode, encode
@@ -26,6 +27,13 @@ MAX_PART_BYTES = 64 * 2**20
 MAX_WAITING_ROWS = 64
 MAX_WAITING_BYTES = 4 * 2**20
 MAX_WAITING_SECONDS = 2.0
+
+
+class _OpenPart(NamedTuple):
+    """The part that is appended to."""
+
+    name: PartName
+    end: PartWriter
 
 
 class Ledger:
@@ -57,8 +65,7 @@ class Ledger:
         self._clock = clock
         self._read: dict[PartName, PartReading] | None = None
         self._files = PartFiles(folder.parts)
-        self._part: PartName | None = None
-        self._end: PartWriter | None = None
+        self._open: _OpenPart | None = None  # replaced as a whole: an interrupt may come anywhere
         self._oldest = 0.0
         self._failure: StorageError | None = None
 
@@ -103,10 +110,10 @@ class Ledger:
         """Takes a finished row; it is safe after the next commit. Raises StorageError as `commit` does."""
         line = encode(entry)
         with self._reporting():
-            part, end = self._room_for(len(line))
-            if not end.num_waiting:
+            part = self._room_for(len(line))
+            if not part.end.num_waiting:
                 self._oldest = self._clock()
-            return Place(part.number, end.append(line), len(line))
+            return Place(part.name.number, part.end.append(line), len(line))
 
     def commit(self) -> None:
         """Writes and syncs all that was appended.
@@ -114,17 +121,17 @@ class Ledger:
         StorageError says how many rows are safe and how to go on; the ledger takes nothing more after it.
         """
         with self._reporting():
-            if self._end is not None:
-                self.num_safe += self._end.commit()
+            if self._open is not None:
+                self.num_safe += self._open.end.commit()
 
     def commit_if_due(self, step_seconds: float) -> bool:
         """Commits when enough rows wait, or when the oldest would wait too long if it waited a step longer.
 
         step_seconds: how long a step of the engine takes. Returns whether it committed.
         """
-        end = self._end
-        if end is None or not end.num_waiting:
+        if self._open is None or not self._open.end.num_waiting:
             return False
+        end = self._open.end
         is_full = end.num_waiting >= MAX_WAITING_ROWS or end.num_waiting_bytes >= MAX_WAITING_BYTES
         if not is_full and self._clock() - self._oldest + step_seconds <= MAX_WAITING_SECONDS:
             return False
@@ -148,43 +155,43 @@ class Ledger:
                 self.commit()
         finally:
             self._files.close()
-            if self._end is not None:
-                self._end.close()
-                self._end = None
+            if self._open is not None:
+                self._open.end.close()
+                self._open = None
 
     def _line(self, place: Place) -> bytes:
-        if self._end is not None and self._part is not None and place.part == self._part.number:
-            waiting = self._end.waiting_line(place.offset)
+        if self._open is not None and place.part == self._open.name.number:
+            waiting = self._open.end.waiting_line(place.offset)
             if waiting is not None:
                 return waiting
         return self._files.line(place)
 
-    def _room_for(self, num_bytes: int) -> tuple[PartName, PartWriter]:
+    def _room_for(self, num_bytes: int) -> _OpenPart:
         """The part to append to: the open one, unless it is full."""
-        if self._part is None or self._end is None:
-            self._part, self._end = self._first_part()
-        elif self._end.end + num_bytes > MAX_PART_BYTES:
-            self.num_safe += self._end.commit()
-            self._end.close()
-            self._part, self._end = self._new_part()
-        return self._part, self._end
+        if self._open is None:
+            self._open = self._first_part()
+        elif self._open.end.offset + num_bytes > MAX_PART_BYTES:
+            self.num_safe += self._open.end.commit()
+            full, self._open = self._open, self._new_part()
+            full.end.close()
+        return self._open
 
-    def _first_part(self) -> tuple[PartName, PartWriter]:
+    def _first_part(self) -> _OpenPart:
         """The writer's last part, if nothing was written after it by anyone; else a new one."""
         assert self._read is not None, "append before recover"
         self._settle()
         names = list_parts(self._folder.parts)
         reading = self._read.get(names[-1]) if names else None
         if names and names[-1].writer == self._writer and reading is not None and reading.has_header:
-            return names[-1], PartWriter(reading.path, reading.end, self._storage)
+            return _OpenPart(names[-1], PartWriter(reading.path, reading.end, self._storage))
         return self._new_part()
 
-    def _new_part(self) -> tuple[PartName, PartWriter]:
+    def _new_part(self) -> _OpenPart:
         names = list_parts(self._folder.parts)
         name = PartName(names[-1].ordinal + 1 if names else 0, self._writer)
         make_part(name, self._folder.parts, self._fingerprint, self._storage)
         path = name.path(self._folder.parts)
-        return name, PartWriter(path, path.stat().st_size, self._storage)
+        return _OpenPart(name, PartWriter(path, path.stat().st_size, self._storage))
 
     def _settle(self) -> None:
         """Makes durable what killed sessions left to the system: names, and the last part of each writer."""

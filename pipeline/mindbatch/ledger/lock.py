@@ -56,7 +56,7 @@ class RunLock:
             os.close(file)
 
     def _taken(self) -> int:
-        """The lock's file, locked, which has still its name: its folder may go when another run was refused."""
+        """The file, locked; it is taken anew if it lost its name meanwhile: a refused run tidies up."""
         while True:
             file = self._storage.append(self._folder.lock)
             try:

@@ -38,7 +38,7 @@ class PartWriter:
             raise
 
     @property
-    def end(self) -> int:
+    def offset(self) -> int:
         """Where the next entry begins, those waiting included."""
         return self._tail.size + self._tail.num_bytes
 
@@ -55,7 +55,7 @@ class PartWriter:
     def append(self, line: bytes) -> int:
         """Takes an entry, for the next commit; returns its offset in the part."""
         tail = self._tail
-        offset = self.end
+        offset = self.offset
         self._tail = _Tail(tail.size, (*tail.waiting, line), tail.num_bytes + len(line))
         return offset
 

@@ -23,11 +23,16 @@ def overview() -> str:
 def task_page(task: Task, options: OptionFiles) -> str:
     """The page of `mindbatch TASK --help`."""
     schema = schema_keys(SCHEMAS[task.name])
-    words = "".join(f"[{name.upper()}] " for name in SCHEMAS[task.name].positional)
-    usage = USAGE.replace("TASK ", f"{task.name} {words}")
+    words = [_word(schema.keys[name]) for name in SCHEMAS[task.name].positional]
+    usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
     sections = [_section(name, schema, options) for name in ("", *schema.sections)]
     return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])
+
+
+def _word(key: Key) -> str:
+    """A word that stands for a key; in brackets when it may be left out."""
+    return key.name.upper() if key.default is None else f"[{key.name.upper()}]"
 
 
 def _section(name: str, schema: SchemaKeys, options: OptionFiles) -> list[str]:

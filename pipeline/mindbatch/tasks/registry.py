@@ -60,7 +60,7 @@ _ALL = (
     ),
     Task(
         name="retry",
-        summary="run the rows of a batch again that failed",
+        summary="run the rows of a batch again that failed, with its own settings",
         module="mindbatch.tasks.retry",
         verbose_key="runtime.verbose",
         examples=("mindbatch retry output.dir=runs/a",),

@@ -1,4 +1,4 @@
-"""OpenAI's output and error lines: the published shape, identifiers that never change, and log-probabilities."""
+"""OpenAI's output and error lines: the published shape, identifiers that never change, log-probabilities."""
 
 import json
 from functools import partial
@@ -104,7 +104,10 @@ def test_identifiers_differ_by_row_kind_and_run_only() -> None:
 
 
 def test_names_cannot_be_confused_with_fingerprints() -> None:
-    (first,), (second,) = (responses(chat(key="a"), fingerprint="bc"), responses(chat(key="ca"), fingerprint="b"))
+    (first,), (second,) = (
+        responses(chat(key="a"), fingerprint="bc"),
+        responses(chat(key="ca"), fingerprint="b"),
+    )
     assert first["id"] != second["id"]
 
 

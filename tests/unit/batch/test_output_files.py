@@ -42,6 +42,7 @@ def test_results_and_errors_in_the_order_given(format: str, tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == sorted([folder.results(format).name, "errors.jsonl"])
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_interrupt_leaves_the_older_files(format: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
@@ -60,6 +61,7 @@ def test_an_interrupt_leaves_the_older_files(format: str, tmp_path: Path) -> Non
     assert len(os.listdir(tmp_path)) == 2
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_full_disk_leaves_the_older_files_and_says_so(format: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)

@@ -24,7 +24,13 @@ def test_a_line_has_the_fields_in_order_and_no_times() -> None:
         "prompt": "in",
         "generations": [
             {"index": 0, "text": "x", "finish_reason": "stop", "tokens": 2, "cumulative_logprob": -0.1 - 0.2},
-            {"index": 1, "text": "yz", "finish_reason": "length", "tokens": 3, "cumulative_logprob": -0.1 - 0.2},
+            {
+                "index": 1,
+                "text": "yz",
+                "finish_reason": "length",
+                "tokens": 3,
+                "cumulative_logprob": -0.1 - 0.2,
+            },
         ],
         "prompt_tokens": 3,
         "generated_tokens": 5,

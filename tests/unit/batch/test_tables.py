@@ -90,7 +90,9 @@ def test_csv_as_pandas_reads_it() -> None:
 
 
 def test_parquet_has_a_row_for_each_row() -> None:
-    row = finished("a", generation(0, AWKWARD_TEXT, logprobs=LIKELY), generation(1), prompt_logprobs=[None, {"2": -3.0}])
+    row = finished(
+        "a", generation(0, AWKWARD_TEXT, logprobs=LIKELY), generation(1), prompt_logprobs=[None, {"2": -3.0}]
+    )
     first, second = parquet_rows(row, finished("b", content={"token_ids": [5]}), token_ids=True)
     assert first == {
         "key": "a",
@@ -145,8 +147,8 @@ def test_parquet_is_written_in_groups_of_rows(monkeypatch: pytest.MonkeyPatch) -
         finished(content={"text": "x" * 60}),
         finished("k", generation(text="x" * 60)),
         finished("k", generation(token_ids=(1,) * 4)),
-        finished("k", generation(token_ids=(1,), logprobs=[{i: -1.0 for i in range(4)}])),
-        finished(prompt_logprobs=[None, {i: -1.0 for i in range(4)}]),
+        finished("k", generation(token_ids=(1,), logprobs=[dict.fromkeys(range(4), -1.0)])),
+        finished(prompt_logprobs=[None, dict.fromkeys(range(3), -1.0)]),
     ],
 )
 def test_long_rows_make_smaller_groups(long: FinishedRow, monkeypatch: pytest.MonkeyPatch) -> None:

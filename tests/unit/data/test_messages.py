@@ -8,6 +8,13 @@ from mindbatch.errors import PromptError
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
 
 
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role(role: str):
     assert checked_conversation([{"role": role, "content": ""}]) == [{"role": role, "content": ""}]
@@ -34,6 +41,14 @@ BAD = {
     "surrogate": ([{"role": "user", "content": "\ud800"}], "content: is not valid Unicode"),
     "not JSON": ([{"role": "user", "content": "x", "extra": {1, 2}}], r"messages\[0\].extra=\{1, 2\}"),
     "key": ([{"role": "user", "content": "x", "extra": {1: 2}}], "key 1 must be a string"),
+    "not finite": ([{"role": "user", "content": "x", "extra": float("nan")}], r"messages\[0\].extra=nan"),
+    "key of half a character": (
+        [{"role": "user", "content": "x", "extra": {"\ud800": 1}}],
+        "extra: key .* is not valid Unicode",
+    ),
+    "deep": ([{"role": "user", "content": "x", "extra": nested(65)}], "nested more than 64 deep"),
+    "deeper": ([nested(10**5)], r"messages\[0\]: found list too large to be shown"),
+    "huge": (10**5000, "found int too large to be shown"),
     "long": ([{"role": "x" * 500, "content": "x"}], r"role='x{50,60}\.\.\."),
 }
 
@@ -44,6 +59,11 @@ def test_one_line_that_says_where(messages: object, said: str):
         checked_conversation(messages)
     assert len(caught.value.faults) == 1
     assert "\n" not in str(caught.value)
+
+
+def test_as_deep_as_allowed():
+    message = {"role": "user", "content": "x", "extra": nested(62)}
+    assert checked_conversation([message]) == [message]
 
 
 def test_all_faults_at_once():

@@ -146,6 +146,7 @@ BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "prompt in a chat": ({"prompt": "a"}, "body.prompt: unknown"),
     "model": ({"model": 4}, "body.model=4: must be a text"),
+    "model of half a character": ({"model": "\ud83d"}, "body.model: is not valid Unicode"),
     "temperature": ({"temperature": "hot"}, "body.temperature='hot': must be 0 (greedy) or from"),
     "max_tokens": ({"max_tokens": 0}, "body.max_tokens=0: must be a whole number, at least 1"),
     "max_completion_tokens": ({"max_completion_tokens": 0}, "body.max_completion_tokens=0: must be"),

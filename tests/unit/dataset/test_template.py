@@ -55,7 +55,7 @@ PROMPTS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "names that are none in jinja2": ("{{ row['a b'] }}", {"a b": "x"}, "x"),
     "a column named row": ("{{ row }}", {"row": "x", "y": 1}, "x"),
-    "columns named like Python's": (
+    "columns named like the sandbox's own": (
         "{{ self_ }}{{ range }}{{ x }}",
         {"self": 1, "self_": 2, "range": 3, "x": 4},
         "234",
@@ -153,7 +153,7 @@ def test_attribute_escapes(template: str):
     assert refused(template, a=[]).stage == "prompt"
 
 
-ENDLESS = "{% for x in range(n) %}{% for y in range(n) %}{% for z in range(n) %}{% endfor %}{% endfor %}{% endfor %}"
+ENDLESS = "{% for x in range(n) %}{% for y in range(n) %}{% if x == n %}{% endif %}{% endfor %}{% endfor %}"
 
 
 @pytest.mark.parametrize("template", [ENDLESS, "{{ n ** (n ** n) }}"])
@@ -196,6 +196,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "third line": ("a\nb\n{% endfor %}", "TemplateSyntaxError in line 3: "),
     "filter": ("{{ a | frobnicate }}", "No filter named 'frobnicate'"),
     "chance": ("{{ [a, b] | random }}", "No filter named 'random'"),
+    "no column": ("Q: {question}", "names no column, so every row would be the same; write {{ question }}"),
     "endless": ("{{ 9 ** (9 ** 9) }}", "stopped: no result after 1 s"),
 }
 
@@ -249,14 +250,14 @@ def test_only_the_columns_that_are_used_travel():
 def test_a_template_of_a_file(tmp_path: Path):
     path = tmp_path / "few_shot.jinja"
     path.write_bytes("\ufeffQ: {{ q }}\r\nA:\n".encode())
-    maker = RowMaker(DataConfig(template_file=str(path)), DecodingParams(), False)
+    maker = RowMaker(DataConfig(template_file=str(path)), DecodingParams(), False, PATIENT)
     item = maker.make(0, Record("rows.jsonl", 1, {"q": "今"}))
-    missing = maker.make(0, Record("rows.jsonl", 1, {"p": "今"}))
+    missing = maker.make(0, Record("rows.jsonl", 1, {"qq": "今"}))
     maker.close()
     assert isinstance(item, DataRow)
     assert item.content == {"text": "Q: 今\nA:"}
     assert isinstance(missing, RowFailure)
-    assert missing.reason == "data.template_file: no column q; the row has p; did you mean p?"
+    assert missing.reason == "data.template_file: no column q; the row has qq; did you mean qq?"
 
 
 def test_bad_template_files(tmp_path: Path):

@@ -1,14 +1,15 @@
 """A power cut at any operation of a run leaves nothing torn, lost or doubled, whatever the disk kept."""
 
+import contextlib
 import random
 from pathlib import Path
 
 import pytest
+
 from harness.faulty_storage import CountingStorage
 from harness.ledger_session import check_finished, check_kept, run_session
 from harness.power_cut import PowerCut, PowerCutStorage
-
-from mindbatch.storage import Storage, write_whole
+from mindbatch.storage import write_whole
 
 ROWS, DISKS = 9, 4
 
@@ -16,10 +17,8 @@ ROWS, DISKS = 9, 4
 def cut_session(root: Path, place: int, group: int) -> tuple[PowerCutStorage, set[str]]:
     """A session that has power for `place` operations; the storage, and the rows that were called safe."""
     storage, safe = PowerCutStorage(root, place), set[str]()
-    try:
+    with contextlib.suppress(PowerCut):
         run_session(root / "run", ROWS, storage, group, safe.add)
-    except PowerCut:
-        pass
     return storage, safe
 
 
@@ -39,7 +38,7 @@ def test_a_run_survives_a_cut_at_every_operation_and_one_in_its_repair(tmp_path:
             again = tmp_path / f"disk{place}.{disk}.again"
             repairing.restore(again, chance)
             check_kept(again / "run", safe | safe_too)
-            run_session(again / "run", ROWS, Storage(), group=4)
+            run_session(again / "run", ROWS, CountingStorage(), group=4)
             check_finished(again / "run", ROWS)
 
 

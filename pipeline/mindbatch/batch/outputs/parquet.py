@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -27,7 +28,8 @@ class ParquetTable:
     def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
         self._options = options
         self._schema = schema(options)
-        self._writer = pq.ParquetWriter(file, self._schema)
+        self._writer = pq.ParquetWriter(_Sink(file), self._schema)
+        self._num_groups = 0
         self._group: list[dict[str, Any]] = []
         self._num_bytes = 0
 
@@ -41,14 +43,35 @@ class ParquetTable:
 
     def finish(self) -> None:
         """Writes what is left, and the table of contents."""
-        if self._group:
+        if self._group or not self._num_groups:  # pyarrow cannot read a file without any group
             self._flush()
         self._writer.close()
 
     def _flush(self) -> None:
         self._writer.write_table(pa.Table.from_pylist(self._group, self._schema))
+        self._num_groups += 1
         self._group.clear()
         self._num_bytes = 0
+
+
+class _Sink(io.RawIOBase):
+    """Passes on what pyarrow writes while the file is open.
+
+    A writer that is dropped after an error still writes its table of contents when its memory is freed; by
+    then the file is given up, and nobody wants it.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data) if self._file.closed else self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 def schema(options: OutputOptions) -> pa.Schema:

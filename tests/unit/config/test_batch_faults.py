@@ -1,0 +1,234 @@
+"""Every mistake in the options of a dataset is refused by name, with what to do instead."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.schema import BatchConfig, PlanConfig
+from mindbatch.errors import ConfigError
+
+
+@pytest.fixture
+def usable(model_folder: Path, tmp_path: Path) -> list[str]:
+    """Overrides that make a configuration without faults."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "Hi"}\n')
+    return [
+        f"model.checkpoint_name_or_path={model_folder}",
+        f"data.path={rows}",
+        f"output.dir={tmp_path}/runs/a",
+    ]
+
+
+def composed(overrides: list[str], task: str = "batch") -> BatchConfig:
+    config = compose_task(task, overrides).finish()
+    assert isinstance(config, BatchConfig)
+    return config
+
+
+def faults(overrides: list[str], task: str = "batch") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose_task(task, overrides).finish()
+    return list(caught.value.faults)
+
+
+def test_usable_overrides_have_no_fault(usable: list[str], tmp_path: Path) -> None:
+    config = composed(usable)
+    assert config.data.path == f"{tmp_path}/rows.jsonl"
+    assert config.output.dir == f"{tmp_path}/runs/a"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data.template='Q: {{ question }}'"],
+        ["data.messages_column=chat", "data.system=Hi"],
+        ["data.prompt_column=q", "data.system=Hi"],  # a column may hold chats
+        ["data.template=x", "data.chat=true", "data.system=Hi"],
+        ["data.system=Hi"],
+        ["data.filter_keys=[7, q-12, '']".replace(", ''", "")],
+        ["data.format=openai", "output.format=openai"],
+        ["data.format=openai", "output.format=csv"],
+        ["data.format=text", "data.template='{{ prompt }}!'"],
+        ["data.limit=1", "data.skip=0", "data.shuffle_seed=0", "data.max_line_bytes=1GiB"],
+        ["data=openai"],
+        ["data=chat", "data.prompt_column=q"],
+    ],
+)
+def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
+    composed([*usable, *overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data.limit=0"], "data.limit=0: must be from 1 to 2147483647"),
+        (["data.skip=-1"], "data.skip=-1: must be from 0 to 2147483647"),
+        (["data.shuffle_seed=-1"], "data.shuffle_seed=-1: must be from 0 to 2147483647"),
+        (["data.limit=all"], "data.limit=all: must be a whole number or null"),
+        (
+            ["data.format=jsn"],
+            "data.format=jsn: must be one of auto, jsonl, json, csv, tsv, text, parquet, openai; "
+            "did you mean json?",
+        ),
+        (["data=gsm"], "data=gsm: no such option; there are auto, chat, gsm8k, openai; did you mean gsm8k?"),
+        (["data.promt_column=q"], "data.promt_column: unknown key; did you mean data.prompt_column?"),
+        (["prompts=Hi"], "prompts: unknown key; did you mean output.prompt?"),
+        (["output.file=x"], "output.file: unknown key; did you mean data.template_file?"),
+        (["data.key_column=''"], "data.key_column: must not be empty"),
+        (["data.template=''"], "data.template: must not be empty"),
+        (
+            ["data.prompt_column=a", "data.template=b"],
+            "data.prompt_column, data.template: a prompt comes from only one of these",
+        ),
+        (
+            ["data.prompt_column=a", "data.messages_column=b"],
+            "data.prompt_column, data.messages_column: a prompt comes from only one of these",
+        ),
+        (
+            ["data.messages_column=a", "data.chat=true"],
+            "data.chat=true: has no effect with data.messages_column, whose chats go as they are; remove it",
+        ),
+        (
+            ["data.template=a", "data.system=b"],
+            "data.system: has no effect on prompts that are no chats; set data.chat=true or remove it",
+        ),
+        (
+            ["data.format=text", "data.key_column=id"],
+            "data.key_column: there are no columns with data.format=text; remove it",
+        ),
+        (
+            ["data.format=openai", "data.decoding_column=d"],
+            "data.decoding_column: has no effect with data.format=openai, where each row says it; remove it",
+        ),
+        (["data.filter_keys=[]"], "data.filter_keys=[]: leaves no row; null takes all"),
+        (
+            ["data.filter_keys=7"],
+            "data.filter_keys=7: must be a list of keys, like [7, q-12], or a file with a key on each line",
+        ),
+        (
+            ["data.filter_keys=[1, true]"],
+            "data.filter_keys: true: a key is a text or a whole number; quote a text",
+        ),
+        (
+            ["data.max_line_bytes=2GiB"],
+            "data.max_line_bytes=2GiB: must be at most 1GiB, for a row is read as a whole",
+        ),
+        (
+            ["data.format=csv", "output.format=openai"],
+            "output.format=openai: answers requests in OpenAI's format, not data.format=csv; "
+            "use jsonl, parquet or csv",
+        ),
+        (
+            ["output.on_mismatch=new"],
+            "output.on_mismatch=new: must be one of refuse, new_dir, overwrite; did you mean new_dir?",
+        ),
+        (
+            ["progress=richh"],
+            "progress=richh: must be one of auto, none, plain, rich; did you mean rich?",
+        ),
+        (["decoding.top_p=1.5"], "decoding.top_p=1.5: must be above 0 and at most 1"),
+        (
+            ["data.template={{ q }}"],
+            "data.template={{ q }}: cannot be read; quote a text that holds commas or special characters: "
+            """data.template='"{{ q }}"'""",
+        ),
+    ],
+)
+def test_one_mistake_has_one_fault(overrides: list[str], expected: str, usable: list[str]) -> None:
+    assert faults([*usable, *overrides]) == [expected]
+
+
+def test_sizes_that_cannot_be_read(usable: list[str]) -> None:
+    (line,) = faults([*usable, "data.max_line_bytes=much"])
+    assert line.startswith("data.max_line_bytes=much: must be bytes, or a number with KB")
+
+
+def test_two_templates(usable: list[str], tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ q }}")
+    overrides = [f"data.template_file={tmp_path}/t.jinja", "data.template=x"]
+    assert faults([*usable, *overrides]) == [
+        "data.template, data.template_file: only one of these can be given"
+    ]
+
+
+def test_what_must_be_given() -> None:
+    assert [line.partition(":")[0] for line in faults([])] == [
+        "model.checkpoint_name_or_path",
+        "data.path",
+        "output.dir",
+    ]
+    assert [line.partition(":")[0] for line in faults([], "plan")] == [
+        "model.checkpoint_name_or_path",
+        "data.path",
+    ]
+
+
+def test_all_faults_are_reported_at_once(usable: list[str], tmp_path: Path) -> None:
+    lines = faults(
+        [
+            f"data.path={tmp_path}/row.jsonl",
+            f"data.filter_keys={tmp_path}",
+            f"data.template_file={tmp_path}/none.txt",
+            f"output.dir={tmp_path}/rows.jsonl/a",
+            "data.limit=0",
+        ]
+    )
+    assert [line.replace(f"{tmp_path}/", "") for line in lines] == [
+        "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)",
+        "data.path=row.jsonl: no such file or folder; did you mean rows.jsonl?",
+        "data.template_file=none.txt: no such file",
+        f"data.filter_keys={tmp_path}: is a folder; give a file with a key on each line",
+        "output.dir=rows.jsonl/a: rows.jsonl is a file, not a folder",
+        "data.limit=0: must be from 1 to 2147483647",
+    ]
+
+
+def test_rows_may_be_a_folder_a_pattern_or_standard_input(usable: list[str], tmp_path: Path) -> None:
+    for path in (".", "*.jsonl", "**/*.csv", "row?.jsonl"):
+        composed([*usable, f"data.path={tmp_path}/{path}"])
+    assert composed([*usable, "data.path=-"]).data.path == "-"
+    (line,) = faults([*usable, f"data.path={tmp_path}/*.csv"])
+    assert line.endswith("/*.csv: no file fits this pattern")
+    (tmp_path / "odd[1].jsonl").write_text("{}")
+    composed([*usable, f"data.path='{tmp_path}/odd[1].jsonl'"])
+
+
+def test_a_folder_that_cannot_be_written(
+    usable: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert faults(usable) == [f"output.dir={tmp_path}/runs/a: the folder {tmp_path} cannot be written"]
+    composed(usable[:2] + ["output.dir=null"], "plan")
+
+
+def test_a_run_folder_that_is_a_file(usable: list[str], tmp_path: Path) -> None:
+    (line,) = faults([*usable, f"output.dir={tmp_path}/rows.jsonl"])
+    assert line.endswith("is a file; give a folder")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    (line,) = faults([*usable, f"output.dir={tmp_path}/gone/a"])
+    assert line.endswith("gone is a file, not a folder")
+    (line,) = faults([*usable, "output.dir=''"])
+    assert line == "output.dir=: must not be empty"
+
+
+@pytest.mark.parametrize("text", ["2024_11", "1e3", "-5", "007", "0x10", "nan"])
+def test_a_name_that_looks_like_a_number_is_taken_as_written(
+    text: str, usable: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = composed([*usable, f"output.dir={text}", f"data.key_column={text}"])
+    assert (config.output.dir, config.data.key_column) == (text, text)
+
+
+def test_rates(usable: list[str]) -> None:
+    config = composed([*usable, "rate=120.5"], "plan")
+    assert isinstance(config, PlanConfig)
+    assert config.rate == 120.5
+    for rate in ("0", "-1", "inf", "nan"):
+        (line,) = faults([*usable, f"rate={rate}"], "plan")
+        assert line.endswith(": must be above 0, in generated tokens/s")
+    (line,) = faults([*usable, "rate=1", "calibrate=true"], "plan")
+    assert line.startswith("rate, calibrate: only one of these can be given")

@@ -1,0 +1,108 @@
+"""`retry` and `replay` begin with the configuration that was saved in the run's folder, wherever that is."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.saved_config import save_config
+from mindbatch.config.schema import BatchConfig, ReplayConfig
+from mindbatch.errors import ConfigError
+
+
+@pytest.fixture
+def run(model_folder: Path, tmp_path: Path) -> Path:
+    """The folder of a run with its saved configuration."""
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    config = compose_task(
+        "batch",
+        [
+            f"model.checkpoint_name_or_path={model_folder}",
+            f"data.path={tmp_path}/rows.jsonl",
+            f"output.dir={folder}",
+            "output.on_mismatch=overwrite",
+            "decoding=nucleus",
+            "decoding.seed=5",
+            "data.system=${oc.env:MY_SYSTEM,none}",
+            "data.chat=true",
+        ],
+    ).finish()
+    save_config(config, folder / "config.yaml")
+    return folder
+
+
+def composed(task: str, *overrides: str, config_file: Path | None = None) -> BatchConfig:
+    config = compose_task(task, list(overrides), config_file).finish()
+    assert isinstance(config, BatchConfig)
+    return config
+
+
+def faults(task: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose_task(task, list(overrides)).finish()
+    return list(caught.value.faults)
+
+
+def test_the_saved_configuration_is_the_beginning(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SYSTEM", "Be brief.")
+    config = composed("retry", f"output.dir={run}")
+    assert (config.decoding.top_p, config.decoding.seed, config.data.system) == (0.9, 5, "Be brief.")
+    assert config.output.dir == str(run)
+
+
+def test_the_command_line_goes_before_it_and_so_does_a_file(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "more.yaml"
+    file.write_text("runtime: ascend\ndecoding.seed: 7\nmodel.batch_size: 3\n")
+    config = composed("retry", f"output.dir={run}", "model.batch_size=4", config_file=file)
+    assert (config.decoding.seed, config.model.batch_size) == (7, 4)
+    assert (config.runtime.block_size, config.decoding.top_p) == (128, 0.9)
+    assert composed("retry", f"output.dir={run}", "decoding=greedy").decoding.do_sample is False
+
+
+def test_a_folder_that_was_moved(run: Path, tmp_path: Path) -> None:
+    moved = run.rename(tmp_path / "2024_11")
+    assert composed("retry", f"output.dir={moved}").output.dir == str(moved)
+
+
+def test_the_folder_may_be_named_by_the_environment(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNS", str(run.parent))
+    assert composed("retry", "output.dir=${oc.env:RUNS}/a").output.dir == str(run)
+    (line,) = faults("retry", "output.dir=${oc.env:NO_SUCH_NAME}")
+    assert line == "output.dir=${oc.env:NO_SUCH_NAME}: has no value"
+
+
+def test_what_was_said_of_a_taken_folder_is_over(run: Path) -> None:
+    assert composed("retry", f"output.dir={run}").output.on_mismatch == "refuse"
+    (line,) = faults("retry", f"output.dir={run}", "output.on_mismatch=new_dir")
+    assert line == "output.on_mismatch=new_dir: a run can only be continued as it was begun; remove it"
+
+
+def test_a_folder_without_a_run_has_one_line(run: Path, tmp_path: Path) -> None:
+    for given, reason in (
+        (tmp_path, "holds no run (there is no config.yaml)"),
+        (tmp_path / "runs/b", f"no such folder; did you mean {tmp_path}/runs/a?"),
+        (tmp_path / "rows.jsonl", "is a file; give the folder of a run"),
+    ):
+        assert faults("retry", f"output.dir={given}") == [f"output.dir={given}: {reason}"]
+    assert faults("replay") == ["output.dir: must be given: the folder of the run"]
+    assert faults("retry", "output.dir=null") == ["output.dir=null: must be the folder of a run"]
+    (line,) = faults("retry", f"output.dir={'x' * 5000}")
+    assert line.endswith("cannot be used (File name too long)")
+
+
+def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
+    (run / "config.yaml").write_text("decoding: {top_pp: 1}\n")
+    assert faults("retry", f"output.dir={run}", "x=1") == [
+        "x: unknown key",
+        f"{run}/config.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
+    ]
+
+
+def test_replay_needs_a_key_and_takes_it_to_the_letter(run: Path) -> None:
+    assert faults("replay", f"output.dir={run}") == ["key: must be given: the key of the row to run again"]
+    for key in ("17", "007", "1e3", "q-1"):
+        config = composed("replay", f"output.dir={run}", f"key={key}")
+        assert isinstance(config, ReplayConfig)
+        assert config.key == key
