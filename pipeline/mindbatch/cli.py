@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 from typing import NoReturn
 
@@ -18,7 +17,7 @@ from mindbatch.errors import (
     ConfigError,
     MindBatchError,
 )
-from mindbatch.interrupts import Terminated, raise_terminated
+from mindbatch.interrupts import Terminated, signal_notes
 from mindbatch.tasks.registry import TASKS, Task
 
 VERBOSE = "--verbose"
@@ -27,7 +26,7 @@ VERBOSE = "--verbose"
 def entry_point() -> NoReturn:
     """The console script. Being told to end is an interrupt too: what was begun is tidied up."""
     own_the_process()
-    signal.signal(signal.SIGTERM, raise_terminated)
+    signal_notes.install()
     sys.exit(main(sys.argv[1:]))
 
 
@@ -44,10 +43,10 @@ def main(arguments: list[str]) -> int:
         _discard_output()
         return EXIT_FAILED
     except KeyboardInterrupt as interrupt:
-        terminated = isinstance(interrupt, Terminated)
-        _report("terminated" if terminated else "interrupted")
-        return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+        return _report_interrupt(type(interrupt))
     except Exception as error:
+        if signal_notes.came is not None:
+            return _report_interrupt(signal_notes.came)
         return _report_error(error, verbose=VERBOSE in line.switches)
 
 
@@ -55,6 +54,11 @@ def _accept_every_character() -> None:
     """A character that the terminal's encoding lacks is shown as ? instead of ending the run."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _report_interrupt(kind: type[KeyboardInterrupt]) -> int:
+    _report("terminated" if kind is Terminated else "interrupted")
+    return EXIT_TERMINATED if kind is Terminated else EXIT_INTERRUPTED
 
 
 def _report_error(error: Exception, verbose: bool) -> int:

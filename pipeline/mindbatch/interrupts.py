@@ -18,9 +18,32 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came: an interrupt too, what was begun is tidied up, but the exit code says which it was."""
 
 
-def raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """A handler for SIGTERM."""
-    raise Terminated
+class SignalNotes:
+    """Handlers for SIGINT and SIGTERM that also note what came.
+
+    An import of a C extension turns the exception into an ImportError; what came is still known here.
+    """
+
+    def __init__(self) -> None:
+        self.came: type[KeyboardInterrupt] | None = None
+
+    def install(self) -> None:
+        """Answers both signals from now on; SIGINT only if the process has not been told to ignore it."""
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.came = KeyboardInterrupt
+        raise KeyboardInterrupt
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.came = Terminated
+        raise Terminated
+
+
+signal_notes = SignalNotes()
+"""Of this process; the console script installs them."""
 
 
 @contextmanager

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.interrupts import PUT_OFF, Terminated, interruptible, raise_terminated
+from mindbatch.interrupts import PUT_OFF, SignalNotes, Terminated, interruptible
 
 
 def ends_the_process(number: int, frame: object) -> None:
     """What MindSpore's handler does."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def to_main_thread(number: int) -> None:
+    """Not to the process: threads of libraries that tests have imported would take the signal."""
+    identity = threading.main_thread().ident
+    assert identity is not None
+    signal.pthread_kill(identity, number)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +38,7 @@ def test_an_interrupt_within_is_raised_at_the_end_and_the_handler_is_back() -> N
     def interrupted() -> None:
         with interruptible():
             signal.signal(signal.SIGINT, ends_the_process)
-            os.kill(os.getpid(), signal.SIGINT)
+            to_main_thread(signal.SIGINT)
             reached.append("the end")
 
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -42,15 +49,38 @@ def test_an_interrupt_within_is_raised_at_the_end_and_the_handler_is_back() -> N
 
 
 def test_sigterm_within_is_told_from_an_interrupt() -> None:
-    signal.signal(signal.SIGTERM, raise_terminated)
+    notes = SignalNotes()
+    notes.install()
 
     def terminated() -> None:
         with interruptible():
             signal.signal(signal.SIGINT, ends_the_process)
-            os.kill(os.getpid(), signal.SIGTERM)
+            to_main_thread(signal.SIGTERM)
 
     with pytest.raises(Terminated):
         terminated()
+    assert notes.came is Terminated
+
+
+def test_an_interrupt_is_noted_whatever_becomes_of_its_exception() -> None:
+    notes = SignalNotes()
+    notes.install()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert notes.came is KeyboardInterrupt
+
+
+def test_a_process_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    SignalNotes().install()
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def test_a_signal_that_an_older_thread_takes_is_an_interrupt_too() -> None:
+    """Where the program has no handler for SIGTERM: MindSpore's for SIGINT would end the process by it."""
+    with interruptible():
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_the_signals_reach_their_handlers_again_afterwards() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage, Moment
 
+from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage, Moment
 from mindbatch.storage import BUFFERED_BYTES, Storage, StorageError, WholeFile, remove_leftovers, write_whole
 
 IN_ORDER = ["create", "write", "sync", "close", "replace", "sync_folder"]

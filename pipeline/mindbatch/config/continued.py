@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mindbatch.config.faults import FaultLog
+from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.paths import SAVED_CONFIG, near_sibling, resolve_path
 from mindbatch.config.settings import Assignment, Setting, SettingReader, shown
 
@@ -19,10 +20,11 @@ def read_saved(given: list[Setting], reader: SettingReader, log: FaultLog) -> li
 
     Raises ConfigError when there are none: without them everything else would look like a fault, too.
     """
+    num_faults = len(log.lines)
     file = _saved_file(given, log)
-    log.raise_if_any()
     settings = reader.read_file(file) if file else []
-    log.raise_if_any()
+    if len(log.lines) > num_faults:
+        log.raise_if_any()
     return [
         setting
         for setting in settings
@@ -45,7 +47,7 @@ def _saved_file(given: list[Setting], log: FaultLog) -> Path | None:
         reason = f"cannot be used ({error.strerror})"
     except ValueError as error:
         reason = str(error)
-    log.add(f"{FOLDER}={shown(written)}: {reason}", FOLDER)
+    log.add(f"{FOLDER}={shown(written, LONGEST_SHOWN)}: {reason}", FOLDER)
     return None
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.config.settings import shown
 
+LONGEST_SHOWN = 200
+"""Characters of a path: its end tells more than its beginning."""
+
 Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
@@ -24,7 +27,7 @@ def settled(key: str, text: str | None, fault_of: Check, faults: list[str]) -> s
     except ValueError as error:  # no such home, a null byte
         path, fault = Path(text), str(error)
     if fault:
-        faults.append(f"{key}={shown(text)}: {fault}")
+        faults.append(f"{key}={shown(text, LONGEST_SHOWN)}: {fault}")
     return str(path)
 
 

@@ -1,6 +1,7 @@
 """Words on the command line that stand for keys: the folders of `mindbatch diff runs/a runs/b`."""
 
 from mindbatch.config.faults import FaultLog
+from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Setting, shown
 
@@ -22,8 +23,8 @@ def read_words(
     settings: list[Setting] = []
     for name, word in zip(names, words, strict=False):
         if any(argument.partition("=")[0].strip() == name for argument in rest):
-            log.add(f"{name}: given twice, as {shown(word)} and as {name}=", name)
-        settings.append(Assignment(name, word, ""))
+            log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
+        settings.append(Assignment(name, word.replace("${", "\\${"), ""))
     return settings, rest
 
 

@@ -99,12 +99,12 @@ class SettingReader:
             seen.add(name)
 
 
-def shown(value: Any) -> str:
-    """`value` for a fault line: as typed on a command line, one line, shortened."""
+def shown(value: Any, limit: int = 60) -> str:
+    """`value` for a fault line: as typed on a command line, one line, shortened to `limit` characters."""
     words = {None: "null", True: "true", False: "false"}
     text = words[value] if value is None or isinstance(value, bool) else str(value)
     text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _holds_hydra_key(value: Any) -> bool:

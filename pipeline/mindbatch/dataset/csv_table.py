@@ -42,8 +42,8 @@ def table_fault(file: DataFile, max_row_bytes: int) -> str | None:
     header = next(_rows(file, max_row_bytes), None)
     if header is None:
         return _NO_HEADER
-    if header.fault:
-        return f"the line that names the columns: {header.fault}"
+    if header.fault or not header.fields:
+        return f"the line that names the columns: {header.fault or EMPTY_LINE}"
     twice = [name for name in dict.fromkeys(header.fields) if header.fields.count(name) > 1]
     return f"has more than one column {', '.join(map(shown, twice))}" if twice else None
 

@@ -25,6 +25,6 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
         fingerprint_fields(config),
         load=lambda: LLM.from_config(config.model, config.runtime),
         tokenizer=lambda: Tokenizer.load(folder),
-        command=sys.argv,
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         retry=retry,
     )

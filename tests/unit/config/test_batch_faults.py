@@ -48,7 +48,7 @@ def test_usable_overrides_have_no_fault(usable: list[str], tmp_path: Path) -> No
         ["data.prompt_column=q", "data.system=Hi"],  # a column may hold chats
         ["data.template=x", "data.chat=true", "data.system=Hi"],
         ["data.system=Hi"],
-        ["data.filter_keys=[7, q-12, '']".replace(", ''", "")],
+        ["data.filter_keys=[7, q-12]"],
         ["data.format=openai", "output.format=openai"],
         ["data.format=openai", "output.format=csv"],
         ["data.format=text", "data.template='{{ prompt }}!'"],
@@ -76,7 +76,7 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         (["data=gsm"], "data=gsm: no such option; there are auto, chat, gsm8k, openai; did you mean gsm8k?"),
         (["data.promt_column=q"], "data.promt_column: unknown key; did you mean data.prompt_column?"),
         (["prompts=Hi"], "prompts: unknown key; did you mean output.prompt?"),
-        (["output.file=x"], "output.file: unknown key; did you mean data.template_file?"),
+        (["output.file=x"], "output.file: unknown key"),
         (["data.key_column=''"], "data.key_column: must not be empty"),
         (["data.template=''"], "data.template: must not be empty"),
         (

@@ -51,7 +51,7 @@ def test_wrong_words_are_named(tmp_path: Path) -> None:
         "more: one too many; there are only first, second",
         "limt: unknown key; did you mean limit?",
     ]
-    assert faults("runs", here, f"folder={here}") == [f"folder: given twice, as {here[:60]} and as folder="]
+    assert faults("runs", here, f"folder={here}") == [f"folder: given twice, as {here} and as folder="]
     assert faults("diff", here) == [
         "second: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
     ]

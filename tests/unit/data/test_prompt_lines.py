@@ -5,7 +5,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.data.prompt_lines import Line, text_lines
+from mindbatch.data.prompt_lines import Line, RawLine, raw_lines, text_lines
 
 
 def lines(content: bytes, limit: int = 1000) -> list[Line]:
@@ -64,6 +64,18 @@ def test_a_long_line_is_never_held_in_memory():
     assert (first.text, first.fault) == (None, "the line is longer than 1000 bytes")
     assert second == Line(2, "ok")
     assert stream.largest <= 1 << 20
+
+
+def test_raw_lines_keep_their_ends_and_show_what_they_drop():
+    dropped: list[bytes] = []
+    content = b"\xef\xbb\xbfa\r\n\n12345678\nb"
+    assert list(raw_lines(io.BytesIO(content), 4, dropped.append)) == [
+        RawLine(1, b"a\r\n", False),
+        RawLine(2, b"\n", False),
+        RawLine(3, b"123456", True),
+        RawLine(4, b"b", False),
+    ]
+    assert dropped == [b"78\n"]
 
 
 @given(

@@ -160,6 +160,17 @@ def test_admission_counts_the_found_blocks_that_must_be_taken() -> None:
     drain(engine)
 
 
+def test_admission_does_not_count_found_blocks_that_somebody_holds() -> None:
+    engine = make_engine(settings(num_blocks=5, batch_size=4))
+    engine.add(request("first", HEAD[:13], max_new_tokens=3))
+    engine.step()
+    assert engine.scheduler.blocks.num_free == 1
+    engine.add(request("second", [*HEAD[:12], 5], max_new_tokens=3))
+    engine.step()
+    assert len(engine.scheduler.running) == 2
+    drain(engine)
+
+
 def _digests(tokens: Sequence[int]) -> list[bytes]:
     digests, parent = [], root_digest(None)
     for start in range(0, len(tokens), 4):

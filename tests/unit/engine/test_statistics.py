@@ -78,6 +78,18 @@ def test_a_shared_block_wastes_once() -> None:
     assert engine.statistics.cache_waste == pytest.approx((2 + 5) / (12 + 28))
 
 
+def test_forks_that_have_not_parted_yet_waste_once() -> None:
+    """The step of three tokens has no room for three samples beside the other sequence."""
+    engine = make_engine(settings(max_batched_tokens=3))
+    engine.add(request("other", [1], max_new_tokens=3))
+    engine.add(request("forks", [2, 3], max_new_tokens=3, num_return_sequences=3, **SAMPLING))
+    engine.step()
+    assert engine.statistics.cache_waste == pytest.approx((3 + 2) / 8)
+    engine.step()
+    assert engine.statistics.running_sequences == 4
+    assert engine.statistics.cache_waste == pytest.approx((3 + 2 + 2 + 2) / 16)
+
+
 def test_every_sample_is_counted() -> None:
     engine = make_engine(settings())
     engine.add(request("a", PROMPT, max_new_tokens=4, num_return_sequences=3, **SAMPLING))

@@ -1,13 +1,13 @@
-"""A disk that is full, broken or read-only at any operation: one clear line, and a run that completes later."""
+"""A full, broken or read-only disk at any operation: one clear line, and a run that completes later."""
 
 import errno
 import os
 from pathlib import Path
 
 import pytest
+
 from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage
 from harness.ledger_session import check_finished, check_kept, run_session
-
 from mindbatch.storage import StorageError
 
 ROWS, GROUP = 7, 2

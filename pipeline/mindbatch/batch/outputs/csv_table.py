@@ -20,8 +20,9 @@ class CsvTable:
     def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
         self._file = file
         self._options = options
+        self._columns = columns(options)
         self._text = io.StringIO(newline="")
-        self._write({name: name for name in columns(options)})
+        self._write({name: name for name in self._columns})
 
     def add(self, row: FinishedRow) -> None:
         """Takes one row."""
@@ -38,7 +39,7 @@ class CsvTable:
         """Nothing is left: every row is written as it comes."""
 
     def _write(self, cells: Mapping[str, Any]) -> None:
-        csv.writer(self._text).writerow([cells[name] for name in columns(self._options)])
+        csv.writer(self._text).writerow([cells[name] for name in self._columns])
         self._file.write(self._text.getvalue().encode())
         self._text.seek(0)
         self._text.truncate()

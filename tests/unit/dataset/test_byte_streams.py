@@ -1,0 +1,168 @@
+"""Compressed files: unpacked as they are read; damage is a row's fault after the good rows, a failing disk is not."""
+
+import gzip
+import io
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mindbatch.dataset.byte_streams import BUFFER_BYTES
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.errors import ConfigError, MindBatchError
+
+ROWS = [{"id": i, "text": f"{i * 7919**5 % 10**18:018d}"} for i in range(20_000)]
+LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.Codec("zstd").compress(content, asbytes=True)  # type: ignore[no-any-return]
+
+
+Pack = Callable[[bytes], bytes]
+
+
+@pytest.fixture(params=["gz", "zst"])
+def suffix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def pack(suffix: str) -> Pack:
+    return {"gz": gzip.compress, "zst": zstd}[suffix]
+
+
+@pytest.fixture
+def path(tmp_path: Path, suffix: str) -> Path:
+    return tmp_path / f"a.jsonl.{suffix}"
+
+
+def test_rows_are_unpacked(path: Path, pack: Pack) -> None:
+    path.write_bytes(pack(LINES))
+    assert [record.columns for record in Dataset(path).records()] == ROWS
+
+
+def test_several_packed_pieces_are_one_file(path: Path, pack: Pack) -> None:
+    path.write_bytes(pack(LINES[:1000]) + pack(b"") + pack(LINES[1000:]))
+    assert [record.columns for record in Dataset(path).records()] == ROWS
+
+
+def test_tables_and_arrays_may_be_packed_too(tmp_path: Path, suffix: str, pack: Pack) -> None:
+    (tmp_path / f"a.csv.{suffix}").write_bytes(pack(b"id\n1\n"))
+    (tmp_path / f"b.json.{suffix}").write_bytes(pack(b'[{"id": 2}]'))
+    assert [record.columns for record in Dataset(tmp_path).records()] == [{"id": "1"}, {"id": 2}]
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9, 0.9999])
+def test_rows_before_a_cut_are_read_and_the_cut_is_a_fault(path: Path, pack: Pack, kept: float) -> None:
+    packed = pack(LINES)
+    path.write_bytes(packed[: int(len(packed) * kept)])
+    *good, last = Dataset(path).records()
+    assert [record.columns for record in good] == ROWS[: len(good)]
+    assert len(good) > len(ROWS) * kept * 0.5
+    assert last.line == len(good) + 1
+    assert last.fault is not None
+    assert "data is damaged or cut off here (" in last.fault
+    assert last.fault.endswith("); nothing after it was read")
+
+
+def test_damage_within_and_after(path: Path, pack: Pack) -> None:
+    packed = pack(LINES)
+    for content in (packed[:-1000] + b"\xff" * 200 + packed[-800:], packed + b"garbage"):
+        path.write_bytes(content)
+        records = list(Dataset(path).records())
+        assert [record.fault is None for record in records] == [True] * (len(records) - 1) + [False]
+        assert "data is damaged or cut off here" in str(records[-1].fault)
+
+
+def test_a_table_that_is_cut_says_on_which_line(tmp_path: Path, suffix: str, pack: Pack) -> None:
+    packed = pack(b"id,text\n" + b"".join(b'%d,"x\n%d"\n' % (i, i * 7919**5) for i in range(20_000)))
+    path = tmp_path / f"a.csv.{suffix}"
+    path.write_bytes(packed[: len(packed) // 2])
+    *good, last = Dataset(path).records()
+    assert all(record.fault is None for record in good)
+    assert last.line == good[-1].line + 2
+    assert "cut off" in str(last.fault)
+
+
+def test_an_array_that_is_cut_says_at_which_element(tmp_path: Path, suffix: str, pack: Pack) -> None:
+    packed = pack(json.dumps(ROWS).encode())
+    path = tmp_path / f"a.json.{suffix}"
+    path.write_bytes(packed[: len(packed) // 2])
+    *good, last = Dataset(path).records()
+    assert [record.columns for record in good] == ROWS[: len(good)]
+    assert last.line == len(good) + 1 > 1000
+    assert "cut off" in str(last.fault)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
+def test_a_file_that_is_not_packed_as_its_name_says_is_refused(
+    tmp_path: Path, suffix: str, name: str
+) -> None:
+    path = tmp_path / f"{name}.{suffix}"
+    path.write_bytes(LINES)
+    with pytest.raises(ConfigError) as caught:
+        Dataset(path)
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"data.path: {path}: the ")
+    assert "data is damaged or cut off here (" in fault
+    assert "\n" not in fault
+
+
+def test_a_file_that_grows_a_thousandfold_is_not_held(path: Path, pack: Pack) -> None:
+    path.write_bytes(pack(b"x" * 50_000_000 + b"\n{}\n"))
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    arrow_before = pa.total_allocated_bytes()
+    try:
+        faults, arrow = [], 0
+        for record in Dataset(path, max_line_bytes=10**6).records():
+            faults.append(record.fault)
+            arrow = max(arrow, pa.total_allocated_bytes() - arrow_before)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert faults == ["the line is longer than 1000000 bytes", None]
+    assert peak + arrow < 8 * 10**6
+
+
+class FailingFile(io.FileIO):
+    """Gives what the buffers hold at most, then says what a broken disk says."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self.tell() >= 2 * BUFFER_BYTES:
+            raise OSError(5, "Input/output error")
+        return super().readinto(buffer) or 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.csv", "a.json"])
+def test_a_disk_that_fails_is_no_fault_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    content = {"csv": b"text\n" + LINES.replace(b'"', b""), "json": json.dumps(ROWS).encode()}
+    pack: dict[str, Pack] = {"gz": gzip.compress, "zst": zstd}
+    suffix = name.rpartition(".")[2]
+    path = tmp_path / name
+    path.write_bytes(pack.get(suffix, bytes)(content.get(suffix, LINES)))
+    dataset = Dataset(path)
+    monkeypatch.setattr(io, "FileIO", FailingFile)
+    with pytest.raises(MindBatchError) as caught:
+        list(dataset.records())
+    assert caught.value.faults == (f"{path}: cannot be read (Input/output error)",)
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Dataset("/proc/self/mem", "jsonl")
+    assert caught.value.faults == ("data.path: /proc/self/mem: cannot be read (Input/output error)",)
+    path = tmp_path / "a.jsonl"
+    path.touch()
+    dataset = Dataset(path)
+    path.unlink()
+    for read in (lambda: list(dataset.records()), dataset.digest):
+        with pytest.raises(MindBatchError, match=r"a.jsonl: cannot be read \(No such file or directory\)"):
+            read()

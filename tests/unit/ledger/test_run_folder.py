@@ -1,0 +1,125 @@
+"""The folder of a run: begun durably, never in the midst of other things, cleared in the safe order."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.ledger_session import RECORD, check_finished, kept, run_session
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
+from mindbatch.storage import StorageError
+
+
+@pytest.fixture
+def storage() -> CountingStorage:
+    return CountingStorage()
+
+
+def test_folders_are_made_from_the_top_and_each_is_synced_into_the_one_above(
+    tmp_path: Path, storage: CountingStorage
+) -> None:
+    folder = RunFolder(tmp_path / "a" / "b")
+    folder.make(storage)
+    assert folder.parts.is_dir()
+    assert storage.operations == ["make_folder", "sync_folder"] * 3
+
+
+def test_making_it_again_syncs_what_a_killed_process_may_have_made(
+    tmp_path: Path, storage: CountingStorage
+) -> None:
+    folder = RunFolder(tmp_path / "a")
+    folder.make(CountingStorage())
+    folder.make(storage)
+    assert storage.operations == ["sync_folder"] * 2
+
+
+def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: Path, storage: CountingStorage) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(tmp_path).make(storage)
+    assert str(caught.value) == (
+        f"output.dir={tmp_path}: has thesis.tex in it but no run; give a new or empty folder"
+    )
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_file_is_no_folder(tmp_path: Path, storage: CountingStorage) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=f"output.dir={path}: not a folder"):
+        RunFolder(path).make(storage)
+    with pytest.raises(ConfigError, match="not a folder"):
+        RunFolder(path / "below").make(storage)
+
+
+def test_what_a_killed_beginning_left_is_no_obstacle(tmp_path: Path, storage: CountingStorage) -> None:
+    folder = RunFolder(tmp_path)
+    folder.make(storage)
+    for path in (folder.lock, folder.standard_input, folder.index, tmp_path / ".run.json.0123456789abcdef"):
+        path.write_text("")
+    folder.make(storage)
+    folder.remove_leftovers(storage)
+    assert not (tmp_path / ".run.json.0123456789abcdef").exists()
+    assert folder.lock.exists()
+
+
+def test_no_room_for_a_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        RunFolder(tmp_path / "a").make(FailingStorage(0, errno.ENOSPC))
+    assert str(caught.value) == f"{tmp_path / 'a'}: cannot be written (No space left on device)"
+
+
+def test_a_folder_above_that_may_not_be_listed_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    RunFolder(tmp_path / "a").make(FailingStorage(1, errno.EACCES))
+    assert RunFolder(tmp_path / "a").parts.is_dir()
+
+
+def test_clearing_takes_all_but_record_lock_and_what_is_to_be_kept(
+    tmp_path: Path, storage: CountingStorage
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    run_session(folder.path, 20, storage, group=4)
+    for path in (folder.errors, folder.manifest, folder.metrics, folder.standard_input, folder.config_file):
+        path.write_text("old")
+    folder.clear(storage, keep=[folder.standard_input])
+    assert sorted(os.listdir(folder.path)) == ["input.spool", "lock", "parts", "run.json"]
+    assert os.listdir(folder.parts) == []
+    assert storage.operations[-1] == "sync_folder"
+
+
+def test_a_clearing_that_stops_anywhere_leaves_a_run_that_can_be_resumed(
+    tmp_path: Path, storage: CountingStorage
+) -> None:
+    run_session(tmp_path / "counted", 20, storage, group=4)
+    before = len(storage.operations)
+    RunFolder(tmp_path / "counted").clear(storage)
+    for place in range(len(storage.operations) - before):
+        run = tmp_path / f"run{place}"
+        run_session(run, 20, CountingStorage(), group=4)
+        with pytest.raises(StorageError, match=f"^{run}: cannot be written"):
+            RunFolder(run).clear(FailingStorage(place, errno.EIO))
+        run_session(run, 20, CountingStorage(), group=4)
+        check_finished(run, 20)
+
+
+def test_cleared_parts_do_not_come_back_under_a_new_record(tmp_path: Path, storage: CountingStorage) -> None:
+    run_session(tmp_path / "run", 20, storage, group=4)
+    folder = RunFolder(tmp_path / "run")
+    folder.clear(storage)
+    RECORD.write(folder, storage)
+    assert kept(folder.path) == []
+
+
+def test_every_format_has_a_file_that_clearing_knows(tmp_path: Path, storage: CountingStorage) -> None:
+    folder = RunFolder(tmp_path)
+    folder.make(storage)
+    for format in RESULT_NAMES:
+        folder.results(format).write_text("old")
+    folder.clear(storage)
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
