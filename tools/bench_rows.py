@@ -25,8 +25,8 @@ class BenchRow:
 
 
 def make_rows(count: int, vocab_size: int, seed: int = 0, variant: int = 0) -> list[BenchRow]:
-    """Rows in no order: prompt lengths uniform over PROMPT_TOKENS, answer lengths log-normal (median 36, sigma 0.8)
-    and clipped to ANSWER_TOKENS.
+    """Rows in no order: prompts of lengths uniform over PROMPT_TOKENS, answers of lengths that are log-normal
+    (median 36, sigma 0.8) and clipped to ANSWER_TOKENS.
 
     variant: another one has the same lengths and other tokens, so that nothing of it is cached.
     """

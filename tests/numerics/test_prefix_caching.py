@@ -107,3 +107,10 @@ def test_a_second_call_finds_the_first_ones_prompts(name: str, llm: LLM) -> None
     assert second.num_cached_tokens > 32
     assert second.outputs[0].token_ids == first.outputs[0].token_ids
     assert second.outputs[0].cumulative_logprob == first.outputs[0].cumulative_logprob
+
+
+@pytest.mark.slow
+def test_it_can_be_switched_off(name: str) -> None:
+    llm = load(FOLDERS[name], prefix_caching=False)
+    results = [llm.generate(HEADS[name], DecodingParams(max_new_tokens=2))[0] for _ in range(2)]
+    assert [result.num_cached_tokens for result in results] == [0, 0]

@@ -20,7 +20,10 @@ BUFFER_BYTES = 1 << 17
 
 
 class DamagedData(Exception):
-    """Compressed data is broken or ends early; what was read before is good. The message is the reason."""
+    """Compressed data is broken or ends early; the message is the reason.
+
+    Damage may be noticed late: for certain only at the end of the data, by its checksum if it has one.
+    """
 
 
 @contextmanager

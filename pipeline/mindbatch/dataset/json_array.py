@@ -134,9 +134,7 @@ class _Splitter:
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size > self._max_bytes:
-            self._pieces.clear()
-        else:
+        if self._size <= self._max_bytes:
             self._pieces.append(piece)
 
     def _is_blank(self) -> bool:

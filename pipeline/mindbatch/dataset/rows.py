@@ -174,8 +174,6 @@ class RowMaker:
                 draft.row_faults += faults
             if "text" not in draft.content:
                 orjson.dumps(draft.content)
-        except RecursionError:
-            draft.row_faults.append("nested too deeply")
         except TypeError as error:
             draft.prompt_faults.append(f"cannot be kept as JSON: {error}")
         return overrides

@@ -169,22 +169,24 @@ class Ledger:
     def _room_for(self, num_bytes: int) -> _OpenPart:
         """The part to append to: the open one, unless it is full."""
         if self._open is None:
-            self._open = self._first_part()
+            self._open = self._first_part(num_bytes)
         elif self._open.end.offset + num_bytes > MAX_PART_BYTES:
             self.num_safe += self._open.end.commit()
             full, self._open = self._open, self._new_part()
             full.end.close()
         return self._open
 
-    def _first_part(self) -> _OpenPart:
-        """The writer's last part, if nothing was written after it by anyone; else a new one."""
+    def _first_part(self, num_bytes: int) -> _OpenPart:
+        """The writer's last part, if it has room and nobody wrote one after it; else a new one."""
         assert self._read is not None, "append before recover"
         self._settle()
         names = list_parts(self._folder.parts)
         reading = self._read.get(names[-1]) if names else None
-        if names and names[-1].writer == self._writer and reading is not None and reading.has_header:
-            return _OpenPart(names[-1], PartWriter(reading.path, reading.end, self._storage))
-        return self._new_part()
+        if reading is None or not reading.has_header or names[-1].writer != self._writer:
+            return self._new_part()
+        if reading.end + num_bytes > MAX_PART_BYTES:
+            return self._new_part()
+        return _OpenPart(names[-1], PartWriter(reading.path, reading.end, self._storage))
 
     def _new_part(self) -> _OpenPart:
         names = list_parts(self._folder.parts)

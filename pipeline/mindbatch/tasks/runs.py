@@ -71,18 +71,13 @@ def as_table(states: Iterable[RunState]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title, side in (
-        ("run", "left"),
-        ("status", "left"),
-        ("done", "right"),
-        ("failed", "right"),
-        ("rows", "right"),
-        ("tokens/s", "right"),
-        ("begun", "left"),
-        ("command", "left"),
-    ):
-        table.add_column(title, justify="right" if side == "right" else "left", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in ("run", "status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "command"):
+        is_number = title in ("done", "failed", "rows", "tokens/s")
+        is_long = title in ("run", "command")
+        table.add_column(
+            title, justify="right" if is_number else "left", overflow="fold", no_wrap=not is_long
+        )
     for state in states:
         table.add_row(*map(Text, _cells(state)))  # as text: brackets in a name are no markup
     return table
@@ -96,7 +91,7 @@ def _cells(state: RunState) -> list[str]:
         state.status,
         *(f"{count:,}" if count is not None else "-" for count in (state.done, state.failed, state.total)),
         f"{speed:,.1f}" if speed is not None else "-",
-        state.created or "-",
+        (state.created or "-")[:16].replace("T", " "),
         printable(command),
     ]
 
@@ -107,4 +102,4 @@ def _print_table(table: Table) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
     with console.capture() as capture:
         console.print(table)
-    print("\n".join(line.rstrip() for line in capture.get().strip("\n").splitlines()))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))

@@ -131,6 +131,12 @@ def test_tensorboard_gets_every_sample(tmp_path: Path) -> None:
     assert (values["rows_done"], values["generated_tokens_per_second"]) == (5.0, 9.0)
 
 
+def test_events_can_be_seen_while_the_run_goes_on(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as metrics:
+        metrics.sample(at(0.0))
+        assert len(events(tmp_path / "tensorboard")) == 2
+
+
 def test_without_tensorboard_there_is_no_folder(tmp_path: Path) -> None:
     run(tmp_path / "metrics.jsonl", 0.0)
     assert os.listdir(tmp_path) == ["metrics.jsonl"]

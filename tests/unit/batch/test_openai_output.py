@@ -85,7 +85,7 @@ def test_a_text_completion() -> None:
     }
 
 
-def test_data_in_another_format_goes_by_its_prompts() -> None:
+def test_data_in_another_format_gets_what_its_prompts_are() -> None:
     lines = responses(finished("a", content=MESSAGES), finished("b", content={"token_ids": [1]}))
     assert [body(line)["object"] for line in lines] == ["chat.completion", "text_completion"]
 

@@ -82,7 +82,7 @@ def test_what_was_said_of_a_taken_folder_is_over(run: Path) -> None:
 def test_a_folder_without_a_run_has_one_line(run: Path, tmp_path: Path) -> None:
     for given, reason in (
         (tmp_path, "holds no run (there is no config.yaml)"),
-        (tmp_path / "runs/b", f"no such folder; did you mean {tmp_path}/runs/a?"),
+        (tmp_path / "runs/aa", f"no such folder; did you mean {tmp_path}/runs/a?"),
         (tmp_path / "rows.jsonl", "is a file; give the folder of a run"),
     ):
         assert faults("retry", f"output.dir={given}") == [f"output.dir={given}: {reason}"]

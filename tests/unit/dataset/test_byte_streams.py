@@ -1,9 +1,10 @@
-"""Compressed files: unpacked as they are read; damage is a row's fault after the good rows, a failing disk is not."""
+"""Compressed files are unpacked as they are read; damage is a fault of a row, a disk that fails is not."""
 
 import gzip
 import io
 import json
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ def test_rows_before_a_cut_are_read_and_the_cut_is_a_fault(path: Path, pack: Pac
     path.write_bytes(packed[: int(len(packed) * kept)])
     *good, last = Dataset(path).records()
     assert [record.columns for record in good] == ROWS[: len(good)]
-    assert len(good) > len(ROWS) * kept * 0.5
+    assert len(good) > 0.8 * kept * len(ROWS)
+    if path.suffix == ".gz":
+        assert len(good) == zlib.decompressobj(wbits=31).decompress(path.read_bytes()).count(b"\n")
     assert last.line == len(good) + 1
     assert last.fault is not None
     assert "data is damaged or cut off here (" in last.fault
@@ -74,9 +77,9 @@ def test_damage_within_and_after(path: Path, pack: Pack) -> None:
     packed = pack(LINES)
     for content in (packed[:-1000] + b"\xff" * 200 + packed[-800:], packed + b"garbage"):
         path.write_bytes(content)
-        records = list(Dataset(path).records())
-        assert [record.fault is None for record in records] == [True] * (len(records) - 1) + [False]
-        assert "data is damaged or cut off here" in str(records[-1].fault)
+        *others, last = Dataset(path).records()
+        assert [record.columns for record in others[:10_000]] == ROWS[:10_000]
+        assert "data is damaged or cut off here" in str(last.fault)
 
 
 def test_a_table_that_is_cut_says_on_which_line(tmp_path: Path, suffix: str, pack: Pack) -> None:
@@ -134,7 +137,7 @@ class FailingFile(io.FileIO):
     """Gives what the buffers hold at most, then says what a broken disk says."""
 
     def readinto(self, buffer: Any, /) -> int:
-        if self.tell() >= 2 * BUFFER_BYTES:
+        if self.tell() >= BUFFER_BYTES // 2:
             raise OSError(5, "Input/output error")
         return super().readinto(buffer) or 0
 

@@ -73,6 +73,7 @@ BAD: list[tuple[str, bytes, str]] = [
         "the row is longer than 1000 bytes (lines 3 to 4)",
     ),
     ("quotes beyond what is kept", b"1," + b"x" * 1500 + b'"y"', "the row is longer than 1000 bytes"),
+    ("the quotes' end beyond what is kept", b'1,"' + b"x" * 1500 + b'"', "the row is longer than 1000 bytes"),
     ("UTF-8 on a later line", b'1,"\n\xff\n"', "not valid UTF-8: byte 0xff at position 0 (lines 3 to 5)"),
 ]
 

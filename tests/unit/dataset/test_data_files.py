@@ -115,7 +115,7 @@ def test_paths_that_lead_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(folder)
     assert fault("b.jsnl") == "data.path='b.jsnl': no such file or folder; did you mean b.jsonl?"
     assert fault("") == "data.path: must be given: a file, a folder, a pattern, or - for standard input"
-    assert fault("a\0b") == "data.path='a\\x00b': cannot be used (embedded null byte)"
+    assert fault("~nobody-at-all/a.jsonl").endswith("cannot be used (the home folder cannot be found)")
     assert fault("x" * 300).endswith("cannot be used (File name too long)")
     (folder / "empty").mkdir()
     assert fault("empty").startswith(
@@ -125,8 +125,8 @@ def test_paths_that_lead_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
-    assert fault(tmp_path / "pipe.jsonl") == (
-        f"data.path='{tmp_path}/pipe.jsonl': is no file that can be read twice; give data.path=- and pipe it in"
+    assert fault(tmp_path / "pipe.jsonl").endswith(
+        "pipe.jsonl': is no file that can be read twice; give data.path=- and pipe it in"
     )
 
 

@@ -148,7 +148,7 @@ def test_extreme_numbers_are_kept(tmp_path: Path) -> None:
 
 
 def test_nesting_up_to_the_limit_and_many_brackets_beside_each_other(tmp_path: Path) -> None:
-    deep = b'{"a": ' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
+    deep = b'{"a": ' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b', "b": [[]]}'
     wide = json.dumps({"a": [[i] for i in range(200)]}).encode()
     very_deep = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     found = records(tmp_path, b"\n".join([deep, wide, very_deep]), limit=10**6)

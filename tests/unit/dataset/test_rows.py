@@ -217,6 +217,7 @@ def test_the_digest_is_of_what_decides_the_result():
     )
     assert first.digest == elsewhere.digest
     assert len(first.digest) == 32
+    assert row({"messages": [HI]}).digest == row({"messages": [dict(reversed(HI.items()))]}).digest
     others = [
         row({"prompt": "b", "own": {"top_k": 1, "do_sample": True}}, decoding_column="own"),
         row({"prompt": "a", "own": {"top_k": 2, "do_sample": True}}, decoding_column="own"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_process import ChatLimits
+from mindbatch.data.chat_process import ChatLimits, TemplateTimeout
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
@@ -214,18 +214,26 @@ def test_no_clock():
     assert refused("{{ strftime_now('%Y') }}").reason.startswith("data.template: no column strftime_now")
 
 
-def test_three_timeouts_in_a_row_are_the_templates_fault():
-    maker = maker_of(ENDLESS, ChatLimits(seconds=0.3))
-    endless = Record("rows.jsonl", 1, {"n": 99999})
-    outcomes = [
-        maker.make(i, Record("rows.jsonl", i, {"n": n}))
-        for i, n in enumerate([99999, 99999, 1, 99999, 99999])
-    ]
-    reasons = [item.reason for item in outcomes if isinstance(item, RowFailure)]
-    assert reasons[:2] == ["data.template: stopped: no result after 0.3 s"] * 2
-    assert reasons[2] == "data.template: the prompt is empty"
-    with pytest.raises(ConfigError, match="stopped: no result after 0.3 s, for 3 rows in a row"):
-        maker.make(5, endless)
+def test_three_timeouts_in_a_row_are_the_templates_fault(monkeypatch: pytest.MonkeyPatch):
+    """A row between them that is rendered, or fails in another way, shows that the template can end."""
+    maker = maker_of("{{ ends }}", PATIENT)
+    assert maker._template is not None
+    process = maker._template._process
+    render = process.render
+
+    def bounded(template: str, variables: dict[str, Any]) -> str:
+        if variables["ends"] == "never":
+            raise TemplateTimeout("data.template: stopped: no result after 5 s")
+        return render(template, variables)
+
+    monkeypatch.setattr(process, "render", bounded)
+    for ends in ("never", "never", "now", "never", "never", None, "never", "never"):
+        item = maker.make(0, Record("rows.jsonl", 1, {"ends": ends}))
+        assert isinstance(item, DataRow if ends == "now" else RowFailure)
+    with pytest.raises(
+        ConfigError, match="^data.template: stopped: no result after 5 s, for 3 rows in a row$"
+    ):
+        maker.make(0, Record("rows.jsonl", 1, {"ends": "never"}))
     maker.close()
 
 

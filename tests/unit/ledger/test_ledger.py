@@ -157,7 +157,7 @@ def test_sessions_go_on_in_the_same_part_until_it_is_full(
         write(folder, entry(number))
     assert found(folder) == [entry(number) for number in range(30)]
     sizes = [path.stat().st_size for path in sorted(folder.parts.iterdir())]
-    assert 4 < len(sizes) < 10
+    assert 4 < len(sizes) < 12
     assert max(sizes) <= 1000
     assert min(sizes[:-1]) > 600
 
@@ -196,7 +196,7 @@ def test_writers_have_their_own_parts_at_the_same_time(folder: RunFolder) -> Non
     assert {name.writer for name in list_parts(folder.parts)} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("writers", itertools.permutations([0, 1, 2]))
+@pytest.mark.parametrize("writers", list(itertools.permutations([0, 1, 2])))
 def test_a_later_session_comes_later_whoever_writes(folder: RunFolder, writers: tuple[int, ...]) -> None:
     """A row that failed, and was run again by another process, has the later outcome."""
     bodies = []

@@ -1,14 +1,17 @@
 """A power cut at any operation of a run leaves nothing torn, lost or doubled, whatever the disk kept."""
 
 import contextlib
+import dataclasses
 import random
 from pathlib import Path
 
 import pytest
 
 from harness.faulty_storage import CountingStorage
-from harness.ledger_session import check_finished, check_kept, run_session
+from harness.ledger_session import RECORD, check_finished, check_kept, kept, run_session
 from harness.power_cut import PowerCut, PowerCutStorage
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
 from mindbatch.storage import write_whole
 
 ROWS, DISKS = 9, 4
@@ -40,6 +43,31 @@ def test_a_run_survives_a_cut_at_every_operation_and_one_in_its_repair(tmp_path:
             check_kept(again / "run", safe | safe_too)
             run_session(again / "run", ROWS, CountingStorage(), group=4)
             check_finished(again / "run", ROWS)
+
+
+def test_a_cleared_run_does_not_come_back_under_a_new_record(tmp_path: Path) -> None:
+    """Overwriting: whatever the disk kept is the old run or the new one, never rows of one in the other."""
+    new = dataclasses.replace(RECORD, fields={"decoding.seed": 1})
+    chance = random.Random(0)
+    place, is_done = 0, False
+    while not is_done:
+        root = tmp_path / f"root{place}"
+        root.mkdir()
+        run_session(root / "run", ROWS, CountingStorage(), group=4)
+        storage = PowerCutStorage(root, place)
+        with contextlib.suppress(PowerCut):
+            RunFolder(root / "run").clear(storage)
+            new.write(RunFolder(root / "run"), storage)
+            is_done = True
+        for disk in range(DISKS):
+            after = tmp_path / f"disk{place}.{disk}"
+            storage.restore(after, chance)
+            check_kept(after / "run", set())  # the record fits the parts
+            if is_done:
+                assert RunRecord.read(RunFolder(after / "run")) == new
+                assert kept(after / "run") == []
+        place += 1
+    assert place > 8
 
 
 @pytest.mark.parametrize("place", range(8))

@@ -51,7 +51,7 @@ def test_a_file_is_no_folder(tmp_path: Path, storage: CountingStorage) -> None:
     path.write_text("")
     with pytest.raises(ConfigError, match=f"output.dir={path}: not a folder"):
         RunFolder(path).make(storage)
-    with pytest.raises(ConfigError, match="not a folder"):
+    with pytest.raises(StorageError, match=r"below: cannot be written \(Not a directory\)"):
         RunFolder(path / "below").make(storage)
 
 

@@ -42,6 +42,11 @@ def part(folder: RunFolder) -> Path:
     return folder.parts / NAME
 
 
+def put(folder: RunFolder, content: bytes) -> None:
+    part(folder).unlink(missing_ok=True)  # ext4 takes long to write over a file
+    part(folder).write_bytes(content)
+
+
 def ends_of_lines(content: bytes) -> list[int]:
     return [place + 1 for place, byte in enumerate(content) if byte == ord("\n")]
 
@@ -51,7 +56,7 @@ def test_a_part_may_end_at_every_byte(folder: RunFolder) -> None:
     whole = part(folder).read_bytes()
     ends = ends_of_lines(whole)
     for size in range(ends[0], len(whole)):
-        part(folder).write_bytes(whole[:size])
+        put(folder, whole[:size])
         num_good = sum(end <= size for end in ends) - 1
         torn = size - max(end for end in ends if end <= size)
         expected = [f"{part(folder)}: its last {torn} bytes are torn; what was there runs again"]
@@ -66,7 +71,7 @@ def test_zeros_after_the_end_are_cut_off(folder: RunFolder) -> None:
     """A file that grew without its data: power went before the pages were written."""
     fill(folder, range(2))
     whole = part(folder).read_bytes()
-    part(folder).write_bytes(whole + bytes(5000))
+    put(folder, whole + bytes(5000))
     assert found_in(folder)[0] == ["0", "1"]
     fill(folder, range(2, 3))
     assert part(folder).read_bytes() == whole + encode(entry(2))
@@ -79,7 +84,7 @@ def test_every_damaged_byte_costs_no_more_than_the_lines_it_touches(folder: RunF
     for place in range(ends[0], len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 0x41
-        part(folder).write_bytes(damaged)
+        put(folder, damaged)
         line = sum(end <= place for end in ends)
         lost = {str(line - 1), str(line)} if whole[place : place + 1] == b"\n" else {str(line - 1)}
         keys, notes = found_in(folder)
@@ -92,7 +97,7 @@ def test_damage_in_the_middle_is_named_and_done_again(folder: RunFolder) -> None
     lines = part(folder).read_bytes().splitlines(keepends=True)
     for number in range(1, 8):
         lines[number] = lines[number].replace(b'"key"', b'"kex"')
-    part(folder).write_bytes(b"".join(lines))
+    put(folder, b"".join(lines))
     keys, notes = found_in(folder)
     assert keys == ["7", "8"]
     assert notes == [f"{part(folder)}: damaged at line 2, 3, 4, 5, 6 and 2 more; what was there runs again"]
@@ -105,7 +110,7 @@ def test_a_damaged_first_line_gives_the_part_up(folder: RunFolder) -> None:
     fill(folder, range(2))
     whole = part(folder).read_bytes()
     for content in (b"", whole[1:], b"\n" + whole, bytes(100), whole.replace(b'"ledger"', b'"ledgex"')):
-        part(folder).write_bytes(content)
+        put(folder, content)
         expected = [f"{part(folder)}: its first line is damaged; its rows run again"]
         assert found_in(folder) == ([], expected)
     fill(folder, range(2))
@@ -114,5 +119,5 @@ def test_a_damaged_first_line_gives_the_part_up(folder: RunFolder) -> None:
 
 
 def test_a_first_line_that_is_an_entry_is_no_header(folder: RunFolder) -> None:
-    part(folder).write_bytes(encode(entry(0)) + encode(entry(1)))
+    put(folder, encode(entry(0)) + encode(entry(1)))
     assert found_in(folder)[0] == []

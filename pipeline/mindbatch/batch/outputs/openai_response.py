@@ -14,9 +14,6 @@ from mindbatch.batch.outputs.jsonl import JsonLines
 from mindbatch.batch.outputs.openai_logprobs import TokenNames, chat_logprobs, completion_logprobs
 from mindbatch.batch.outputs.rows import FailedRow, FinishedRow, OutputOptions, num_generated_tokens
 
-CHAT_ENDPOINT = "/v1/chat/completions"
-COMPLETION_ENDPOINT = "/v1/completions"
-
 _ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_prompt"}
 _ID_BYTES = 16
 
@@ -87,8 +84,8 @@ def _identifier(prefix: str, name: str, options: OutputOptions) -> str:
 
 
 def _completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> dict[str, Any]:
-    """A chat completion object, or a text completion object."""
-    is_chat = _endpoint(row) == CHAT_ENDPOINT
+    """A chat completion object where the prompt was a conversation, else a text completion object."""
+    is_chat = "messages" in row.row.content
     choice = _chat_choice if is_chat else _text_choice
     generations = row.body["generations"]
     completion = {
@@ -106,12 +103,6 @@ def _completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> 
     if row.body.get("prompt_logprobs") is not None:
         completion["prompt_logprobs"] = row.body["prompt_logprobs"]
     return completion
-
-
-def _endpoint(row: FinishedRow) -> str:
-    """What the request asked for; data in another format goes by what its prompt is."""
-    asked: str | None = row.row.extra.get("endpoint")
-    return asked or (CHAT_ENDPOINT if "messages" in row.row.content else COMPLETION_ENDPOINT)
 
 
 def _chat_choice(

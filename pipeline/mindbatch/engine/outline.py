@@ -1,0 +1,85 @@
+"""A model as its folder describes it: what it takes and what would fit it, without reading its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.engine.build import ITEMSIZE, engine_settings
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.runner import StepOutput
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import WHOLE
+
+
+@dataclass(frozen=True)
+class ModelOutline:
+    """The sizes of one model.
+
+    stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind.
+    """
+
+    architecture: Architecture
+    settings: EngineSettings
+    tokenizer: Tokenizer | None
+    stored_bytes: int
+    num_parameters: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights in memory, where they are float32."""
+        return self.num_parameters * ITEMSIZE
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Of one token's keys and values."""
+        return self.architecture.cache_bytes_per_token(ITEMSIZE)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return self.settings.num_blocks * self.settings.block_size
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the whole cache; a block more than it holds is for padding."""
+        return (self.settings.num_blocks + 1) * self.settings.block_size * self.cache_bytes_per_token
+
+    def idle_engine(self) -> Engine:
+        """An engine that accepts and refuses requests as the real one does, and cannot run them."""
+        return Engine(_NoModel(self.architecture.vocab_size), self.settings)
+
+
+def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
+    """Reads a model folder's descriptions; the options are valid in themselves.
+
+    Raises:
+        CheckpointError: the folder does not hold a model that is understood, or is damaged.
+        ConfigError: the options do not fit the model.
+    """
+    folder = ModelFolder(model.checkpoint_name_or_path or "")
+    arch = describe(folder.config, model.type, str(folder.path / "config.json"))
+    settings = engine_settings(arch, model, runtime)
+    tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
+    return ModelOutline(arch, settings, tokenizer, folder.nbytes, _num_parameters(arch))
+
+
+def _num_parameters(arch: Architecture) -> int:
+    return sum(spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch))
+
+
+class _NoModel:
+    """Stands where the model would be."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def run(self, step: Step) -> StepOutput:
+        """Nobody asks for it: requests are only added."""
+        raise NotImplementedError

@@ -1,0 +1,104 @@
+"""`mindbatch plan`: what a batch would need, before it is run. Weights are read only to calibrate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mindbatch.batch.calibration import calibrate, sample_rows
+from mindbatch.batch.index import RowIndex
+from mindbatch.batch.input import DataInput, selection_of
+from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate, count_rows, time_after, time_at
+from mindbatch.batch.row_check import RowCheck
+from mindbatch.batch.survey import survey
+from mindbatch.config.schema import PlanConfig
+from mindbatch.dataset.rows import RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.outline import ModelOutline, outline
+from mindbatch.errors import EXIT_DONE
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
+from mindbatch.storage import Storage
+from mindbatch.tasks import machine
+from mindbatch.tasks.plan_page import plan_page, size
+from mindbatch.tasks.run_state import state_of
+
+SAMPLE_BATCHES = 4
+"""How many batches a calibration runs, the half of them to warm up."""
+
+
+def run(config: PlanConfig) -> int:
+    """Prints the plan."""
+    model = outline(config.model, config.runtime)
+    with TemporaryDirectory(prefix="mindbatch-") as name:
+        plan = make_plan(config, model, RunFolder(Path(name)))
+    print(json.dumps(plan.as_json(), indent=2) if config.report == "json" else plan_page(plan))
+    return EXIT_DONE
+
+
+def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Plan:
+    """The plan of a run.
+
+    scratch: a folder that may be written to, and is removed by the caller.
+
+    Raises:
+        ConfigError: the data is not what the settings ask for, or calibrating failed.
+    """
+    params = DecodingParams(**vars(config.decoding))
+    with RowIndex(scratch.index) as index:
+        _survey(config, params, index, scratch)
+        rows = count_rows(index, RowCheck(model.idle_engine(), model.tokenizer, params))
+        time = _time(config, params, rows, index)
+    plan = Plan(rows, model, time)
+    return Plan(rows, model, time, (*_memory_notes(plan), *_run_notes(config)))
+
+
+def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch: RunFolder) -> None:
+    dataset = DataInput(config.data, Storage()).dataset(scratch)
+    with closing(RowMaker(config.data, params, dataset.is_openai)) as maker:
+        survey(dataset, maker, selection_of(config.data), index)
+
+
+def _time(
+    config: PlanConfig, params: DecodingParams, rows: RowTotals, index: RowIndex
+) -> TimeEstimate | None:
+    if not rows.usable:
+        return None
+    if config.calibrate:
+        llm = LLM.from_config(config.model, config.runtime)
+        sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
+        return time_after(calibrate(llm, sample, params), rows)
+    return None if config.rate is None else time_at(config.rate, rows)
+
+
+def _memory_notes(plan: Plan) -> Iterator[str]:
+    """What is worth changing about the memory."""
+    model = plan.model
+    needed, found = model.weight_bytes + model.cache_bytes, machine.memory()
+    there = min((found[name] for name in ("available", "limit") if name in found), default=needed)
+    if needed > there:
+        yield f"weights and cache take {size(needed)}, and {size(there)} of memory is there"
+    batch_size, fit = model.settings.batch_size, plan.typical
+    if plan.rows.usable and fit.sequences < batch_size:
+        wanted = (batch_size * model.settings.blocks_for(fit.tokens) + 1) * model.settings.block_size
+        memory = _mebibytes(wanted * model.cache_bytes_per_token)
+        yield (
+            f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
+            f"sequences; runtime.cache_memory={memory} holds as many"
+        )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{-(-count // (1 << 20))}MiB"
+
+
+def _run_notes(config: PlanConfig) -> Iterator[str]:
+    """What the folder of the run holds already."""
+    folder = config.output.dir
+    if folder is not None and RunFolder(Path(folder)).holds_a_run:
+        state = state_of(Path(folder))
+        done = f": {state.done} of {state.total} rows are done" if state.done is not None else ""
+        yield f"output.dir={folder} holds a run{done}; this plan counts all rows"

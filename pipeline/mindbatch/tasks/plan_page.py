@@ -1,0 +1,101 @@
+"""The page that `mindbatch plan` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mindbatch.batch.lengths import Lengths
+from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate
+from mindbatch.tasks.screen_text import printable
+
+BAR = 40
+"""Columns of the longest bar of the histogram."""
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def plan_page(plan: Plan) -> str:
+    """The plan for people."""
+    blocks = [_rows(plan.rows), _tokens(plan.rows), _memory(plan), [f"time       {_time(plan.time)}"]]
+    if plan.notes:
+        blocks.append([f"note: {printable(note)}" for note in plan.notes])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def size(count: float) -> str:
+    """An amount of memory as people read it."""
+    for unit in _UNITS[:-1]:
+        if round(count, 1) < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"
+
+
+def _rows(rows: RowTotals) -> list[str]:
+    bad = f"; {rows.unusable:,} cannot be run" if rows.unusable else ""
+    lines = [f"rows       {rows.total:,}{bad}"]
+    lines += [f"  {printable(f.source)}:{f.line}: {printable(f.reason)}" for f in rows.failures]
+    unnamed = rows.unusable - len(rows.failures)
+    return [*lines, f"  and {unnamed:,} more"] if unnamed else lines
+
+
+def _tokens(rows: RowTotals) -> list[str]:
+    outputs = rows.outputs
+    if not outputs.count:
+        return ["prompts    none"]
+    return [
+        f"prompts    {rows.prompts.total:,} tokens: {_spread(rows.prompts)}",
+        *_bars(rows.prompts),
+        f"outputs    at most {outputs.total:,} tokens in {outputs.count:,} sequences",
+    ]
+
+
+def _spread(lengths: Lengths) -> str:
+    return (
+        f"{lengths.mean:.1f} on average, median {lengths.quantile(0.5):,}, 95% up to "
+        f"{lengths.quantile(0.95):,}, longest {lengths.longest:,}"
+    )
+
+
+def _bars(lengths: Lengths) -> Iterator[str]:
+    parts = lengths.histogram()
+    most = max(part.rows for part in parts)
+    for part in parts:
+        span = f"{part.first:,}-{part.last:,}"
+        yield f"  {span:>15}  {part.rows:>9,}  {'#' * -(-part.rows * BAR // most)}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    model = plan.model
+    lines = [
+        f"weights    {size(model.weight_bytes)}: {model.num_parameters:,} parameters in float32 "
+        f"({size(model.stored_bytes)} in the folder)",
+        f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
+        f"{size(model.cache_bytes_per_token)}",
+    ]
+    if not plan.rows.usable:
+        return lines
+    return [
+        *lines,
+        f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens, output included) "
+        f"or {plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}); "
+        f"model.batch_size={model.settings.batch_size}",
+    ]
+
+
+def _time(time: TimeEstimate | None) -> str:
+    if time is None:
+        return "not estimated; give rate=TOKENS_PER_SECOND or calibrate=true"
+    most = "at most " if time.is_most else ""
+    measured = "measured" if time.measured else "given"
+    return (
+        f"{most}{duration(time.seconds)}: {time.generated_tokens:,} tokens to generate at {time.rate:,.1f} "
+        f"tokens/s ({measured}), without starting up"
+    )

@@ -1,0 +1,112 @@
+"""Kills `mindbatch batch` with the shipped model at random moments, and runs it on with other batch sizes.
+
+python engine_kills.py FOLDER [--rows 250] [--kills 15] [--seed 0]: prints what was done; an assertion fails
+where the results differ from the unbroken run's by a byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from mindbatch.ledger.run_folder import RunFolder
+
+BATCH_SIZES = (1, 4, 32)
+FINAL_FILES = ("results.jsonl", "errors.jsonl")
+LONGEST_START = 4.0  # seconds: a kill while libraries and model are loaded
+LONGEST_WORK = 1.0  # seconds after a commit
+POLL = 0.005
+SAMPLING = ("decoding.max_new_tokens=60", "decoding.do_sample=true", "decoding.temperature=1.2")
+
+
+class EngineKills:
+    """One dataset, its unbroken run, and lives that are cut short."""
+
+    def __init__(self, folder: Path, rows: int, seed: int) -> None:
+        self.num_kills = 0
+        self.num_runs = 0
+        self._random = random.Random(seed)
+        self._folder = folder
+        self._data = folder / "rows.jsonl"
+        self._data.write_bytes(b"".join(map(_line, range(rows))))
+        self._unbroken = folder / "unbroken"
+        self._start(self._unbroken, batch_size=8).wait()
+        self._expected = [(self._unbroken / name).read_bytes() for name in FINAL_FILES]
+        assert all(self._expected), "the data has no good or no bad rows"
+
+    def kill(self, kills: int) -> None:
+        """Kills until there were so many; each run is brought to its end."""
+        while self.num_kills < kills:
+            run = self._folder / f"run{self.num_runs}"
+            while self.num_kills < kills and self._dies(run):
+                self.num_kills += 1
+            assert self._start(run, self._random.choice(BATCH_SIZES)).wait() == 1  # there are bad rows
+            assert [(run / name).read_bytes() for name in FINAL_FILES] == self._expected, f"{run} differs"
+            left = [found.name for found in run.rglob(".*")]
+            assert not left, f"left behind: {left}"
+            self.num_runs += 1
+
+    def _dies(self, run: Path) -> bool:
+        """One life; whether it was cut short: somewhere while it starts, or somewhere after it has committed."""
+        process = self._start(run, self._random.choice(BATCH_SIZES))
+        if self._random.random() < 0.25:
+            self._wait(process, self._random.uniform(0, LONGEST_START), lambda: False)
+        else:
+            before = _ledger_bytes(run)
+            self._wait(process, 120, lambda: _ledger_bytes(run) > before)
+            self._wait(process, self._random.uniform(0, LONGEST_WORK), lambda: False)
+        process.kill()
+        return process.wait() < 0
+
+    def _wait(self, process: subprocess.Popen[bytes], seconds: float, reached: Callable[[], bool]) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and process.poll() is None and not reached():
+            time.sleep(POLL)
+
+    def _start(self, run: Path, batch_size: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "mindbatch", "batch", "model=tiny_gpt2", "progress=none"),
+                *(f"data.path={self._data}", "data.key_column=id", f"output.dir={run}"),
+                *SAMPLING,
+                f"model.batch_size={batch_size}",
+            ],
+            env={**os.environ, "HOME": str(self._folder)},
+        )
+
+
+def _ledger_bytes(run: Path) -> int:
+    parts = RunFolder(run).parts
+    return sum(part.stat().st_size for part in parts.iterdir()) if parts.is_dir() else 0
+
+
+def _line(number: int) -> bytes:
+    """A row; one in fifty is bad."""
+    if number % 50 == 25:
+        return b"no row\n"
+    return orjson.dumps({"id": f"row-{number}", "prompt": f"Count from {number % 9}: one, two,"}) + b"\n"
+
+
+def main() -> None:
+    """Runs everything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=250)
+    parser.add_argument("--kills", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    kills = EngineKills(options.folder, options.rows, options.seed)
+    kills.kill(options.kills)
+    print(f"{kills.num_kills} kills, {kills.num_runs} runs ended like the unbroken one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Batch jobs on a full, broken or read-only disk: one clear line, and the same command completes later."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.job_kills import COMPARED, write_data
+from mindbatch.storage import StorageError
+from stub_job import job_config, make_job
+
+SLOW = pytest.mark.slow
+ROWS = 40
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in COMPARED}
+
+
+@pytest.mark.parametrize(
+    ("number", "lasting"),
+    [
+        (errno.ENOSPC, True),
+        pytest.param(errno.ENOSPC, False, marks=SLOW),
+        pytest.param(errno.EIO, True, marks=SLOW),
+        pytest.param(errno.EIO, False, marks=SLOW),
+        pytest.param(errno.EACCES, True, marks=SLOW),
+        pytest.param(errno.EACCES, False, marks=SLOW),
+    ],
+)
+def test_a_disk_may_fail_at_every_operation(tmp_path: Path, number: int, lasting: bool) -> None:
+    data = write_data(tmp_path / "rows.jsonl", ROWS)
+    counting = CountingStorage()
+    make_job(job_config(data, tmp_path / "unbroken", key_column="id"), storage=counting).run()
+    unbroken = files_of(tmp_path / "unbroken")
+    for place, name in enumerate(counting.operations):
+        run = tmp_path / f"run{place}"
+        config = job_config(data, run, key_column="id")
+        storage = FailingStorage(place, number, lasting=lasting)
+        try:
+            make_job(config, storage=storage).run()
+            assert name == "close", f"the failure of {name} at {place} went unnoticed"
+        except StorageError as error:
+            (line,) = error.faults
+            assert line.startswith(f"{run}"), f"{place} ({name}): {line}"
+            assert f"cannot be written ({os.strerror(number)})" in line
+            assert "\n" not in line
+        make_job(config, storage=CountingStorage(), batch_size=7).run()
+        assert files_of(run) == unbroken, f"{place} ({name})"

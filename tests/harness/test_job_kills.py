@@ -1,0 +1,20 @@
+"""Batch jobs that are killed over and over end as if nobody had touched them. job_kills.py kills more."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.scripts import run_script
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    printed = run_script("job_kills", tmp_path / "runs", "--rows", 60, "--kills", 12, "--sweep-rows", 0)
+    assert printed == "12 kills at random in runs of 60 rows\n"
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_operation_and_hundreds_at_random(tmp_path: Path) -> None:
+    printed = run_script("job_kills", tmp_path / "runs", "--rows", 2000, "--kills", 200, "--sweep-rows", 40)
+    sweep, at_random = printed.splitlines()
+    assert int(sweep.split()[0]) >= 200
+    assert at_random == "200 kills at random in runs of 2000 rows"

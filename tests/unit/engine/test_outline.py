@@ -1,0 +1,58 @@
+"""What a model takes, read off its folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench_model import write_random_gpt2
+from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.outline import ModelOutline, outline
+from mindbatch.engine.request import Request
+from mindbatch.errors import CheckpointError, ConfigError, PromptError
+
+SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+BYTES_PER_TOKEN = 2 * 2 * (16 + 16) * 4  # layers, heads, key and value of a head, float32
+
+
+def outline_of(folder: Path, cache_memory: str = "1MiB", **model: int) -> ModelOutline:
+    config = ModelConfig(checkpoint_name_or_path=str(folder), **model)
+    return outline(config, RuntimeConfig(cache_memory=cache_memory))
+
+
+def test_weights_and_cache_are_counted_without_being_made(tmp_path: Path) -> None:
+    stored = write_random_gpt2(tmp_path, SHAPE)
+    found = outline_of(tmp_path)
+    assert found.stored_bytes == stored
+    assert found.weight_bytes == stored  # stored as float32; the head is the embedding
+    assert found.cache_bytes_per_token == BYTES_PER_TOKEN
+    assert found.cache_tokens == found.settings.num_blocks * 16
+    assert found.cache_bytes == found.cache_tokens * BYTES_PER_TOKEN + 16 * BYTES_PER_TOKEN
+    assert found.cache_bytes <= 1 << 20 < found.cache_bytes + 16 * BYTES_PER_TOKEN
+    assert found.tokenizer is None
+
+
+def test_the_idle_engine_judges_by_the_limits_of_the_model(tmp_path: Path) -> None:
+    write_random_gpt2(tmp_path, SHAPE)
+    engine = outline_of(tmp_path, seq_length=20).idle_engine()
+    params = DecodingParams(max_new_tokens=4)
+    engine.add(Request("0", (1, 96), params))
+    with pytest.raises(PromptError, match="token id 97 is outside the vocabulary"):
+        engine.add(Request("1", (1, 97), params))
+    with pytest.raises(PromptError, match="the prompt has 20 tokens"):
+        engine.add(Request("2", (1,) * 20, params))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        outline_of(tmp_path)
+
+
+def test_options_beyond_the_model_are_refused(tmp_path: Path) -> None:
+    write_random_gpt2(tmp_path, SHAPE)
+    assert json.loads((tmp_path / "config.json").read_text())["n_positions"] == 64
+    with pytest.raises(ConfigError, match=r"model\.seq_length=65"):
+        outline_of(tmp_path, seq_length=65)
+    with pytest.raises(ConfigError, match=r"runtime\.cache_memory"):
+        outline_of(tmp_path, cache_memory="10KB")

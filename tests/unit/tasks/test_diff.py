@@ -1,0 +1,184 @@
+"""Two runs row by row: what is equal, what has changed and where, and what only one of them has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import failure, generation, make_run, result
+
+from mindbatch.config.schema import DiffConfig
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.entries import Entry
+from mindbatch.tasks.diff import run
+from mindbatch.tasks.row_difference import CONTEXT, difference, first_difference
+
+COMPLETE = {"status": "complete"}
+
+
+def diff(tmp_path: Path, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, dict[str, Any]]:
+    """The exit code and what the task prints as JSON."""
+    config = DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/b", format="json", **options)
+    code = run(config)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_equal_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [result(str(number), f"text {number}") for number in range(30)]
+    make_run(tmp_path / "a", *rows, failure("x"), manifest=COMPLETE)
+    make_run(tmp_path / "b", *reversed(rows), failure("x"), manifest=COMPLETE)
+    code, found = diff(tmp_path, capsys)
+    assert (code, found["equal"], found["changed"], found["failed_in_both"]) == (0, 30, 0, 1)
+    assert found["is_equal"] is True
+    assert run(DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/b")) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == f"{tmp_path}/a and {tmp_path}/b: all rows are equal"
+    assert captured.err == ""
+
+
+def test_every_kind_of_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(
+        tmp_path / "a",
+        result("1", "same"),
+        result("2", "abcde"),
+        result("3", "x"),
+        failure("4"),
+        result("5", "only here"),
+        result("7", "x"),
+        manifest=COMPLETE,
+        temperature=0.0,
+    )
+    make_run(
+        tmp_path / "b",
+        result("1", "same"),
+        result("2", "abXde", row="asked otherwise"),
+        failure("3"),
+        result("4", "x"),
+        result("6", "only there"),
+        manifest=COMPLETE,
+        errors=[{"key": "7", "stage": "read"}, {"key": None, "stage": "read"}],
+        temperature=0.7,
+    )
+    code, found = diff(tmp_path, capsys)
+    assert code == 1
+    assert found["settings"] == ["temperature 0.0 -> 0.7"]
+    assert (found["equal"], found["changed"]) == (1, 1)
+    (row,) = found["changed_rows"]
+    assert (row["key"], row["same_row"]) == ("2", False)
+    assert row["difference"] == {"generation": 0, "token": 2, "first": "abcde", "second": "abXde"}
+    assert found["failed_in_first"] == {"count": 1, "keys": ["4"]}
+    assert found["failed_in_second"] == {"count": 2, "keys": ["3", "7"]}
+    assert found["only_in_first"] == {"count": 1, "keys": ["5"]}
+    assert found["only_in_second"] == {"count": 1, "keys": ["6"]}
+
+
+@pytest.mark.parametrize("odd", [[result("9", "x")], [failure("9")]])
+def test_a_row_that_one_run_lacks_is_a_difference(
+    odd: list[Entry], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a", result("1", "x"))
+    make_run(tmp_path / "b", result("1", "x"), *odd)
+    assert diff(tmp_path, capsys)[0] == 1
+
+
+def test_the_last_outcome_of_a_row_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    errors = [{"key": "1", "stage": "prompt"}]
+    make_run(tmp_path / "a", failure("1"), result("1", "x"), errors=errors)
+    make_run(tmp_path / "b", result("1", "x"))
+    assert diff(tmp_path, capsys)[0] == 0
+
+
+def test_a_limit_shows_the_first_rows_and_counts_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = [11, 2, 100, 1]
+    extra = [result("q-1", "x"), result("q-0", "x")]
+    make_run(tmp_path / "a", *(result(str(number), "a") for number in numbers), *extra)
+    make_run(tmp_path / "b", *(result(str(number), "b") for number in numbers))
+    _, found = diff(tmp_path, capsys, limit=2)
+    assert [row["key"] for row in found["changed_rows"]] == ["1", "2"]
+    assert found["changed"] == 4
+    assert found["only_in_first"] == {"count": 2, "keys": ["q-0", "q-1"]}
+    _, found = diff(tmp_path, capsys)
+    assert [row["key"] for row in found["changed_rows"]] == ["1", "2", "11", "100"]
+    _, found = diff(tmp_path, capsys, limit=0)
+    assert (found["changed"], found["changed_rows"]) == (4, [])
+
+
+def test_the_page_escapes_what_would_act_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a", result("k\x1b[2J", "x\n\x9b\u202eé"))
+    make_run(tmp_path / "b", result("k\x1b[2J", "y"))
+    assert run(DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/b")) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-3:] == [
+        "k\\x1b[2J: differs from generation 0, token 0",
+        f"  {tmp_path}/a: x\\n\\x9b\\u202eé",
+        f"  {tmp_path}/b: y",
+    ]
+    assert captured.err == "".join(
+        f"mindbatch: {tmp_path}/{name}: not complete (incomplete); compared as far as it has come\n"
+        for name in "ab"
+    )
+
+
+def test_damage_is_told_and_the_rest_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path / "a", result("1", "x"), result("2", "x"), manifest=COMPLETE)
+    make_run(tmp_path / "b", result("1", "x"), result("2", "x"), manifest=COMPLETE)
+    (part,) = folder.parts.iterdir()
+    part.write_bytes(part.read_bytes()[:-3])
+    before = part.read_bytes()
+    assert run(DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/b")) == 1
+    captured = capsys.readouterr()
+    assert "only in " in captured.out
+    assert "torn" in captured.err
+    assert part.read_bytes() == before
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    with pytest.raises(ConfigError, match="no run here"):
+        run(DiffConfig(first=f"{tmp_path}/a", second=str(tmp_path)))
+
+
+def test_first_difference() -> None:
+    assert first_difference([1, 2], [1, 2]) is None
+    assert first_difference([1, 2], [1, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    assert first_difference("", "a") == 0
+
+
+def of(*generations: dict[str, Any]) -> dict[str, Any]:
+    return {"generations": list(generations)}
+
+
+def test_the_first_generation_that_differs() -> None:
+    found = difference(of(generation("a"), generation("bc")), of(generation("a"), generation("bd")))
+    assert found is not None
+    assert (found.generation, found.token) == (1, 1)
+
+
+def test_long_texts_are_shown_around_the_difference() -> None:
+    same, long = "s" * 100, "t" * 100
+    found = difference(of(generation(f"{same}a{long}")), of(generation(f"{same}b{long}")))
+    assert found is not None
+    assert found.first == f"...{'s' * CONTEXT}a{'t' * (CONTEXT - 1)}..."
+    assert found.token == 100
+
+
+def test_differences_without_another_text() -> None:
+    found = difference(of(generation("a")), of(generation("a", finish_reason="length")))
+    assert found is not None
+    assert (found.token, found.first, found.second) == (None, "finish_reason stop", "finish_reason length")
+    found = difference(of(generation("ab", token_ids=[1, 2])), of(generation("ab", token_ids=[1, 7, 8])))
+    assert found is not None
+    assert (found.token, found.first, found.second) == (1, "token ids 1 2", "token ids 1 7 8")
+    found = difference(of(generation("a")), of(generation("a"), generation("b")))
+    assert found is not None
+    assert (found.generation, found.first, found.second) == (1, "no such generation", "one generation more")
+
+
+def test_log_probabilities_are_not_compared() -> None:
+    other = generation("a") | {"cumulative_logprob": -2.0}
+    assert difference(of(generation("a")), of(other)) is None

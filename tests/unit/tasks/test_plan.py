@@ -1,0 +1,173 @@
+"""The plan task: its page and its JSON, and that it loads nothing that it does not need."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_model import write_random_gpt2
+from mindbatch.batch.calibration import Calibration
+from mindbatch.config.schema import (
+    BatchOutputConfig,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    PlanConfig,
+    RuntimeConfig,
+)
+from mindbatch.tasks import machine, plan
+from mindbatch.tasks.plan_page import duration, size
+from small_runs import make_run
+
+SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_random_gpt2(folder, SHAPE)
+    rows = [json.dumps({"prompt": [5] * length}) for length in (3, 9, 12)]
+    (tmp_path / "rows.jsonl").write_text("\n".join([*rows, "{", '{"prompt": [97]}']))
+    return folder
+
+
+def config(folder: Path, **options: Any) -> PlanConfig:
+    return PlanConfig(
+        model=ModelConfig(checkpoint_name_or_path=str(folder)),
+        data=DataConfig(path=str(folder.parent / "rows.jsonl")),
+        decoding=DecodingConfig(max_new_tokens=10),
+        **options,
+    )
+
+
+def planned(task: PlanConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    task.report = "json"
+    assert plan.run(task) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_page_names_what_cannot_be_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.run(config(folder, rate=3.0)) == 0
+    page = capsys.readouterr().out
+    assert "rows       5; 2 cannot be run" in page
+    assert "rows.jsonl:4: not valid JSON" in page
+    assert "rows.jsonl:5: token id 97 is outside the vocabulary" in page
+    assert "prompts    24 tokens: 8.0 on average, median 9, 95% up to 12, longest 12" in page
+    assert "outputs    at most 30 tokens in 3 sequences" in page
+    assert "at most 10 s: 30 tokens to generate at 3.0 tokens/s (given)" in page
+
+
+def test_without_a_rate_no_time_is_guessed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(config(folder), capsys)["time"] is None
+    plan.run(config(folder))
+    assert "not estimated; give rate=TOKENS_PER_SECOND or calibrate=true" in capsys.readouterr().out
+
+
+def test_a_page_of_bad_rows_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.parent / "rows.jsonl").write_text('{"prompt": [97]}\n' * 9)
+    plan.run(config(folder, rate=3.0))
+    page = capsys.readouterr().out
+    assert "rows       9; 9 cannot be run" in page
+    assert "and 4 more" in page
+    assert "prompts    none" in page
+    assert "fits" not in page
+
+
+def test_text_of_the_data_cannot_act_on_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder.parent / "rows.jsonl").write_text('{"prompt": [5]}\n{"\\u001b[2J": 1}\n')
+    plan.run(config(folder))
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_cache_too_small_for_the_batch_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = config(folder)
+    task.model.batch_size = 64
+    task.runtime = RuntimeConfig(cache_memory="256KiB")
+    found = planned(task, capsys)
+    assert found["sequences_that_fit"]["typical"]["sequences"] < 64
+    (note,) = found["notes"]
+    assert note.startswith("model.batch_size=64 cannot be reached")
+    memory = note.partition("runtime.cache_memory=")[2].partition(" ")[0]
+    task.runtime.cache_memory = memory
+    found = planned(task, capsys)
+    assert found["sequences_that_fit"]["typical"]["sequences"] >= 64
+    assert found["notes"] == []
+
+
+def test_more_memory_than_there_is_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: {"total": 1 << 40, "available": 1 << 30, "limit": 1 << 20})
+    (note,) = planned(config(folder), capsys)["notes"]
+    assert note.endswith("and 1.0 MiB of memory is there")
+
+
+def test_a_run_that_is_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = folder.parent / "runs"
+    rows = {"total": 5, "done": 3, "failed": 2}
+    make_run(runs, manifest={"status": "complete", "ended": "2026-01-02T04:00:00+00:00", "rows": rows})
+    (note,) = planned(config(folder, output=BatchOutputConfig(dir=str(runs))), capsys)["notes"]
+    assert "holds a run: 3 of 5 rows are done" in note
+
+
+def test_calibrating_takes_the_rate_of_the_rows(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def calibrate(llm: str, rows: list[Any], params: Any) -> Calibration:
+        seen.extend([llm, *(row.line for row in rows)])
+        return Calibration(seconds=1, generated_tokens=12, outputs=3, complete=True)
+
+    monkeypatch.setattr(plan, "calibrate", calibrate)
+    monkeypatch.setattr(plan.LLM, "from_config", lambda model, runtime: "the model")
+    time = planned(config(folder, calibrate=True), capsys)["time"]
+    assert seen == ["the model", 1, 2, 3, 5]
+    assert (time["rate"], time["generated_tokens"], time["measured"]) == (12, 12, True)
+
+
+def test_no_heavy_library_is_loaded_and_nothing_is_left(folder: Path) -> None:
+    code = (
+        "import sys; from mindbatch.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(code, [name for name in ('mindspore', 'mindformers', 'torch') if name in sys.modules])"
+    )
+    arguments = [f"model.checkpoint_name_or_path={folder}", "data.path=rows.jsonl", "report=json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder.parent,
+    )
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        ((1 << 30) - 1, "1.0 GiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
+)
+def test_sizes_are_readable(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (600, "10 min"), (7199, "120 min"), (9000, "2 h 30 min")],
+)
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
