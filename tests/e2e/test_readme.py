@@ -12,7 +12,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- tested -->\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-TIMES = re.compile(r"\d+\.\d s \(\d+ tokens/s\)")
+TIMES = re.compile(r"\d+\.\d s|\(\d+ tokens/s\)")
 
 
 class Example(NamedTuple):
@@ -41,7 +41,7 @@ def test_an_example_prints_what_it_says(example: Example, tmp_path: Path) -> Non
         check=False,
     )
     assert TIMES.sub("", result.stdout.decode()) == TIMES.sub("", example.output)
-    assert set(os.listdir(here)) <= {"prompts.txt"}
+    assert set(os.listdir(here)) <= {"prompts.txt", "questions.jsonl", "runs"}
 
 
 def test_every_marked_block_is_understood() -> None:
@@ -59,8 +59,9 @@ def test_keys_and_options_of_the_tables_exist() -> None:
     from mindbatch.config.keys import schema_keys
     from mindbatch.config.schema import SCHEMAS
 
-    keys = schema_keys(SCHEMAS["generate"]).keys
-    for key in re.findall(r"\b((?:model|decoding|runtime|output|parallel)\.\w+)=", README):
+    keys = schema_keys(SCHEMAS["generate"]).keys | schema_keys(SCHEMAS["batch"]).keys
+    guides = README + (CHECKOUT / "docs/batch.md").read_text(encoding="utf-8")
+    for key in re.findall(r"\b((?:model|data|decoding|runtime|output|parallel)\.\w+)=", guides):
         assert key in keys or key == "runtime.cache_memry", key
     decoding = README.partition("**Decoding**")[2].partition("Options without effect")[0]
     named = {

@@ -34,7 +34,8 @@ def run_session(
 ) -> None:
     """Does what is missing of `num_rows` rows, `group` to a commit, and writes the results.
 
-    acknowledge: told the key of each row that is safe from then on.
+    acknowledge: told the key of each row that is safe from then on; what an earlier session left is so, too,
+        once this one has committed something.
     """
     folder = RunFolder(path)
     folder.make(storage)
@@ -45,13 +46,14 @@ def run_session(
         record = RunRecord.read(folder)
         with Ledger(folder, record.fingerprint, storage) as ledger:
             places = {found.key: found.place for found in ledger.recover()}
+            recovered = list(places)
             missing = [number for number in range(num_rows) if str(number) not in places]
             for start in range(0, len(missing), group):
                 numbers = missing[start : start + group]
                 places |= {str(number): ledger.append(entry(number)) for number in numbers}
                 ledger.commit()
-                for number in numbers:
-                    acknowledge(str(number))
+                for key in [*recovered, *map(str, numbers)]:
+                    acknowledge(key)
             with WholeFile(folder.results("jsonl"), storage) as file:
                 for number in range(num_rows):
                     file.write(orjson.dumps(ledger.read(places[str(number)]).body) + b"\n")

@@ -79,6 +79,11 @@ class PowerCutStorage(CountingStorage):
         self._open: dict[int, File] = {}
         self._take_in(root)
 
+    def revive(self, num_operations: int) -> None:
+        """The process had died, not the machine: nothing is lost yet, and the next one works for a while."""
+        self._open.clear()
+        self._place = len(self.operations) + num_operations
+
     def _take_in(self, folder: Path) -> None:
         """What is there at first counts as synced."""
         names = self._folders[folder] = Names()

@@ -32,7 +32,6 @@ class PartWriter:
         self._file: int | None = storage.append(path)
         try:
             storage.truncate(self._file, size)
-            storage.sync(self._file)  # a killed session may have written lines without syncing them
         except BaseException:
             self.close()
             raise

@@ -69,7 +69,9 @@ class ResultWriter:
 
     def _lines(self, result: RequestOutput) -> list[str]:
         if self._as_json:
-            return [orjson.dumps(dataclasses.asdict(result), option=orjson.OPT_NON_STR_KEYS).decode()]
+            content = dataclasses.asdict(result)
+            del content["num_cached_tokens"]  # of the batch that it happened to run in, not of the result
+            return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = result.prompt or ""
         texts = [
             prompt + output.text if self._has_text else str(output.token_ids) for output in result.outputs

@@ -45,6 +45,24 @@ def test_a_run_survives_a_cut_at_every_operation_and_one_in_its_repair(tmp_path:
             check_finished(again / "run", ROWS)
 
 
+def test_what_a_killed_process_left_to_the_system_is_made_durable_first(tmp_path: Path) -> None:
+    """A kill, another session that builds on what it found, and only then a power cut."""
+    counting = CountingStorage()
+    run_session(tmp_path / "unbroken", ROWS, counting, group=2)
+    chance = random.Random(0)
+    for place in range(len(counting.operations)):
+        root = tmp_path / f"root{place}"
+        root.mkdir()
+        storage, safe = cut_session(root, place, group=2)
+        storage.revive(chance.randrange(10, 40))
+        with contextlib.suppress(PowerCut):
+            run_session(root / "run", ROWS, storage, 3, safe.add)
+        for disk in range(DISKS):
+            after = tmp_path / f"disk{place}.{disk}"
+            storage.restore(after, chance)
+            check_kept(after / "run", safe)
+
+
 def test_a_cleared_run_does_not_come_back_under_a_new_record(tmp_path: Path) -> None:
     """Overwriting: whatever the disk kept is the old run or the new one, never rows of one in the other."""
     new = dataclasses.replace(RECORD, fields={"decoding.seed": 1})
