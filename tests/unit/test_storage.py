@@ -87,6 +87,13 @@ def test_an_interrupt_leaves_the_old_file_or_the_new_one(path: Path, place: int,
     assert os.listdir(path.parent) == ["file"]
 
 
+def test_an_interrupt_while_it_is_opened_is_tidied_up_at_once(path: Path) -> None:
+    file = WholeFile(path, InterruptingStorage(0, "after"))
+    with pytest.raises(KeyboardInterrupt):
+        file.__enter__()
+    only_old_is_left(path)
+
+
 def test_a_file_that_is_given_up_leaves_nothing(path: Path) -> None:
     def fail() -> None:
         with WholeFile(path) as file:

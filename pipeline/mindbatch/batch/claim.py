@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from mindbatch.batch.index import RowIndex, Standing
 from mindbatch.errors import ConfigError, MindBatchError
@@ -27,21 +28,21 @@ def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
     Raises:
         ConfigError: another run is writing there, or the folder is not a run's.
     """
-    existed = folder.path.exists()
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     folder.make(storage)
     with RunLock(folder, storage):
         folder.remove_leftovers(storage)
         try:
             yield
         except MindBatchError:
-            if not existed and not folder.holds_a_run:
-                _remove_empty(folder)
+            if made and not folder.holds_a_run:
+                _remove_empty(folder, made)
             raise
 
 
-def _remove_empty(folder: RunFolder) -> None:
+def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
     folder.lock.unlink(missing_ok=True)
-    for path in (folder.parts, folder.path):
+    for path in (folder.parts, *made):
         try:
             path.rmdir()
         except OSError:  # something is in it after all

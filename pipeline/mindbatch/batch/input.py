@@ -11,8 +11,8 @@ from mindbatch.batch.survey import Selection
 from mindbatch.config.schema import DataConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.data.prompts import STANDARD_INPUT
+from mindbatch.dataset import standard_input
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.dataset.standard_input import spool_standard_input
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.storage import Storage
@@ -42,11 +42,12 @@ class DataInput:
             ConfigError: there is nothing at data.path, or standard input is empty.
             StorageError: standard input cannot be kept in the folder.
         """
-        data = self._data
+        data, name = self._data, None
         path = data.path or ""
         if path == STANDARD_INPUT:
+            name = standard_input.NAME
             path = str(folder.standard_input if self._kept else self._spool(folder))
-        return Dataset(path, _format(data), parse_bytes(data.max_line_bytes))
+        return Dataset(path, data.format, parse_bytes(data.max_line_bytes), name=name)
 
     def accept(self, folder: RunFolder) -> None:
         """Keeps what was read from standard input for the next session: the run has begun."""
@@ -59,7 +60,9 @@ class DataInput:
         """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
         if self._spooled is None:
             spooled = folder.path / f".new.{folder.standard_input.name}"
-            size = spool_standard_input(spooled, self._stdin or sys.stdin.buffer, self._storage)
+            size = standard_input.spool_standard_input(
+                spooled, self._stdin or sys.stdin.buffer, self._storage
+            )
             if size == 0:
                 spooled.unlink()
                 if not folder.standard_input.is_file():
@@ -67,10 +70,6 @@ class DataInput:
                 spooled = folder.standard_input
             self._spooled = spooled
         return self._spooled
-
-
-def _format(data: DataConfig) -> str:
-    return "jsonl" if data.path == STANDARD_INPUT and data.format == "auto" else data.format
 
 
 def selection_of(data: DataConfig) -> Selection:

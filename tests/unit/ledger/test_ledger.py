@@ -1,11 +1,12 @@
 """The ledger: groups, places, parts, several writers, and parts of other runs."""
 
+import errno
 import itertools
 from pathlib import Path
 
 import pytest
 
-from harness.faulty_storage import CountingStorage
+from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.ledger_session import entry
 from mindbatch.errors import ConfigError
 from mindbatch.ledger import ledger as module
@@ -184,6 +185,31 @@ def test_a_session_without_a_row_writes_nothing(folder: RunFolder) -> None:
     storage = CountingStorage()
     opened(folder, storage=storage).close()
     assert storage.operations == []
+
+
+def test_after_a_failed_write_nothing_more_is_taken_and_closing_is_quiet(folder: RunFolder) -> None:
+    ledger = Ledger(folder, PRINT, FailingStorage(0, errno.EIO))
+    assert list(ledger.recover()) == []
+    for _ in range(2):
+        with pytest.raises(StorageError, match="0 finished rows are safe"):
+            ledger.append(entry(0))
+    ledger.close()
+    assert list(folder.parts.iterdir()) == []
+
+
+def test_a_failed_commit_leaves_a_clean_end(folder: RunFolder) -> None:
+    write(folder, entry(0))
+    whole = (folder.parts / "part-000-00000.jsonl").read_bytes()
+    counting = CountingStorage()
+    with opened(folder, storage=counting) as ledger:
+        ledger.append(entry(1))
+    (folder.parts / "part-000-00000.jsonl").write_bytes(whole)
+    ledger = opened(folder, storage=FailingStorage(counting.operations.index("write"), errno.ENOSPC))
+    ledger.append(entry(1))
+    with pytest.raises(StorageError, match=r"\(No space left on device\); 1 finished rows are safe"):
+        ledger.commit()
+    ledger.close()
+    assert (folder.parts / "part-000-00000.jsonl").read_bytes() == whole
 
 
 def test_writers_have_their_own_parts_at_the_same_time(folder: RunFolder) -> None:

@@ -72,13 +72,18 @@ def test_every_kind_of_difference(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["only_in_second"] == {"count": 1, "keys": ["6"]}
 
 
-@pytest.mark.parametrize("odd", [[result("9", "x")], [failure("9")]])
-def test_a_row_that_one_run_lacks_is_a_difference(
-    odd: list[Entry], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("runs", ["ab", "ba"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [([], [result("9", "x")]), ([], [failure("9")]), ([failure("9")], [result("9", "x")])],
+)
+def test_what_one_run_lacks_is_a_difference(
+    runs: str, one: list[Entry], other: list[Entry], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "a", result("1", "x"))
-    make_run(tmp_path / "b", result("1", "x"), *odd)
-    assert diff(tmp_path, capsys)[0] == 1
+    make_run(tmp_path / runs[0], result("1", "x"), *one)
+    make_run(tmp_path / runs[1], result("1", "x"), *other)
+    code, found = diff(tmp_path, capsys)
+    assert (code, found["equal"], found["changed"]) == (1, 1, 0)
 
 
 def test_the_last_outcome_of_a_row_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +100,7 @@ def test_a_limit_shows_the_first_rows_and_counts_all(
     extra = [result("q-1", "x"), result("q-0", "x")]
     make_run(tmp_path / "a", *(result(str(number), "a") for number in numbers), *extra)
     make_run(tmp_path / "b", *(result(str(number), "b") for number in numbers))
+    assert diff(tmp_path, capsys, limit=1)[1]["only_in_first"] == {"count": 2, "keys": ["q-0"]}
     _, found = diff(tmp_path, capsys, limit=2)
     assert [row["key"] for row in found["changed_rows"]] == ["1", "2"]
     assert found["changed"] == 4

@@ -1,0 +1,188 @@
+"""`mindbatch batch` and the tasks around a run, as a user types them, with the shipped model."""
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+MODEL = "model=tiny_gpt2"
+SUMS = [("sum", "9 + 8 =", " 17."), ("words", "three plus four is", " seven."), ("other", "1 + 2 =", " 3.")]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sums(command: CommandLine) -> Path:
+    path = command.here / "sums.jsonl"
+    write_rows(path, [{"id": key, "prompt": prompt} for key, prompt, _ in SUMS])
+    return path
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def batch(command: CommandLine, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    left = sorted({*os.listdir(command.here), "runs"})
+    return command.run("batch", MODEL, *arguments, leaves=left, **options)
+
+
+def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
+    sums(command)
+    arguments = ("data.path=sums.jsonl", "data.key_column=id", "output.dir=runs/a")
+    done = batch(command, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 rows done" in done.stderr
+    results = lines_of(command.here / "runs/a/results.jsonl")
+    assert [(row["key"], row["prompt"], row["generations"][0]["text"]) for row in results] == SUMS
+
+    again = batch(command, *arguments)
+    assert again.returncode == 0
+    other = batch(command, *arguments[:2], "output.dir=runs/b", "decoding.max_new_tokens=1")
+    assert other.returncode == 0
+    changed = batch(command, *arguments, "decoding.max_new_tokens=1")
+    assert changed.returncode == 2
+    assert "decoding.max_new_tokens null -> 1" in changed.stderr
+
+    kept = ("runs", "sums.jsonl")
+    equal = command.run("diff", "runs/a", "runs/a", leaves=kept)
+    assert equal.returncode == 0, equal.stderr
+    different = command.run("diff", "runs/a", "runs/b", "format=json", leaves=kept)
+    assert different.returncode == 1
+    assert json.loads(different.stdout)["changed"] == 3
+    replayed = command.run("replay", "output.dir=runs/a", "key=sum", leaves=kept)
+    assert (replayed.returncode, replayed.stdout.splitlines()[-1]) == (0, "equal to the run")
+    unknown = command.run("replay", "output.dir=runs/a", "key=summ", leaves=kept)
+    assert unknown.returncode == 2
+    listed = command.run("runs", "runs", "format=json", leaves=kept)
+    assert [run["status"] for run in json.loads(listed.stdout)] == ["complete", "complete"]
+
+
+def test_a_bad_row_can_be_mended_and_tried_again(command: CommandLine) -> None:
+    write_rows(command.here / "rows.jsonl", [{"prompt": "9 + 8 ="}, {"prompt": "9 " * 3000}, {"promt": "x"}])
+    assert batch(command, "data.path=rows.jsonl", "output.dir=runs/a").returncode == 1
+    errors = lines_of(command.here / "runs/a/errors.jsonl")
+    assert [error["line"] for error in errors] == [2, 3]
+    write_rows(
+        command.here / "rows.jsonl", [{"prompt": "9 + 8 ="}, {"prompt": "1 + 2 ="}, {"prompt": "2 + 2 ="}]
+    )
+    elsewhere = command.here / "runs"
+    retried = subprocess.run(
+        [sys.executable, "-m", "mindbatch", "retry", "output.dir=a"],
+        cwd=elsewhere,
+        env={**os.environ, "HOME": str(command.home)},
+        capture_output=True,
+        text=True,
+    )
+    assert retried.returncode == 0, retried.stderr
+    texts = [row["generations"][0]["text"] for row in lines_of(command.here / "runs/a/results.jsonl")]
+    assert texts == [" 17.", " 3.", " 4."]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_how_it_goes_on(
+    command: CommandLine, number: signal.Signals, code: int
+) -> None:
+    write_rows(command.here / "rows.jsonl", [{"prompt": "An increasing sequence: one,"}] * 3000)
+    arguments = [MODEL, "data.path=rows.jsonl", "output.dir=runs/a", "model.batch_size=4"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mindbatch", "batch", *arguments],
+        cwd=command.here,
+        env={**os.environ, "HOME": str(command.home)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    part = command.here / "runs/a/parts/part-000-00000.jsonl"
+    while not part.exists() or part.stat().st_size < 1000:
+        assert process.poll() is None
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode == code
+    assert "of 3000 rows done; the same command resumes" in err
+    assert "Traceback" not in err
+    manifest = json.loads((command.here / "runs/a/manifest.json").read_text())
+    assert manifest["status"] == "interrupted"
+    assert manifest["rows"]["done"] == len(part.read_text().splitlines()) - 1  # all but the header
+
+
+def test_rows_come_in_many_forms(command: CommandLine) -> None:
+    here = command.here
+    (here / "data").mkdir()
+    (here / "data/a.csv").write_text('name,question\nx,"9 + 8 ="\ny,"1 + 2 ="\n')
+    (here / "data/b.jsonl.gz").write_bytes(gzip.compress(b'{"question": "2 + 2 =", "name": "z"}\n'))
+    done = batch(
+        command,
+        *("data.path=data", "data.template={{ question }}", "data.key_column=name"),
+        *("output.dir=runs/a", "output.format=csv"),
+    )
+    assert done.returncode == 0, done.stderr
+    with (here / "runs/a/results.csv").open(newline="") as file:
+        assert [(row["key"], row["text"]) for row in csv.DictReader(file)] == [
+            ("x", " 17."),
+            ("y", " 3."),
+            ("z", " 4."),
+        ]
+
+
+def test_openai_requests_get_openai_responses(command: CommandLine) -> None:
+    def request(key: str, **body: Any) -> dict[str, Any]:
+        return {"custom_id": key, "method": "POST", "url": "/v1/completions", "body": body}
+
+    write_rows(
+        command.here / "requests.jsonl",
+        [request("a", prompt="9 + 8 =", max_tokens=5), request("b", prompt="x", tools=[{}])],
+    )
+    done = batch(command, "data.path=requests.jsonl", "output.dir=runs/a")
+    assert done.returncode == 1
+    (response,) = lines_of(command.here / "runs/a/results.jsonl")
+    assert response["custom_id"] == "a"
+    assert response["response"]["body"]["choices"][0]["text"] == " 17."
+    (error,) = lines_of(command.here / "runs/a/errors.jsonl")
+    assert error["custom_id"] == "b"
+    assert "tools" in json.dumps(error)
+
+
+def test_standard_input_and_parquet(command: CommandLine) -> None:
+    import pyarrow.parquet as parquet
+
+    rows = b'{"prompt": "9 + 8 ="}\n{"prompt": "1 + 2 ="}\n'
+    arguments = ("data.path=-", "output.dir=runs/a", "output.format=parquet", "output.tensorboard=true")
+    assert batch(command, *arguments, stdin=rows).returncode == 0
+    table = parquet.read_table(command.here / "runs/a/results.parquet").to_pylist()
+    assert [row["generations"][0]["text"] for row in table] == [" 17.", " 3."]
+    assert any((command.here / "runs/a/tensorboard").iterdir())
+    assert batch(command, *arguments).returncode == 0  # what was read is kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("data.path=sums.jsonl",), "output.dir"),
+        (("data.path=sumss.jsonl", "output.dir=runs/a"), "did you mean sums.jsonl?"),
+        (("data.path=sums.jsonl", "output.dir=runs/a", "data.prompt_column=promt"), "prompt"),
+        (("data.path=sums.jsonl", "output.dir=runs/a", "data.template={{ x"), "data.template"),
+        (("data.path=sums.jsonl", "output.dir=sums.jsonl"), "output.dir"),
+        (("data.path=sums.jsonl", "output.dir=runs/a", "data.system=Hi"), "data.system"),
+    ],
+)
+def test_a_mistake_leaves_nothing_behind(
+    command: CommandLine, arguments: tuple[str, ...], fault: str
+) -> None:
+    sums(command)
+    result = command.run("batch", MODEL, *arguments, leaves=["sums.jsonl"])
+    assert result.returncode == 2
+    assert fault in result.stderr
+    assert "Traceback" not in result.stderr
