@@ -51,10 +51,10 @@ def interruptible() -> Iterator[None]:
     """Within, SIGINT and SIGTERM wait; at the end they go to the handlers that the program had set.
 
     Whenever a graph runs, MindSpore 2.9 installs its own handler for SIGINT, which sends the process SIGTERM:
-    it would die on the spot, with half a file beside the output. The threads that it starts meanwhile put the
-    signals off too (a thread inherits that), and so do those of the kernels. An older thread, such as NumPy's,
-    may still take a SIGINT that turns into a SIGTERM: where the program has no handler for that, it gets the
-    one for SIGINT meanwhile.
+    it would die on the spot, with half a file beside the output. The threads that it starts meanwhile put
+    the signals off too (a thread inherits that), and so do those of the kernels. An older thread, such as
+    NumPy's, may still take a SIGINT that turns into a SIGTERM: where the program has no handler for that, it
+    gets the one for SIGINT meanwhile.
     Does nothing in threads other than the main one, which may not set handlers.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,10 +51,17 @@ def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
 
 @contextmanager
 def opened_ledger(
-    folder: RunFolder, record: RunRecord, index: RowIndex, storage: Storage, *, retry: bool
+    folder: RunFolder,
+    record: RunRecord,
+    index: RowIndex,
+    storage: Storage,
+    accept: Callable[[], None],
+    *,
+    retry: bool,
 ) -> Iterator[tuple[Ledger, RunRecord]]:
     """The ledger of the run and its record: the old one's if it is the same run, else the new one, written.
 
+    accept: called once it is sure that the run goes on here, and before a new one's record is written.
     retry: rows that failed are to run again.
 
     Raises:
@@ -67,9 +74,11 @@ def opened_ledger(
             raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {WAYS_OUT}")
         record = old
     else:
+        accept()
         record.write(folder, storage)
     with Ledger(folder, record.fingerprint, storage) as ledger:
         _refuse_changed(folder, index.settle(ledger.recover(), errors_too=not retry))
+        accept()
         yield ledger, record
 
 

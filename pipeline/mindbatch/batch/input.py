@@ -15,7 +15,7 @@ from mindbatch.dataset import standard_input
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import Storage
+from mindbatch.storage import Storage, StorageError
 
 EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the command"
 
@@ -50,11 +50,23 @@ class DataInput:
         return Dataset(path, data.format, parse_bytes(data.max_line_bytes), name=name)
 
     def accept(self, folder: RunFolder) -> None:
-        """Keeps what was read from standard input for the next session: the run has begun."""
-        if self._spooled is not None and self._spooled != folder.standard_input:
+        """Keeps what was read from standard input for the next session: the run is the one asked for.
+
+        Raises:
+            StorageError: it cannot be kept.
+        """
+        if self._spooled is None or self._spooled == folder.standard_input:
+            return
+        try:
             self._storage.replace(self._spooled, folder.standard_input)
             self._storage.sync_folder(folder.path)
-            self._spooled = folder.standard_input
+        except OSError as error:
+            raise StorageError.writing(folder.standard_input, error) from error
+        self._spooled = folder.standard_input
+
+    def needs(self, folder: RunFolder) -> list[Path]:
+        """Files of the folder that this run reads."""
+        return [folder.standard_input] if self._data.path == STANDARD_INPUT else []
 
     def _spool(self, folder: RunFolder) -> Path:
         """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,7 +97,6 @@ class BatchJob:
         )
         with ExitStack() as stack:
             ledger, record = self._ledger(folder, record, index, stack)
-            self._input.accept(folder)
             if not self._retry:
                 write_whole(folder.config_file, self._config.unresolved_yaml.encode(), self._storage)
             self._work(folder, index, ledger, record, is_openai=dataset.is_openai)
@@ -106,14 +106,17 @@ class BatchJob:
         self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
     ) -> tuple[Ledger, RunRecord]:
         """The folder's ledger, which the stack closes; that of another run goes first if the user says so."""
+        accept = partial(self._input.accept, folder)
+        open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept)
         try:
-            return stack.enter_context(opened_ledger(folder, record, index, self._storage, retry=self._retry))
+            return stack.enter_context(open_ledger(retry=self._retry))
         except RunMismatch:
             if self._config.output.on_mismatch != "overwrite":
                 raise
-        folder.clear(self._storage)
+        folder.clear(self._storage, keep=self._input.needs(folder))
+        accept()
         record.write(folder, self._storage)
-        return stack.enter_context(opened_ledger(folder, record, index, self._storage, retry=False))
+        return stack.enter_context(open_ledger(retry=False))
 
     def _work(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
@@ -122,6 +125,12 @@ class BatchJob:
         for note in ledger.notes:
             self._say(note)
         monitor = Monitor(self._config, folder, _counts(index))
+
+        def write_status(status: Status) -> None:
+            session = None if status == "running" else monitor.session()
+            write_manifest(folder, self._config, record, _counts(index), status, session, self._storage)
+
+        write_status("running")
         try:
             if index.count(None):
                 generator = self._load()
@@ -130,18 +139,12 @@ class BatchJob:
             self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
-                self._write_manifest(folder, index, record, monitor, "interrupted")
+                write_status("interrupted")
             if isinstance(error, KeyboardInterrupt):
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
-        self._write_manifest(folder, index, record, monitor, "complete")
+        write_status("complete")
         self._say(f"{folder.path}: {_progress(index)}")
-
-    def _write_manifest(
-        self, folder: RunFolder, index: RowIndex, record: RunRecord, monitor: Monitor, status: Status
-    ) -> None:
-        session = monitor.session(status)
-        write_manifest(folder, self._config, record, _counts(index), session, self._storage)
 
     def _say(self, text: str) -> None:
         if self._config.progress != "none":

@@ -19,7 +19,8 @@ from mindbatch.storage import Storage, write_whole
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
 _DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "data.template", "chat_template")
 
-Status = Literal["complete", "interrupted"]
+Status = Literal["running", "complete", "interrupted"]
+"""A process that is killed leaves "running"; whether it is so, the lock says."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Session:
     """
 
     started: str
-    status: Status
     seconds: float = 0.0
     rows: int = 0
     prompt_tokens: int = 0
@@ -53,24 +53,25 @@ def write_manifest(
     config: BatchConfig,
     record: RunRecord,
     rows: RowCounts,
-    session: Session,
+    status: Status,
+    session: Session | None,
     storage: Storage,
 ) -> None:
-    """Writes the manifest anew, with the sessions of the one before it.
+    """Writes the manifest anew, with the sessions of the one before it and this one, if it has ended.
 
     Raises:
         StorageError: it cannot be written.
     """
-    sessions = [*_earlier_sessions(folder), asdict(session)]
+    sessions = [*_earlier_sessions(folder), *([asdict(session)] if session else [])]
     seconds, prompt, cached, generated = (
         sum(each[name] for each in sessions)
         for name in ("seconds", "prompt_tokens", "cached_prompt_tokens", "generated_tokens")
     )
     content = {
-        "status": session.status,
+        "status": status,
         "command": record.command,
         "created": record.created,
-        "ended": now(),
+        "ended": now() if session else None,
         "rows": asdict(rows),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,

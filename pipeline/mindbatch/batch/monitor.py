@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mindbatch.batch.generation import Generator, Tally
-from mindbatch.batch.manifest import RowCounts, Session, Status, now
+from mindbatch.batch.manifest import RowCounts, Session, now
 from mindbatch.batch.metrics import MetricsLog
 from mindbatch.batch.progress import RunProgress
 from mindbatch.batch.snapshot import Snapshot
@@ -59,12 +59,11 @@ class Monitor:
             progress.update(self._snapshot(self._statistics))
             yield on_step
 
-    def session(self, status: Status) -> Session:
+    def session(self) -> Session:
         """What this session has done until now."""
         found = self._statistics
         return Session(
             started=self._started,
-            status=status,
             seconds=round(self._seconds, 3),
             rows=self._tally.done + self._tally.failed,
             prompt_tokens=found.prompt_tokens if found else 0,

@@ -26,13 +26,19 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
     if "=" not in token and not token.startswith("~"):
         log.add(f"{shown(token)}: not an override; write key=value")
         return []
+    as_text = reader.takes_text(key)
+    is_plain = as_text and _is_plain(token)
     try:
         override = parser.parse_override(token)
+        if is_plain and override.is_sweep_override():  # a comma
+            return list(reader.read(key, token.partition("=")[2]))
         fault = _refusal(override, token)
         if fault is None:
-            return list(reader.read(key, _value(override, token, reader.takes_text(key))))
+            return list(reader.read(key, _value(override, token, as_text)))
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
-        fault = f"cannot be read; {_quoting_hint(token, reader.takes_text(key))}"
+        if is_plain:
+            return list(reader.read(key, token.partition("=")[2]))
+        fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
     return []
 
@@ -53,6 +59,16 @@ def _refusal(override: Override, token: str) -> str | None:
     if override.package is not None:
         return "packages (@) are not supported; write group=option or key=value"
     return None
+
+
+def _is_plain(token: str) -> bool:
+    """Whether a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
+    Q: {{ question }}, or one with commas.
+
+    Not where the user has begun to quote it, and not where it may be meant as a reference.
+    """
+    value = token.partition("=")[2].strip()
+    return value[:1] not in ('"', "'") and "${" not in value
 
 
 def _quoting_hint(token: str, as_text: bool = False) -> str:

@@ -84,8 +84,8 @@ def _memory(plan: Plan) -> list[str]:
         return lines
     return [
         *lines,
-        f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens, output included) "
-        f"or {plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}); "
+        f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens each) or "
+        f"{plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}); "
         f"model.batch_size={model.settings.batch_size}",
     ]
 

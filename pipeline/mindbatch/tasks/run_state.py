@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,31 +48,21 @@ def state_of(path: Path) -> RunState:
     except MindBatchError as error:
         return RunState(folder=str(path), status="damaged", fault=str(error))
     manifest, sample = _manifest(folder), _last_sample(folder.metrics)
-    status = _status(folder, manifest, sample)
+    status = _status(folder, manifest)
     counts = _of_manifest(manifest) if status in ("complete", "interrupted") else _of_sample(sample)
     return RunState(
         folder=str(path), status=status, created=record.created, command=tuple(record.command), **counts
     )
 
 
-def _status(folder: RunFolder, manifest: Mapping[str, Any], sample: Mapping[str, Any]) -> Status:
+def _status(folder: RunFolder, manifest: Mapping[str, Any]) -> Status:
     if is_running(folder):
         return "running"
-    if _is_older(manifest, sample):  # it tells of an earlier session
-        return "incomplete"
     match manifest.get("status"):
         case "complete" | "interrupted" as status:
             found: Status = status
             return found
     return "incomplete"
-
-
-def _is_older(manifest: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
-    """Whether rows were run after the manifest was written. It gives whole seconds, cut off."""
-    try:
-        return float(sample["time"]) >= datetime.fromisoformat(manifest["ended"]).timestamp() + 1
-    except (KeyError, TypeError, ValueError):
-        return False
 
 
 def _of_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:

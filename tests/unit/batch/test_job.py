@@ -226,6 +226,19 @@ def test_standard_input_is_kept_for_the_next_session(tmp_path: Path, data: Path)
         make_job(job_config("-", tmp_path / "other"), load=never, stdin=b"").run()
 
 
+def test_standard_input_that_is_kept_survives_a_new_beginning(tmp_path: Path, data: Path) -> None:
+    make_job(job_config("-", tmp_path / "run"), stdin=data.read_bytes() + b"no row\n").run()
+    options: dict[str, Any] = {"decoding": {"max_new_tokens": 5}, "output": {"on_mismatch": "overwrite"}}
+    for _ in range(2):
+        make_job(job_config("-", tmp_path / "run", **options), stdin=b"").run()
+        assert len(lines_of(tmp_path / "run/results.jsonl")) == 30
+        (error,) = lines_of(tmp_path / "run/errors.jsonl")
+        assert (error["source"], error["line"]) == ("standard input", 31)
+    other = b'{"prompt": "other"}\n'
+    make_job(job_config("-", tmp_path / "run", **options), stdin=other).run()
+    assert (tmp_path / "run/input.spool").read_bytes() == other
+
+
 def keys_of(data: Path, folder: Path, **options: Any) -> list[str]:
     make_job(job_config(data, folder, **options)).run()
     return [line["key"] for line in lines_of(folder / "results.jsonl")]

@@ -130,11 +130,6 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
             "progress=richh: must be one of auto, none, plain, rich; did you mean rich?",
         ),
         (["decoding.top_p=1.5"], "decoding.top_p=1.5: must be above 0 and at most 1"),
-        (
-            ["data.template={{ q }}"],
-            "data.template={{ q }}: cannot be read; quote a text that holds commas or special characters: "
-            """data.template='"{{ q }}"'""",
-        ),
     ],
 )
 def test_one_mistake_has_one_fault(overrides: list[str], expected: str, usable: list[str]) -> None:

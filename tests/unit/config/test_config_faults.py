@@ -101,10 +101,22 @@ def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str])
     assert config.prompts == ["One, two"]
 
 
+@pytest.mark.parametrize(
+    "text", ["It's", "Be brief, please", "Q: {{ question }} A:", "{{ q }}", "a: {b", "=x"]
+)
+def test_a_text_that_the_grammar_cannot_read_is_taken_to_the_letter(
+    usable: tuple[str, str], text: str
+) -> None:
+    config = compose_task("generate", [*usable, f"system={text}", "chat=true"]).finish()
+    assert isinstance(config, GenerateConfig)
+    assert config.system == text
+
+
 def test_what_the_grammar_cannot_read_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
-    (line,) = faults(*usable, "system=It's", "chat=true")
-    assert line.startswith("system=It's: cannot be read; ")
-    assert "chat" not in line
+    for text in ("'It's", '"a" b', "${x} ${"):
+        (line,) = faults(*usable, f"system={text}", "chat=true")
+        assert line.startswith(f"system={text}: ")
+        assert "chat" not in line
     (line,) = faults(usable[0], "prompts=[1,")
     assert "check the brackets" in line
 

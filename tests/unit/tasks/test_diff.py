@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import failure, generation, make_run, result
 
 from mindbatch.config.schema import DiffConfig
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.entries import Entry
 from mindbatch.tasks.diff import run
 from mindbatch.tasks.row_difference import CONTEXT, difference, first_difference
+from small_runs import failure, generation, make_run, result
 
 COMPLETE = {"status": "complete"}
 
