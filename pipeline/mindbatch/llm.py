@@ -42,7 +42,7 @@ class LLM:
         dtype: "auto" or "float32", the only type with a usable matrix product on CPU.
         tokenizer: folder of the tokenizer; None is `path`.
         cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
-        block_size: tokens per cache block, a multiple of 16.
+        block_size: tokens per cache block: 8, 16, 32, 64 or 128.
         max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
         prefix_caching: compute a beginning that prompts share once and keep it in the cache.
         kernels: "auto", "native" (C++) or "reference" (MindSpore operators).

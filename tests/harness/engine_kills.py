@@ -55,7 +55,7 @@ class EngineKills:
             self.num_runs += 1
 
     def _dies(self, run: Path) -> bool:
-        """One life; whether it was cut short: somewhere while it starts, or somewhere after it has committed."""
+        """One life; whether it was cut short: while it starts, or somewhere after it has committed."""
         process = self._start(run, self._random.choice(BATCH_SIZES))
         if self._random.random() < 0.25:
             self._wait(process, self._random.uniform(0, LONGEST_START), lambda: False)

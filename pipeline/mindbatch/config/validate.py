@@ -26,6 +26,7 @@ from mindbatch.errors import ConfigError
 
 LARGEST_MODEL_CONFIG = 1 << 20
 HALF_TYPES = ("float16", "bfloat16")
+SMALLEST_NPU_BLOCK = 16
 
 
 def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
@@ -94,6 +95,11 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         yield (
             f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
             f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
+        )
+    if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
+        yield (
+            f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose operators "
+            f"take blocks of {SMALLEST_NPU_BLOCK} and more"
         )
 
 

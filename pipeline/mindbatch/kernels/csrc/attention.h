@@ -38,23 +38,30 @@ inline void write_cache(const AttentionArgs& a) {
   parallel_for((a.tokens + kTokens - 1) / kTokens, body);
 }
 
-// scores[q][position - aligned begin] = queries[q] . key(position), for whole blocks.
-template <int Queries>
+// Where the scores of a tile begin: whole blocks and whole vectors before the first position that it sees, so
+// that the lane of a position depends on nothing else.
+inline int64_t scores_origin(const AttentionArgs& a, const QueryTile& tile) {
+  const int64_t step = a.block_size > kLanes ? a.block_size : kLanes;
+  return tile.begin / step * step;
+}
+
+// scores[q][position - origin] = queries[q] . key(position), for whole blocks, which `Lanes` divide.
+template <class Lanes, int Queries>
 inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const int32_t* table,
                          const float* queries, float* scores, int64_t stride) {
-  const int64_t first_block = tile.begin / a.block_size;
+  const int64_t first_block = scores_origin(a, tile) / a.block_size;
   const int64_t last_block = (tile.end - 1) / a.block_size;
   for (int64_t b = first_block; b <= last_block; b++) {
     const float* keys = a.key_cache + (table[b] * a.kv_heads + tile.kv_head) * a.head_dim * a.block_size;
-    for (int64_t s = 0; s < a.block_size; s += kLanes) {
-      Vec sum[Queries];
-      for (int q = 0; q < Queries; q++) sum[q] = Vec{};
+    for (int64_t s = 0; s < a.block_size; s += Lanes::kCount) {
+      typename Lanes::Type sum[Queries];
+      for (int q = 0; q < Queries; q++) sum[q] = typename Lanes::Type{};
       for (int64_t d = 0; d < a.head_dim; d++) {
-        const Vec key = load(keys + d * a.block_size + s);
+        const typename Lanes::Type key = Lanes::load(keys + d * a.block_size + s);
         for (int q = 0; q < Queries; q++) sum[q] = queries[q * a.head_dim + d] * key + sum[q];
       }
       float* to = scores + (b - first_block) * a.block_size + s;
-      for (int q = 0; q < Queries; q++) store(to + q * stride, sum[q]);
+      for (int q = 0; q < Queries; q++) Lanes::store(to + q * stride, sum[q]);
     }
   }
 }
@@ -87,7 +94,7 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const in
   Vec sum[Queries][Width];
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Width; v++) sum[q][v] = Vec{};
-  const int64_t origin = tile.begin / a.block_size * a.block_size;
+  const int64_t origin = scores_origin(a, tile);
   for (int64_t position = tile.begin; position < tile.end;) {
     const int64_t block = position / a.block_size, offset = position % a.block_size;
     int64_t count = a.block_size - offset;
@@ -109,7 +116,7 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const in
 template <int Queries>
 void attend(const AttentionArgs& a, const QueryTile& tile, float* memory) {
   const int32_t* table = a.block_tables + static_cast<int64_t>(a.rows[tile.first_token]) * a.blocks_per_row;
-  const int64_t origin = tile.begin / a.block_size * a.block_size;
+  const int64_t origin = scores_origin(a, tile);
   const int64_t stride = ((tile.end - origin + a.block_size - 1) / a.block_size) * a.block_size + kLanes;
   float* queries = memory;
   float* result = queries + Queries * a.head_dim;
@@ -120,7 +127,10 @@ void attend(const AttentionArgs& a, const QueryTile& tile, float* memory) {
     const float* from = a.qkv + token * width + head * a.head_dim;
     for (int64_t d = 0; d < a.head_dim; d++) queries[q * a.head_dim + d] = from[d] * a.scale;
   }
-  score_blocks<Queries>(a, tile, table, queries, scores, stride);
+  if (a.block_size % kLanes == 0)
+    score_blocks<AllLanes, Queries>(a, tile, table, queries, scores, stride);
+  else
+    score_blocks<FewLanes, Queries>(a, tile, table, queries, scores, stride);
   for (int q = 0; q < Queries; q++) {
     const int64_t token = tile.first_token + q / tile.heads;
     softmax(scores + q * stride, first_visible(a, token) - origin, a.lengths[token] - origin, stride);

@@ -7,6 +7,22 @@ typedef int32_t IntVec __attribute__((vector_size(MB_LANES * 4), aligned(4), may
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+
+// Vectors as template arguments: as such, a vector type would lose its attributes, the alignment among them.
+struct AllLanes {
+  static constexpr int kCount = kLanes;
+  typedef Vec Type;
+  static Type load(const float* p) { return *reinterpret_cast<const Type*>(p); }
+  static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+};
+// Eight lanes, or fewer where vectors are shorter: what the smallest cache block holds.
+struct FewLanes {
+  static constexpr int kCount = kLanes < 8 ? kLanes : 8;
+  typedef float Type __attribute__((vector_size(kCount * 4), aligned(4), may_alias));
+  static Type load(const float* p) { return *reinterpret_cast<const Type*>(p); }
+  static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+};
+
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so this folds to a broadcast
 inline Vec select(IntVec mask, Vec yes, Vec no) {
   return (Vec)((mask & (IntVec)yes) | (~mask & (IntVec)no));
