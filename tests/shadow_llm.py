@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from small_tokenizers import CHATML, byte_level, write_folder
 
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
@@ -72,19 +71,12 @@ def load_tokenizer(folder: Path, **config: Any) -> Tokenizer:
 def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int = 4) -> LLM:
     """An LLM over the shadow model; prompts are token ids where there is no tokenizer."""
 
-    def load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
-        settings = EngineSettings(batch_size=batch_size, seq_length=seq_length, block_size=16, num_blocks=100)
-        make = None
-        if tokenizer is not None:
+    settings = EngineSettings(batch_size=batch_size, seq_length=seq_length, block_size=16, num_blocks=100)
+    make = None
+    if tokenizer is not None:
 
-            def make(prompt: tuple[int, ...], skip_special: bool) -> IncrementalDetokenizer:
-                return IncrementalDetokenizer(tokenizer, prompt, skip_special)
+        def make(prompt: tuple[int, ...], skip_special: bool) -> IncrementalDetokenizer:
+            return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
-        engine = Engine(PrefixRunner(), settings, make, (END,))
-        return LoadedModel(engine, mock.sentinel.architecture, tokenizer, 0)
-
-    with (
-        mock.patch("mindbatch.llm.load_model", load),
-        mock.patch("mindbatch.llm.prepare_environment"),
-    ):
-        return LLM.from_config(ModelConfig(), RuntimeConfig())
+    engine = Engine(PrefixRunner(), settings, make, (END,))
+    return LLM.over(LoadedModel(engine, mock.sentinel.architecture, tokenizer, 0))

@@ -23,8 +23,6 @@ from mindbatch.config.schema import (
     BatchOutputConfig,
     DataConfig,
     DecodingConfig,
-    ModelConfig,
-    RuntimeConfig,
 )
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.build import LoadedModel
@@ -69,8 +67,7 @@ def stub_llm(tokenizer: Tokenizer | None) -> LLM:
     """An LLM over the stub."""
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     engine = Engine(StubRunner(), SETTINGS, make)
-    with mock.patch("mindbatch.llm.load_model", return_value=LoadedModel(engine, mock.Mock(), tokenizer, 0)):
-        return LLM.from_config(ModelConfig(), RuntimeConfig())
+    return LLM.over(LoadedModel(engine, mock.Mock(), tokenizer, 0))
 
 
 def write_rows(path: Path, count: int, *, text: bool) -> None:

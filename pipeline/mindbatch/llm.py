@@ -12,6 +12,7 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.user_paths import settle_model_paths
 from mindbatch.config.validate import option_faults
+from mindbatch.data.prompt_tokens import NO_TOKENIZER, token_ids_of
 from mindbatch.data.prompts import Prompt, PromptRows, read_prompts
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import DecodingParams
@@ -25,7 +26,6 @@ from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_lis
 from mindbatch.streaming import Streamer, StreamerFeed
 
 ON_ERROR = ("raise", "record")
-NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
 OVERTAKEN = "this generation ended early: a newer call of generate, stream or submit took its place"
 
 
@@ -96,18 +96,24 @@ class LLM:
         faults = settle_model_paths(model) + option_faults(model, runtime)
         if faults:
             raise ConfigError(faults)
-        self._load(model, runtime)
+        prepare_environment(runtime.verbose, runtime.num_threads)
+        self._take(load_model(model, runtime))
 
     @classmethod
     def from_config(cls, model: ModelConfig, runtime: RuntimeConfig) -> LLM:
         """The model of a configuration that has been validated."""
+        prepare_environment(runtime.verbose, runtime.num_threads)
+        return cls.over(load_model(model, runtime))
+
+    @classmethod
+    def over(cls, model: LoadedModel) -> LLM:
+        """An LLM over an engine that is there already."""
         llm = object.__new__(cls)
-        llm._load(model, runtime)
+        llm._take(model)
         return llm
 
-    def _load(self, model: ModelConfig, runtime: RuntimeConfig) -> None:
-        prepare_environment(runtime.verbose, runtime.num_threads)
-        self._model: LoadedModel = load_model(model, runtime)
+    def _take(self, model: LoadedModel) -> None:
+        self._model = model
         self._turn = 0  # counts submissions: only the newest may run
 
     @property
@@ -235,7 +241,7 @@ class LLM:
     def _queue(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
         """Gives a row to the engine; a result with an error if it is refused."""
         try:
-            request = Request(row.key, tuple(self._encode(row)), params, row.text)
+            request = Request(row.key, tuple(token_ids_of(row, self.tokenizer)), params, row.text)
             self._model.engine.add(request)
         except PromptError as error:
             reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
@@ -300,12 +306,3 @@ class LLM:
         self._model.engine.abort()
         in_order = sorted(failures, key=lambda failure: int(failure.key))
         raise PromptError([failure.error or "" for failure in in_order])
-
-    def _encode(self, row: Prompt) -> Sequence[int]:
-        if row.token_ids is not None:
-            return row.token_ids
-        if self.tokenizer is None:
-            raise PromptError(NO_TOKENIZER)
-        if row.messages is not None:
-            return self.tokenizer.encode_chat(row.messages)
-        return self.tokenizer.encode(row.text or "")

@@ -117,8 +117,7 @@ class WholeFile(io.BufferedIOBase):
         self._beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         self._is_beside = False
         self._file: int | None = None
-        self._taken: list[bytes] = []
-        self._num_taken = 0
+        self._taken = bytearray()
         self._num_bytes = 0
 
     def __enter__(self) -> WholeFile:
@@ -162,11 +161,10 @@ class WholeFile(io.BufferedIOBase):
         """Takes bytes; they reach the hidden file when there are many, or with `flush`."""
         if self._file is None:
             raise ValueError("write to a file that is not open")
-        chunk = bytes(data)
-        self._taken.append(chunk)
-        self._num_taken += len(chunk)
+        chunk = memoryview(data).cast("B")
+        self._taken += chunk  # copied: some libraries' bytes hold far more memory than they are long
         self._num_bytes += len(chunk)
-        if self._num_taken >= BUFFERED_BYTES:
+        if len(self._taken) >= BUFFERED_BYTES:
             self.flush()
         return len(chunk)
 
@@ -174,7 +172,8 @@ class WholeFile(io.BufferedIOBase):
         """Hands what was taken to the system; makes nothing durable."""
         if self._file is None or not self._taken:
             return
-        data, self._taken, self._num_taken = b"".join(self._taken), [], 0
+        data = bytes(self._taken)
+        self._taken.clear()
         try:
             self._storage.write(self._file, data)
         except OSError as error:

@@ -18,7 +18,7 @@ from mindbatch.storage import StorageError
 MOST_NAMED = 10
 """Faults of one kind that are named; the others are counted."""
 _ROWS_AT_ONCE = 500
-_PAGE_CACHE_KIB = 4096
+_PAGE_CACHE_KIB = 1024
 
 _TABLE = """
 CREATE TABLE rows (
@@ -94,7 +94,8 @@ class RowIndex:
         """Takes the row that stands at a position of the data; rows are run in the order of their ranks."""
         content: tuple[object, ...]
         if isinstance(item, DataRow):
-            content = (item.to_json(), item.digest, None, None)
+            # A copy: what the JSON library returns holds far more memory than it is long.
+            content = (bytes(bytearray(item.to_json())), item.digest, None, None)
         else:
             content = (None, None, item.stage, item.reason)
         self._waiting.append((position, rank, item.key, item.source, item.line, *content))

@@ -98,8 +98,8 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         )
     if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
         yield (
-            f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose operators "
-            f"take blocks of {SMALLEST_NPU_BLOCK} and more"
+            f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose "
+            f"operators take blocks of {SMALLEST_NPU_BLOCK} and more"
         )
 
 

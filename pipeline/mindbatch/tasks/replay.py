@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindbatch.batch.comparison import differences
 from mindbatch.batch.generation import entry_of
 from mindbatch.batch.identity import fingerprint_fields
 from mindbatch.batch.lookup import StoredRow, stored_row
@@ -15,6 +14,7 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.llm import LLM
+from mindbatch.tasks.row_difference import difference
 
 
 def run(config: ReplayConfig) -> int:
@@ -26,8 +26,8 @@ def run(config: ReplayConfig) -> int:
         print(f"other settings: {change}")
     for line in _outcome(again):
         print(line)
-    found = differences(stored.entry, again)
-    print("\n".join(found) or "equal to the run")
+    found = _changed(stored.entry, again)
+    print(found or "equal to the run")
     return EXIT_FAILED if found else EXIT_DONE
 
 
@@ -41,5 +41,21 @@ def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
 
 def _outcome(entry: Entry) -> list[str]:
     if entry.kind == "error":
-        return [f"error: {entry.body['reason']}"]
+        return [_named(entry)]
     return [f"[{each['index']}] {each['text']}" for each in entry.body["generations"]]
+
+
+def _changed(before: Entry, after: Entry) -> str | None:
+    """What is no longer as it was, in one line."""
+    if before.kind == after.kind == "result":
+        found = difference(before.body, after.body)
+        if found is None:
+            return None
+        place = "" if found.token is None else f", first differing token {found.token}"
+        return f"changed: generation {found.generation}{place}: {found.first!r} -> {found.second!r}"
+    one, other = _named(before), _named(after)
+    return None if one == other else f"changed: {one} -> {other}"
+
+
+def _named(entry: Entry) -> str:
+    return "a result" if entry.kind == "result" else f"error: {entry.body['reason']}"

@@ -87,6 +87,13 @@ def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
     assert rows.prompts.total == 3
 
 
+def test_checked_rows_do_not_pile_up(index: RowIndex) -> None:
+    engine = model().idle_engine()
+    fill(index, ids(5), ids(64), ids(6))
+    count_rows(index, RowCheck(engine, None, GREEDY))
+    assert not engine.has_work
+
+
 def test_a_row_that_can_never_fit_the_cache_cannot_be_run(index: RowIndex) -> None:
     fill(index, ids(40), ids(3))
     rows = counted(index, model(num_blocks=3))

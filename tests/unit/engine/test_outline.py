@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from mindbatch.engine.request import Request
 from mindbatch.errors import CheckpointError, ConfigError, PromptError
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+TOKENIZER = Path(__file__).parents[3] / "examples/tiny_gpt2"
 BYTES_PER_TOKEN = 2 * 2 * (16 + 16) * 4  # layers, heads, key and value of a head, float32
 
 
-def outline_of(folder: Path, cache_memory: str = "1MiB", **model: int) -> ModelOutline:
+def outline_of(folder: Path, cache_memory: str = "1MiB", **model: Any) -> ModelOutline:
     config = ModelConfig(checkpoint_name_or_path=str(folder), **model)
     return outline(config, RuntimeConfig(cache_memory=cache_memory))
 
@@ -31,6 +33,11 @@ def test_weights_and_cache_are_counted_without_being_made(tmp_path: Path) -> Non
     assert found.cache_bytes == found.cache_tokens * BYTES_PER_TOKEN + 16 * BYTES_PER_TOKEN
     assert found.cache_bytes <= 1 << 20 < found.cache_bytes + 16 * BYTES_PER_TOKEN
     assert found.tokenizer is None
+
+
+def test_the_tokenizer_may_be_in_another_folder(tmp_path: Path) -> None:
+    write_random_gpt2(tmp_path, SHAPE)
+    assert outline_of(tmp_path, tokenizer=str(TOKENIZER)).tokenizer is not None
 
 
 def test_the_idle_engine_judges_by_the_limits_of_the_model(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from bench_model import write_random_gpt2
 from mindbatch.batch.calibration import Calibration
+from mindbatch.batch.plan import Plan, RowTotals
 from mindbatch.config.schema import (
     BatchOutputConfig,
     DataConfig,
@@ -18,8 +19,10 @@ from mindbatch.config.schema import (
     PlanConfig,
     RuntimeConfig,
 )
+from mindbatch.dataset.rows import RowFailure
+from mindbatch.engine.outline import outline
 from mindbatch.tasks import machine, plan
-from mindbatch.tasks.plan_page import duration, size
+from mindbatch.tasks.plan_page import duration, plan_page, size
 from small_runs import make_run
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
@@ -78,12 +81,12 @@ def test_a_page_of_bad_rows_alone(folder: Path, capsys: pytest.CaptureFixture[st
     assert "fits" not in page
 
 
-def test_text_of_the_data_cannot_act_on_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder.parent / "rows.jsonl").write_text('{"prompt": [5]}\n{"\\u001b[2J": 1}\n')
-    plan.run(config(folder))
-    assert "\x1b" not in capsys.readouterr().out
+def test_text_of_the_data_cannot_act_on_the_terminal(folder: Path) -> None:
+    task = config(folder)
+    rows = RowTotals(1, 1, [RowFailure("k", "a\x1b[2J.jsonl", 1, "prompt", "refused: \x1b[1m")])
+    page = plan_page(Plan(rows, outline(task.model, task.runtime), None, ("\x1b[3m",)))
+    assert "\x1b" not in page
+    assert "a\\x1b[2J.jsonl:1: refused: \\x1b[1m" in page
 
 
 def test_a_cache_too_small_for_the_batch_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,22 +136,26 @@ def test_calibrating_takes_the_rate_of_the_rows(
     assert (time["rate"], time["generated_tokens"], time["measured"]) == (12, 12, True)
 
 
-def test_no_heavy_library_is_loaded_and_nothing_is_left(folder: Path) -> None:
+@pytest.mark.parametrize("path", ["rows.jsonl", "-"])
+def test_no_heavy_library_is_loaded_and_nothing_is_left(folder: Path, path: str) -> None:
     code = (
         "import sys; from mindbatch.cli import main\n"
         "code = main(sys.argv[1:])\n"
         "print(code, [name for name in ('mindspore', 'mindformers', 'torch') if name in sys.modules])"
     )
-    arguments = [f"model.checkpoint_name_or_path={folder}", "data.path=rows.jsonl", "report=json"]
+    arguments = [f"model.checkpoint_name_or_path={folder}", f"data.path={path}", "report=json"]
     done = subprocess.run(
         [sys.executable, "-c", code, "plan", *arguments],
         capture_output=True,
         text=True,
         check=True,
         cwd=folder.parent,
+        input=(folder.parent / "rows.jsonl").read_text(),
     )
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "rows.jsonl"]
+    *report, last = done.stdout.splitlines()
+    assert last == "0 []", done.stderr
+    assert json.loads("\n".join(report))["rows"]["usable"] == 3
+    assert sorted(entry.name for entry in folder.parent.iterdir()) == ["model", "rows.jsonl"]
 
 
 @pytest.mark.parametrize(
