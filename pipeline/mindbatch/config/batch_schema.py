@@ -3,8 +3,17 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindbatch.config.model_schema import ModelTaskConfig
+from mindbatch.config.model_schema import ModelConfig, ModelTaskConfig
 from mindbatch.config.schema_fields import option, section
+
+
+@dataclass
+class BatchModelConfig(ModelConfig):
+    """Which model, and how it is held."""
+
+    batch_size: int = option(
+        32, "largest number of sequences in one step; more of them are faster and need more cache", minimum=1
+    )
 
 
 @dataclass
@@ -73,6 +82,7 @@ class BatchOutputConfig:
 class BatchConfig(ModelTaskConfig):
     """The keys of `mindbatch batch`."""
 
+    model: BatchModelConfig = section(BatchModelConfig)
     data: DataConfig = section(DataConfig)
     output: BatchOutputConfig = section(BatchOutputConfig)
     progress: str = option(

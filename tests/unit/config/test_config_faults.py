@@ -47,7 +47,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("decoding.max_length=x", "decoding.max_length=x: must be a whole number or null"),
         ("model.batch_size=0", "model.batch_size=0: must be from 1 to 2147483647"),
         ("model.seq_length=3000000000", "model.seq_length=3000000000: must be from 1 to 2147483647"),
-        ("runtime.block_size=7", "runtime.block_size=7: must be one of 16, 32, 64, 128"),
+        ("runtime.block_size=7", "runtime.block_size=7: must be one of 8, 16, 32, 64, 128"),
         (
             "model.type=llamma",
             "model.type=llamma: must be one of auto, gpt2, llama, minimind, mistral, qwen2, qwen3; "
