@@ -152,7 +152,12 @@ def main() -> None:
         common = (folder, options.threads)
         workers = {
             "ours": Worker(
-                sys.executable, "bench_batch_ours.py", *common, options.batch_size, options.cache_memory
+                sys.executable,
+                "bench_batch_ours.py",
+                *common,
+                options.batch_size,
+                options.cache_memory,
+                options.block_size,
             )
         }
         if has_torch(options.torch_python):
@@ -165,7 +170,7 @@ def main() -> None:
         )
         print(
             f"GPT-2 124M shapes, float32; ours: batch_size={options.batch_size}, "
-            f"cache_memory={options.cache_memory}; transformers: batches of {THEIR_BATCH}, sorted by length"
+            f"cache_memory={options.cache_memory}, block_size={options.block_size}; transformers: batches of {THEIR_BATCH}, sorted by length"
         )
         print_report(rounds, variants[-1])
         for worker in workers.values():
@@ -185,6 +190,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--batch-size", type=int, default=32, help="of ours: sequences that run together")
     parser.add_argument("--cache-memory", default="1GiB", help="of ours")
+    parser.add_argument("--block-size", type=int, default=8, help="of ours: tokens in a block of the cache")
     parser.add_argument("--seed", type=int, default=0, help="of the rows")
     return parser.parse_args()
 

@@ -78,11 +78,18 @@ class Bench:
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    folder, threads, batch_size, cache_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    folder, cache_memory = sys.argv[1], sys.argv[4]
+    threads, batch_size, block_size = (int(sys.argv[place]) for place in (2, 3, 5))
     prepare_environment(num_threads=threads)
     import mindspore
 
-    llm = LLM(folder, batch_size=batch_size, cache_memory=cache_memory, num_threads=threads)
+    llm = LLM(
+        folder,
+        batch_size=batch_size,
+        cache_memory=cache_memory,
+        block_size=block_size,
+        num_threads=threads,
+    )
     serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", Bench(llm).answer)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mindbatch.batch.index import RowIndex, Standing
+from mindbatch.batch.manifest import status_of
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.lock import RunLock
@@ -15,6 +16,7 @@ from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.storage import Storage
 
 WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
+RETRY_WAY_OUT = "rows are tried again with the settings of the run"
 
 
 class RunMismatch(ConfigError):
@@ -71,15 +73,33 @@ def opened_ledger(
         old = RunRecord.read(folder)
         changed = changes(old.fields, record.fields)
         if changed:
-            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {WAYS_OUT}")
+            way_out = RETRY_WAY_OUT if retry else WAYS_OUT
+            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
         record = old
     else:
         accept()
         record.write(folder, storage)
     with Ledger(folder, record.fingerprint, storage) as ledger:
-        _refuse_changed(folder, index.settle(ledger.recover(), errors_too=not retry))
+        standing = index.settle(ledger.recover(), errors_too=not retry)
+        _refuse_changed(folder, standing)
+        if standing.gone:
+            ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
         accept()
         yield ledger, record
+
+
+def refuse_unfinished(folder: RunFolder) -> None:
+    """Only of a run that has ended it is known which rows failed.
+
+    Raises:
+        ConfigError: the run has rows that were never tried.
+    """
+    status = status_of(folder)
+    if status != "complete":
+        raise ConfigError(
+            f"{folder.path}: the run has not ended ({status or 'not begun'}); its own command resumes it, and "
+            "then failed rows can be tried again"
+        )
 
 
 def _refuse_changed(folder: RunFolder, standing: Standing) -> None:

@@ -72,9 +72,9 @@ def generate(
         with closing(generator.steps(_rows(index, params, asked))) as steps:
             before = clock()
             for step in steps:
-                for output in step.finished:
-                    _record(output, asked.pop(output.key), index, ledger, tally)
                 with interruptible():
+                    for output in step.finished:
+                        _record(output, asked.pop(output.key), index, ledger, tally)
                     ledger.commit_if_due(clock() - before)
                 before = clock()
                 on_step(tally)

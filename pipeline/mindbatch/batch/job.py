@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.batch.claim import RunMismatch, claimed, opened_ledger
+from mindbatch.batch.claim import RunMismatch, claimed, opened_ledger, refuse_unfinished
 from mindbatch.batch.generation import Generator, generate
 from mindbatch.batch.index import RowIndex
 from mindbatch.batch.input import DataInput, selection_of
@@ -89,9 +89,11 @@ class BatchJob:
             yield RunFolder(first.with_name(f"{first.name}-{number}"))
 
     def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
+        if self._retry:
+            refuse_unfinished(folder)
         dataset = self._input.dataset(folder)
-        maker = RowMaker(self._config.data, self._params, dataset.is_openai)
-        survey(dataset, maker, selection_of(self._config.data), index)
+        with closing(RowMaker(self._config.data, self._params, dataset.is_openai)) as maker:
+            survey(dataset, maker, selection_of(self._config.data), index)
         record = RunRecord(
             created=now(), command=self._command, fields=self._fields, dataset=dataset.digest()
         )
@@ -127,8 +129,8 @@ class BatchJob:
         monitor = Monitor(self._config, folder, _counts(index))
 
         def write_status(status: Status) -> None:
-            session = None if status == "running" else monitor.session()
-            write_manifest(folder, self._config, record, _counts(index), status, session, self._storage)
+            rows, session = _counts(index), monitor.session()
+            write_manifest(folder, self._config, record, rows, status, session, self._storage)
 
         write_status("running")
         try:

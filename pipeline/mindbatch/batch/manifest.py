@@ -54,15 +54,15 @@ def write_manifest(
     record: RunRecord,
     rows: RowCounts,
     status: Status,
-    session: Session | None,
+    session: Session,
     storage: Storage,
 ) -> None:
-    """Writes the manifest anew, with the sessions of the one before it and this one, if it has ended.
+    """Writes the manifest anew, with the sessions of the one before it and this one, if it has run any row.
 
     Raises:
         StorageError: it cannot be written.
     """
-    sessions = [*_earlier_sessions(folder), *([asdict(session)] if session else [])]
+    sessions = [*_earlier_sessions(folder), *([asdict(session)] if session.rows else [])]
     seconds, prompt, cached, generated = (
         sum(each[name] for each in sessions)
         for name in ("seconds", "prompt_tokens", "cached_prompt_tokens", "generated_tokens")
@@ -71,7 +71,7 @@ def write_manifest(
         "status": status,
         "command": record.command,
         "created": record.created,
-        "ended": now() if session else None,
+        "ended": None if status == "running" else now(),
         "rows": asdict(rows),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,
@@ -92,14 +92,26 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def status_of(folder: RunFolder) -> str | None:
+    """What the manifest says of the run; None when there is none to be read."""
+    status = _read(folder).get("status")
+    return status if isinstance(status, str) else None
+
+
 def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
     """Those in the manifest that is there; one that cannot be read is only a loss of statistics."""
     try:
-        content = orjson.loads(folder.manifest.read_bytes())
-        sessions = [Session(**each) for each in content["sessions"]]
-    except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+        return [asdict(Session(**each)) for each in _read(folder).get("sessions", [])]
+    except TypeError:
         return []
-    return [asdict(session) for session in sessions]
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    try:
+        content = orjson.loads(folder.manifest.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -196,6 +196,18 @@ def test_retry_runs_what_failed_and_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "run/errors.jsonl").read_bytes() == b""
 
 
+def test_only_a_run_that_has_ended_is_retried(tmp_path: Path, data: Path) -> None:
+    config = job_config(data, tmp_path / "run")
+    interrupted(config, 5)
+    with pytest.raises(ConfigError, match=r"has not ended \(interrupted\); its own command resumes it"):
+        make_job(config, load=never, retry=True).run()
+    make_job(config).run()
+    assert make_job(config, load=never, retry=True).run() == EXIT_DONE
+    changed = job_config(data, tmp_path / "run", decoding={"max_new_tokens": 9})
+    with pytest.raises(ConfigError, match="max_new_tokens 4 -> 9; rows are tried again with the settings"):
+        make_job(changed, load=never, retry=True).run()
+
+
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path, data: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     config = job_config(data, folder.path)
