@@ -170,7 +170,8 @@ def main() -> None:
         )
         print(
             f"GPT-2 124M shapes, float32; ours: batch_size={options.batch_size}, "
-            f"cache_memory={options.cache_memory}, block_size={options.block_size}; transformers: batches of {THEIR_BATCH}, sorted by length"
+            f"cache_memory={options.cache_memory}, block_size={options.block_size}; "
+            f"transformers: batches of {THEIR_BATCH}, sorted by length"
         )
         print_report(rounds, variants[-1])
         for worker in workers.values():

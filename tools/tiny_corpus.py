@@ -67,6 +67,21 @@ def digit_sum(left: int, right: int) -> tuple[str, str]:
     return f"{left} + {right} =", f" {left + right}."
 
 
+def counting_cases() -> list[tuple[str, str]]:
+    """Every counting from every first number, as the prompt and its one right continuation."""
+    return [
+        (counting.prompt(start), counting.document(start).removeprefix(counting.prompt(start)))
+        for counting in COUNTINGS
+        for start in counting.starts()
+    ]
+
+
+def sum_cases() -> list[tuple[str, str]]:
+    """Every sum in both ways of writing, as the prompt and its one right continuation."""
+    pairs = itertools.product(range(LARGEST_ADDEND + 1), repeat=2)
+    return [write(left, right) for left, right in pairs for write in (word_sum, digit_sum)]
+
+
 def training_countings() -> list[str]:
     """Every counting, one document for each first number."""
     return [counting.document(start) for counting in COUNTINGS for start in counting.starts()]

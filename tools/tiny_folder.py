@@ -4,11 +4,11 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from mindspore import nn
+import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -17,6 +17,8 @@ from tiny_network import INITIAL_STD, LAYER_NORM_EPSILON, Shape
 
 END_OF_TEXT = "<|endoftext|>"
 _VOCABULARY = 440
+
+Weights = dict[str, npt.NDArray[np.float32]]  # by Hugging Face's names of the tensors
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
@@ -36,21 +38,20 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def save_folder(
-    folder: Path, network: nn.Cell, tokenizer: Tokenizer, shape: Shape, record: dict[str, object]
+    folder: Path, weights: Weights, tokenizer: Tokenizer, shape: Shape, record: dict[str, object]
 ) -> None:
     """Writes the folder, each file beside its place first, so that an interrupted write leaves no torn file.
 
-    `record` is how the training went; it is kept in training.json with the shape and the versions used.
+    `record` is how the training went; it is kept in training.json.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
-    weights = {name: parameter.asnumpy() for name, parameter in network.parameters_dict().items()}
     files = {
         "config.json": _json(_model_config(shape, end)),
         "generation_config.json": _json({"bos_token_id": end, "eos_token_id": end}),
         "model.safetensors": save(weights, metadata={"format": "pt"}),  # transformers demands the metadata
         "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
         "tokenizer_config.json": _json(_tokenizer_config(shape.positions)),
-        "training.json": _json({"shape": asdict(shape), **record, "versions": _versions()}),
+        "training.json": _json(record),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -94,7 +95,8 @@ def _tokenizer_config(positions: int) -> dict[str, object]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that the weights depend on."""
     packages = ("mindspore", "numpy", "safetensors", "tokenizers")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 

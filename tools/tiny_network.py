@@ -37,7 +37,11 @@ class TinyGPT2(nn.Cell):
         self.transformer = _Transformer(shape, rng)
 
     def construct(self, tokens: Tensor) -> Tensor:
-        hidden = self.transformer(tokens)
+        return self.with_positions(tokens, self.transformer.wpe.weight)
+
+    def with_positions(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """The logits, had the network the position table [P, W] in place of its own."""
+        hidden = self.transformer(tokens, table)
         return ops.matmul(hidden, self.transformer.wte.weight.T)
 
 
@@ -45,15 +49,15 @@ class _Transformer(nn.Cell):
     def __init__(self, shape: Shape, rng: np.random.Generator) -> None:
         super().__init__()
         self.wte = _Embedding(rng.normal(0.0, INITIAL_STD, (shape.vocab_size, shape.width)))
-        self.wpe = _Embedding(_waves(shape.positions, shape.width))
+        self.wpe = _Embedding(waves(shape.positions, shape.width))
         self.h = nn.CellList([_Block(shape, rng) for _ in range(shape.layers)])
         self.ln_f = _LayerNorm(shape.width)
         # Added to the scores: no position may look at a later one.
         self.mask = Tensor(np.triu(np.full((shape.positions, shape.positions), -1e9, np.float32), k=1))
 
-    def construct(self, tokens: Tensor) -> Tensor:
+    def construct(self, tokens: Tensor, table: Tensor) -> Tensor:
         length = tokens.shape[1]
-        hidden = self.wte(tokens) + self.wpe.weight[:length]  # [B, T, W]
+        hidden = self.wte(tokens) + table[:length]  # [B, T, W]
         for block in self.h:
             hidden = block(hidden, self.mask[:length, :length])
         return self.ln_f(hidden)
@@ -142,7 +146,7 @@ def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + ops.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
 
-def _waves(positions: int, width: int) -> npt.NDArray[np.float64]:
+def waves(positions: int, width: int) -> npt.NDArray[np.float64]:
     """Sines and cosines of each position (Vaswani et al. 2017), with the standard deviation INITIAL_STD.
 
     Positions are learnt in GPT-2; starting from these, a head finds "the token before" in far fewer steps.

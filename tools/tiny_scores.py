@@ -7,7 +7,7 @@ import numpy.typing as npt
 from mindspore import Tensor, nn
 from tokenizers import Tokenizer
 
-from tiny_corpus import COUNTINGS, digit_sum, word_sum
+from tiny_corpus import counting_cases, digit_sum, word_sum
 from tiny_folder import END_OF_TEXT
 
 _ROWS_PER_RUN = 20
@@ -17,22 +17,13 @@ def score(network: nn.Cell, tokenizer: Tokenizer, positions: int) -> dict[str, f
     """The fraction of prompts continued exactly, `<|endoftext|>` included, for each kind of prompt."""
     digits, teens = range(10), range(10, 21)
     kinds: dict[str, list[tuple[str, str]]] = {
-        "countings": _countings(),
+        "countings": counting_cases(),
         "sums of one-digit numbers, words": [word_sum(a, b) for a in digits for b in digits],
         "sums of one-digit numbers, digits": [digit_sum(a, b) for a in digits for b in digits],
         "sums of ten to twenty, words": [word_sum(a, b) for a in teens for b in teens],
         "sums of ten to twenty, digits": [digit_sum(a, b) for a in teens for b in teens],
     }
     return {kind: _fraction_right(network, tokenizer, positions, cases) for kind, cases in kinds.items()}
-
-
-def _countings() -> list[tuple[str, str]]:
-    cases = []
-    for counting in COUNTINGS:
-        for start in counting.starts():
-            prompt = counting.prompt(start)
-            cases.append((prompt, counting.document(start).removeprefix(prompt)))
-    return cases
 
 
 def _fraction_right(

@@ -1,6 +1,8 @@
 """Trains the shipped tiny GPT-2 with MindSpore on the CPU and writes it as a Hugging Face folder.
 
 python tools/train_tiny.py --output examples/tiny_gpt2 [--steps N] [--seed 0]
+
+That is the first stage; the second, tools/lengthen_tiny.py, gives the model its positions from 256 on.
 """
 
 import argparse
@@ -17,13 +19,12 @@ from mindspore import Tensor, nn, ops
 from tokenizers import Tokenizer
 
 from tiny_corpus import training_countings, training_sums
-from tiny_folder import END_OF_TEXT, save_folder, train_tokenizer
+from tiny_folder import END_OF_TEXT, save_folder, train_tokenizer, versions
 from tiny_network import Shape, TinyGPT2
+from tiny_packing import PADDING
 from tiny_scores import score
 
 REPORT_EVERY = 25
-
-PADDING = -100  # the label that ops.cross_entropy leaves out
 
 Rows = npt.NDArray[np.int32]  # [documents, tokens]
 Batch = tuple[Rows, Rows, Rows]  # long countings, short countings, sums
@@ -69,13 +70,16 @@ def main() -> None:
     for name, fraction in scores.items():
         print(f"right: {fraction:6.1%}  {name}")
     record = {
+        "shape": asdict(shape),
         "settings": asdict(settings),
         "parameters": sum(parameter.size for parameter in network.get_parameters()),
         "seconds": round(seconds, 1),
         "loss": curve,
         "right": scores,
+        "versions": versions(),
     }
-    save_folder(arguments.output, network, tokenizer, shape, record)
+    weights = {name: parameter.asnumpy() for name, parameter in network.parameters_dict().items()}
+    save_folder(arguments.output, weights, tokenizer, shape, record)
     print(f"wrote {arguments.output} after {seconds:.0f} s of training")
 
 
@@ -148,7 +152,9 @@ def training_step(network: nn.Cell, settings: Settings) -> Callable[[Tensor, Ten
     """One compiled graph: forward, backward, clipping and AdamW; takes a batch and returns its loss."""
     optimizer = nn.AdamWeightDecay(
         decayed_groups(network, settings.weight_decay),
-        learning_rate=learning_rates(settings),
+        learning_rate=learning_rates(
+            settings.steps, settings.warmup_steps, settings.peak_learning_rate, settings.final_learning_rate
+        ),
         beta2=settings.beta2,
     )
 
@@ -179,14 +185,13 @@ def decayed_groups(network: nn.Cell, weight_decay: float) -> list[dict[str, obje
     ]
 
 
-def learning_rates(settings: Settings) -> list[float]:
+def learning_rates(steps: int, warmup_steps: int, peak: float, final: float) -> list[float]:
     """A rate per step: a linear warm-up to the peak, then half a cosine down to the final rate."""
     rates = []
-    for step in range(settings.steps):
-        warmup = min(1.0, (step + 1) / settings.warmup_steps)
-        cosine = 0.5 * (1 + math.cos(math.pi * step / settings.steps))
-        span = settings.peak_learning_rate - settings.final_learning_rate
-        rates.append(warmup * (settings.final_learning_rate + span * cosine))
+    for step in range(steps):
+        warmup = min(1.0, (step + 1) / warmup_steps)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        rates.append(warmup * (final + (peak - final) * cosine))
     return rates
 
 

@@ -103,7 +103,7 @@ def test_a_program_with_its_own_answer_to_sigterm_keeps_it() -> None:
     seen = []
     signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     with interruptible():
-        os.kill(os.getpid(), signal.SIGTERM)
+        to_main_thread(signal.SIGTERM)
     assert seen == [signal.SIGTERM]
 
 

@@ -97,8 +97,8 @@ def refuse_unfinished(folder: RunFolder) -> None:
     status = status_of(folder)
     if status != "complete":
         raise ConfigError(
-            f"{folder.path}: the run has not ended ({status or 'not begun'}); its own command resumes it, and "
-            "then failed rows can be tried again"
+            f"{folder.path}: the run has not ended ({status or 'not begun'}); its own command resumes it, "
+            "and then failed rows can be tried again"
         )
 
 
