@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.batch.index import RowIndex, Standing
@@ -61,7 +62,8 @@ def opened_ledger(
     *,
     retry: bool,
 ) -> Iterator[tuple[Ledger, RunRecord]]:
-    """The ledger of the run and its record: the old one's if it is the same run, else the new one, written.
+    """The ledger of the run and its record: the old one with the data of today if it is the same run, else the
+    new one, written.
 
     accept: called once it is sure that the run goes on here, and before a new one's record is written.
     retry: rows that failed are to run again.
@@ -75,7 +77,7 @@ def opened_ledger(
         if changed:
             way_out = RETRY_WAY_OUT if retry else WAYS_OUT
             raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
-        record = old
+        record = replace(old, dataset=record.dataset)  # rows may have been added
     else:
         accept()
         record.write(folder, storage)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import orjson
+import xxhash
 
 from mindbatch.config.schema import BatchConfig
 from mindbatch.ledger.run_folder import RunFolder
@@ -17,7 +18,8 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
-_DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "data.template", "chat_template")
+_DIGESTS = ("weights", "model.config", "tokenizer", "adapter")
+_TEMPLATE = "data.template"
 
 Status = Literal["running", "complete", "interrupted"]
 """A process that is killed leaves "running"; whether it is so, the lock says."""
@@ -78,13 +80,20 @@ def write_manifest(
         "generated_tokens_per_second": generated / seconds if seconds else 0.0,
         "prefix_hit_rate": cached / prompt if prompt else 0.0,
         "fingerprint": record.fingerprint,
-        "digests": {name: record.fields[name] for name in _DIGESTS if name in record.fields},
+        "digests": _digests(record.fields),
         "dataset": record.dataset,
         "settings": config.resolved_settings,
         "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
         "sessions": sessions,
     }
     write_whole(folder.manifest, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
+
+
+def _digests(fields: Mapping[str, Any]) -> dict[str, str | None]:
+    """Of what the results were made from; a chat template is one of the tokenizer's files."""
+    template = fields.get(_TEMPLATE)
+    digest = None if template is None else f"xxh3-128:{xxhash.xxh3_128_hexdigest(template)}"
+    return {name: fields[name] for name in _DIGESTS if name in fields} | {_TEMPLATE: digest}
 
 
 def now() -> str:

@@ -142,6 +142,9 @@ def test_rows_may_be_added_but_not_changed(tmp_path: Path, data: Path) -> None:
     data.write_bytes(b'{"id": "new", "prompt": "at the top"}\n' + rows)
     make_job(config).run()
     assert [line["key"] for line in lines_of(tmp_path / "run/results.jsonl")][:2] == ["new", "row-0"]
+    manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
+    assert manifest["dataset"]["rows.jsonl"]["bytes"] == data.stat().st_size
+    assert [session["rows"] for session in manifest["sessions"]] == [30, 1]
     before = results(tmp_path / "run")
     data.write_bytes(rows.replace(b"Question 3:", b"Question three:"))
     with pytest.raises(ConfigError, match=r"data has changed.*row-3 \(\S*rows.jsonl:4\)"):
