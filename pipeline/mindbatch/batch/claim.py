@@ -62,8 +62,8 @@ def opened_ledger(
     *,
     retry: bool,
 ) -> Iterator[tuple[Ledger, RunRecord]]:
-    """The ledger of the run and its record: the old one with the data of today if it is the same run, else the
-    new one, written.
+    """The ledger of the run and its record: if it is the same run the old one, with the data of today, else
+    the new one, written.
 
     accept: called once it is sure that the run goes on here, and before a new one's record is written.
     retry: rows that failed are to run again.
