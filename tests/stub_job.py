@@ -54,7 +54,11 @@ def make_job(
     """A job over the shadow model, whose fingerprint has what a real one's has of the decoding."""
     return BatchJob(
         config,
-        {**FIELDS, **{f"decoding.{name}": value for name, value in vars(config.decoding).items()}},
+        {
+            **FIELDS,
+            "data.template": config.data.template,
+            **{f"decoding.{name}": value for name, value in vars(config.decoding).items()},
+        },
         load or (lambda: make_llm(shared_tokenizer(), batch_size=batch_size)),
         shared_tokenizer,
         command=["mindbatch", "batch"],

@@ -92,7 +92,7 @@ def write_manifest(
 def _digests(fields: Mapping[str, Any]) -> dict[str, str | None]:
     """Of what the results were made from; a chat template is one of the tokenizer's files."""
     template = fields.get(_TEMPLATE)
-    digest = None if template is None else f"xxh3-128:{xxhash.xxh3_128_hexdigest(template)}"
+    digest = None if template is None else f"xxh3-128:{xxhash.xxh3_128_hexdigest(template.encode())}"
     return {name: fields[name] for name in _DIGESTS if name in fields} | {_TEMPLATE: digest}
 
 

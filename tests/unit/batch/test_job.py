@@ -286,6 +286,16 @@ def test_the_order_of_the_rows_changes_no_result(tmp_path: Path, data: Path) -> 
     assert sorted(results(tmp_path / "c").splitlines()) == sorted(results(tmp_path / "a").splitlines())
 
 
+def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
+    config = job_config(data, tmp_path / "run", template="{{ id }}: {{ prompt }}", limit=2)
+    make_job(config).run()
+    assert lines_of(tmp_path / "run/results.jsonl")[1]["prompt"] == "row-1: Question 1: why "
+    manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
+    assert manifest["digests"]["data.template"].startswith("xxh3-128:")
+    with pytest.raises(ConfigError, match=r"data\.template .*id.* -> .*prompt"):
+        make_job(job_config(data, tmp_path / "run", template="{{ prompt }}"), load=never).run()
+
+
 def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     rows = [{"max_new_tokens": 2}, None, {"top_k": 5}]

@@ -27,7 +27,11 @@ def config(tmp_path: Path) -> BatchConfig:
 def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:
     asked = ReplayConfig(data=config.data, output=config.output, decoding=config.decoding, key=key)
     asked.decoding.max_new_tokens = max_new_tokens
-    fields = {**FIELDS, **{f"decoding.{name}": value for name, value in vars(asked.decoding).items()}}
+    fields = {
+        **FIELDS,
+        "data.template": None,
+        **{f"decoding.{name}": value for name, value in vars(asked.decoding).items()},
+    }
     llm = make_llm(shared_tokenizer())
     with (
         mock.patch("mindbatch.tasks.replay.LLM.from_config", return_value=llm),
