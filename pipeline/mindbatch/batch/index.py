@@ -206,11 +206,6 @@ class RowIndex:
             if not found:
                 return
 
-    def find(self, key: str) -> IndexedRow | None:
-        """The row of a key."""
-        found = self._rows(f"{_SELECT} WHERE key = ?", (key,))
-        return _indexed(found[0]) if found else None
-
     def in_order(self) -> Iterator[IndexedRow]:
         """Every row in the order of the data."""
         last = -1
