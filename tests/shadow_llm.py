@@ -31,6 +31,9 @@ class PrefixLogits:
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         return np.stack([logits_after(self.prefixes[token]) for token in tokens])
 
+    def hidden(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return self.logits(tokens)[:, :8]
+
 
 class PrefixRunner:
     """Needs no cache: it reads each token's prefix off its sequence."""

@@ -56,6 +56,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
         "adapter": None,
+        "assistant": _assistant_digest(model.assistant),
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
@@ -63,6 +64,14 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         **{f"decoding.{name}": value for name, value in dataclasses.asdict(config.decoding).items()},
     }
+
+
+def _assistant_digest(folder: str | None) -> str | None:
+    """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
+    if folder is None:
+        return None
+    files = ModelFolder(folder)
+    return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
 
 
 def digest_of(paths: Iterable[Path]) -> str:

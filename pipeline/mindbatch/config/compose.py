@@ -1,8 +1,10 @@
 """Composition of a task's configuration: its own file, then --config, then the command line."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -15,10 +17,10 @@ from mindbatch.config.keys import SchemaKeys, schema_keys
 from mindbatch.config.option_content import OptionReader
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_overrides
-from mindbatch.config.portable import portable_yaml, settings_of
+from mindbatch.config.portable import portable_yaml, settings_of, yaml_of
 from mindbatch.config.positional import read_words
 from mindbatch.config.schema import SCHEMAS, TaskConfig
-from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
+from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
 from mindbatch.config.tree import assign, build, resolved
 from mindbatch.config.user_paths import settle_paths
 from mindbatch.config.validate import faults_of
@@ -28,28 +30,39 @@ HYDRA_VERSION_BASE = "1.3"
 
 @dataclass
 class Composition:
-    """A composed configuration, not yet resolved or validated."""
+    """A composed configuration, not yet resolved or validated.
+
+    variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
+    """
 
     schema: type[TaskConfig]
     keys: SchemaKeys
     tree: DictConfig
     log: FaultLog
+    listing: Listing | None = None
+    variants: dict[str, DictConfig] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
 
     @property
     def unresolved_yaml(self) -> str:
         """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
-        return OmegaConf.to_yaml(self.tree, resolve=False)
+        return yaml_of(self.tree, self.listing, self.given)
 
     def finish(self) -> TaskConfig:
         """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
         values = resolved(self.tree, self.keys, self.log)
         config = build(self.schema, values)
+        config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(settle_paths(config))
         self.log.add_consequences(faults_of(config, self.keys))
         self.log.raise_if_any()
-        config.unresolved_yaml = portable_yaml(self.tree, config, self.keys)
+        config.unresolved_yaml = portable_yaml(self.tree, config, self.keys, self.listing, self.given)
         config.resolved_settings = settings_of(self.tree, config, self.keys)
         return config
+
+    def _section(self, tree: DictConfig) -> Any:
+        """What a variant has in place of the section of the listed group."""
+        return getattr(build(self.schema, resolved(tree, self.keys, self.log)), self.schema.listed_group)
 
 
 def compose_task(
@@ -58,13 +71,14 @@ def compose_task(
     """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
 
     A task that continues a run begins with the configuration saved there, and without one raises ConfigError.
+    Where a task takes a list of options, what is given beside the list goes for each of them.
     Faults are noted in the composition's log; what is at fault is left out of its tree.
     """
     log = FaultLog()
     keys = schema_keys(SCHEMAS[task])
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
-    reader = SettingReader(keys, options.groups, log)
+    reader = SettingReader(keys, options.groups, log, SCHEMAS[task].listed_group)
     in_file = reader.read_file(config_file) if config_file else []
     words, tokens = read_words(overrides, SCHEMAS[task], log)
     layers = [in_file, words + read_overrides(tokens, reader, log)]
@@ -73,11 +87,38 @@ def compose_task(
 
     contents = _chosen_options([*chain(*layers)], SCHEMAS[task], keys, options, log)
     tree = _compose_with_hydra(task, list(contents), options)
+    listing = _last_listing([*chain(*layers)], SCHEMAS[task])
+    variants = {}
+    for choice in listing.choices if listing else ():
+        content = _chosen_options([choice], SCHEMAS[task], keys, options, log)
+        if content:
+            variants[choice.option] = _laid(tree.copy(), [[choice], *layers], contents | content, keys, log)
+    _laid(tree, layers, contents, keys, log)
+    given = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
+    return Composition(SCHEMAS[task], keys, tree, log, listing, variants, given)
+
+
+def _last_listing(settings: list[Setting], schema: type[TaskConfig]) -> Listing | None:
+    """The list of options that counts; the schema's where none is given, None where the task takes none."""
+    if not schema.listed_group:
+        return None
+    default = Listing(schema.listed_group, schema.listed_options, "")
+    return [default, *(setting for setting in settings if isinstance(setting, Listing))][-1]
+
+
+def _laid(
+    tree: DictConfig,
+    layers: Iterable[list[Setting]],
+    contents: dict[Choice, list[Assignment]],
+    keys: SchemaKeys,
+    log: FaultLog,
+) -> DictConfig:
+    """`tree` with the layers laid upon it, one after the other."""
     for layer in layers:
         for choice in _choices(layer):  # what an option sets goes before the layers below, as plain values do
             assign(tree, contents.get(choice, []), keys, log)
         assign(tree, _assignments(layer), keys, log)
-    return Composition(SCHEMAS[task], keys, tree, log)
+    return tree
 
 
 def _chosen_options(

@@ -2,22 +2,30 @@
 
 from collections.abc import Iterator
 
-from mindbatch.config.schema import GenerateConfig
+from mindbatch.config.schema import GenerateConfig, PromptTaskConfig
 
 
-def input_faults(config: GenerateConfig) -> Iterator[str]:
+def input_faults(config: PromptTaskConfig) -> Iterator[str]:
     """Prompts come from exactly one place, and every option about them has an effect."""
     given = [name for name in ("prompts", "prompts_file", "messages") if getattr(config, name) is not None]
-    given += ["interactive"] if config.interactive else []
+    last = "messages=..."
+    if isinstance(config, GenerateConfig):
+        given += ["interactive"] if config.interactive else []
+        last = "messages=... or interactive=true"
     if not given:
         yield (
             "nothing to generate: give prompts='[\"One, two,\"]', prompts_file=FILE (- is standard input), "
-            "messages=... or interactive=true"
+            f"{last}"
         )
     if len(given) > 1:
         yield f"{', '.join(given)}: only one of these can be given"
     if config.system is not None and not config.chat and config.messages is None:
         yield "system: has no effect without chat=true or messages; set chat=true or remove it"
+    if isinstance(config, GenerateConfig):
+        yield from _generate_faults(config)
+
+
+def _generate_faults(config: GenerateConfig) -> Iterator[str]:
     if config.interactive:
         yield from _conversation_faults(config)
     if config.output.format == "json":

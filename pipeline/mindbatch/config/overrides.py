@@ -1,8 +1,9 @@
 """Reading of command-line overrides, in Hydra's grammar, one by one so that every fault is found."""
 
+import json
 import shlex
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -32,22 +33,48 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         override = parser.parse_override(token)
         if is_plain and override.is_sweep_override():  # a comma
             return list(reader.read(key, token.partition("=")[2]))
+        if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
+            return list(reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")]))
         fault = _refusal(override, token)
         if fault is None:
             return list(reader.read(key, _value(override, token, as_text)))
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
         if is_plain:
             return list(reader.read(key, token.partition("=")[2]))
+        if (value := _json_object(token)) is not None:
+            return list(reader.read(key, value))
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
     return []
 
 
 def _value(override: Override, token: str, as_text: bool) -> Any:
-    """The value; of a number given for a text, what was written: 2024_11 and 1e3 are names, too."""
-    value = override.value()
+    """The value; what was written, where that is a text and Hydra's grammar makes something else of it:
+    2024_11 and 1e3 are names, [abc] and \\(a\\) regular expressions.
+    """
+    value, written = override.value(), token.partition("=")[2].strip()
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return token.partition("=")[2].strip() if is_number and as_text else value
+    is_escaped = isinstance(value, str) and "\\" in written and _is_plain(token)
+    to_the_letter = is_number or is_escaped or (isinstance(value, list | dict) and "${" not in written)
+    return written if as_text and to_the_letter else value
+
+
+def _json_object(token: str) -> Any:
+    """The value of an override that is JSON, whose quoted keys are not in Hydra's grammar; None if it is not."""
+    try:
+        return json.loads(token.partition("=")[2], object_pairs_hook=_unique, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError
 
 
 def _refusal(override: Override, token: str) -> str | None:

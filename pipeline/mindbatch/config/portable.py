@@ -1,5 +1,6 @@
 """A composed configuration as it may be kept: paths absolute, each ${...} as written."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,30 @@ from omegaconf import DictConfig, OmegaConf
 from mindbatch.config.keys import Key, SchemaKeys, value_at
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import TaskConfig
+from mindbatch.config.settings import Listing
 from mindbatch.config.tree import written_values
 
 
-def portable_yaml(tree: DictConfig, config: TaskConfig, keys: SchemaKeys) -> str:
+def yaml_of(tree: DictConfig, listing: Listing | None, given: Collection[str]) -> str:
+    """The tree as YAML, each ${...} as written.
+
+    In place of a section for which options were listed stand the list, and the keys of it that were given.
+    """
+    if listing is None:
+        return OmegaConf.to_yaml(tree, resolve=False)
+    content: Any = OmegaConf.to_container(tree, resolve=False)
+    section, content[listing.group] = content[listing.group], list(listing.options)
+    names = ((f"{listing.group}.{leaf}", value) for leaf, value in section.items())
+    return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in given}))
+
+
+def portable_yaml(
+    tree: DictConfig,
+    config: TaskConfig,
+    keys: SchemaKeys,
+    listing: Listing | None = None,
+    given: Collection[str] = (),
+) -> str:
     """The tree as YAML that means the same from every working directory. `config` is what it was built to.
 
     A path written with ${...} or `shipped:` stays as it is, and so does standard input. Nothing is resolved:
@@ -22,7 +43,7 @@ def portable_yaml(tree: DictConfig, config: TaskConfig, keys: SchemaKeys) -> str
         if _is_own_path(keys.keys[name], text):
             path = _absolute(value_at(config, name))
             OmegaConf.update(kept, name, path.replace("${", "\\${"))
-    return OmegaConf.to_yaml(kept, resolve=False)
+    return yaml_of(kept, listing, given)
 
 
 def settings_of(tree: DictConfig, config: TaskConfig, keys: SchemaKeys) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The typed schemas of every task: each key with its type, default, meaning and allowed range."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mindbatch.config.batch_schema import (
     BatchConfig,
@@ -11,6 +11,7 @@ from mindbatch.config.batch_schema import (
     ReplayConfig,
     RetryConfig,
 )
+from mindbatch.config.compare_schema import CompareConfig
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -18,6 +19,7 @@ from mindbatch.config.model_schema import (
     ParallelConfig,
     RuntimeConfig,
 )
+from mindbatch.config.prompt_schema import PromptTaskConfig
 from mindbatch.config.schema_fields import LARGEST_COUNT, TaskConfig, option, section
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "SCHEMAS",
     "BatchConfig",
     "BatchOutputConfig",
+    "CompareConfig",
     "DataConfig",
     "DecodingConfig",
     "DiffConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "OutputConfig",
     "ParallelConfig",
     "PlanConfig",
+    "PromptTaskConfig",
     "ReplayConfig",
     "RetryConfig",
     "RunsConfig",
@@ -52,23 +56,10 @@ class OutputConfig:
 
 
 @dataclass
-class GenerateConfig(ModelTaskConfig):
+class GenerateConfig(PromptTaskConfig):
     """The keys of `mindbatch generate`."""
 
     output: OutputConfig = section(OutputConfig)
-    prompts: Any = option(
-        None,
-        "what to continue; a prompt is a text or a list of token ids",
-        accepts="prompt, list of prompts or null",
-    )
-    prompts_file: str | None = option(
-        None, "file with a prompt on each line; - is standard input", is_path=True
-    )
-    messages: Any = option(
-        None, "chats, each a list like [{role: user, content: Hi}]", accepts="chat, list of chats or null"
-    )
-    chat: bool = option(False, "send each prompt as a user's message through the chat template")
-    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
     stream: bool = option(False, "print the text token by token")
     interactive: bool = option(False, "keep asking for prompts")
 
@@ -119,6 +110,7 @@ class RunsConfig(TaskConfig):
 
 SCHEMAS: dict[str, type[TaskConfig]] = {
     "generate": GenerateConfig,
+    "compare": CompareConfig,
     "batch": BatchConfig,
     "plan": PlanConfig,
     "retry": RetryConfig,

@@ -45,6 +45,15 @@ class TaskConfig:
     resolved_settings = dict[str, Any]()
     """The values of all keys, nested as in YAML; one written with ${...} stays so, for it may be a secret."""
 
+    variants = dict[str, Any]()
+    """By option listed for `listed_group`: the group's section with the values of that option."""
+
+    listed_group: ClassVar[str] = ""
+    """The group for which a list of options is taken, each of which makes a variant of the section."""
+
+    listed_options: ClassVar[tuple[str, ...]] = ()
+    """The list where the user gives none."""
+
     positional: ClassVar[tuple[str, ...]] = ()
     """The keys that words without `=` stand for, in this order."""
 

@@ -31,15 +31,35 @@ class Choice:
     source: str
 
 
-Setting = Assignment | Choice
+@dataclass(frozen=True)
+class Listing:
+    """Options for a group, each of which makes a variant of the configuration: `decoding=[greedy,beam4]`."""
+
+    group: str
+    options: tuple[str, ...]
+    source: str
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The choice of each option alone."""
+        return [Choice(self.group, option, self.source) for option in self.options]
+
+
+Setting = Assignment | Choice | Listing
 
 
 class SettingReader:
-    """Turns keys and raw values into settings, noting the keys that the schema does not have."""
+    """Turns keys and raw values into settings, noting the keys that the schema does not have.
 
-    def __init__(self, schema: SchemaKeys, groups: frozenset[str], log: FaultLog) -> None:
+    listed_group: the group for which a list of options is taken.
+    """
+
+    def __init__(
+        self, schema: SchemaKeys, groups: frozenset[str], log: FaultLog, listed_group: str = ""
+    ) -> None:
         self._schema = schema
         self._groups = groups
+        self._listed_group = listed_group
         self._log = log
 
     def read_file(self, path: Path) -> list[Setting]:
@@ -59,7 +79,9 @@ class SettingReader:
     def read(self, key: str, value: Any, source: str = "") -> Iterator[Setting]:
         """The settings that `key` with `value` stands for: one, or one for each key below a section."""
         is_section = key in self._schema.sections
-        if is_section and key in self._groups and isinstance(value, str):
+        if self.takes_list(key) and isinstance(value, str | list):
+            yield from self._listing(key, value, source)
+        elif is_section and key in self._groups and isinstance(value, str):
             yield Choice(key, value, source)
         elif is_section and isinstance(value, Mapping):
             for name, item in value.items():
@@ -73,6 +95,10 @@ class SettingReader:
         else:
             yield Assignment(key, value, source)
 
+    def takes_list(self, key: str) -> bool:
+        """Whether `key` is the group for which a list of options is taken."""
+        return key == self._listed_group != ""
+
     def takes_text(self, key: str) -> bool:
         """Whether the schema has `key` and its value is a text."""
         return key in self._schema.keys and self._schema.keys[key].type is str
@@ -84,6 +110,13 @@ class SettingReader:
         if any(map(is_hydra_key, key.split("."))):
             return HYDRA_NAME
         return f"unknown key{did_you_mean(self._schema.nearest(key))}"
+
+    def _listing(self, group: str, value: str | list[Any], source: str) -> Iterator[Listing]:
+        names = [value] if isinstance(value, str) else value
+        if names and all(isinstance(name, str) for name in names) and len({*names}) == len(names):
+            yield Listing(group, tuple(names), source)
+        else:
+            self._log.add(f"{source}{group}={shown(value)}: must be a list of options, each once", group)
 
     def _section_hint(self, section: str) -> str:
         keys = ", ".join(self._schema.of_section(section))

@@ -25,7 +25,7 @@ def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKe
         try:
             if not _has_kind(given.value, key):
                 raise TypeError
-            OmegaConf.update(tree, key.name, given.value)
+            OmegaConf.update(tree, key.name, given.value, merge=False)  # a mapping replaces another
             log.trust(key.name)
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
             hint = _escape_hint(given.value) or f"must be {key.expected}"

@@ -15,12 +15,14 @@ from mindbatch.config.path_faults import (
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import (
     BatchConfig,
+    CompareConfig,
     DataConfig,
     DiffConfig,
     GenerateConfig,
     ModelConfig,
     ModelTaskConfig,
     PlanConfig,
+    PromptTaskConfig,
     ReplayConfig,
     RunsConfig,
     TaskConfig,
@@ -37,7 +39,11 @@ def settle_paths(config: TaskConfig) -> list[str]:
     faults = settle_model_paths(config.model) if isinstance(config, ModelTaskConfig) else []
     match config:
         case GenerateConfig():
-            _settle_generate(config, faults)
+            _settle_prompts(config, faults)
+            config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
+        case CompareConfig():
+            _settle_prompts(config, faults)
+            config.output.dir = settled("output.dir", config.output.dir, run_folder_fault, faults)
         case BatchConfig():
             _settle_data(config.data, faults)
             _settle_run_folder(config, faults)
@@ -55,14 +61,14 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
         "model.checkpoint_name_or_path", model.checkpoint_name_or_path, model_folder_fault, faults
     )
     model.tokenizer = settled("model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults)
+    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults)
     return faults
 
 
-def _settle_generate(config: GenerateConfig, faults: list[str]) -> None:
+def _settle_prompts(config: PromptTaskConfig, faults: list[str]) -> None:
     if config.prompts_file != STANDARD_INPUT:
         fault_of = input_file_fault("a prompt on each line")
         config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
-    config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
 
 
 def _settle_data(data: DataConfig, faults: list[str]) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mindbatch.config.assistant_faults import assistant_faults
 from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
 from mindbatch.config.schema import (
     LARGEST_COUNT,
     BatchConfig,
-    GenerateConfig,
     ModelConfig,
     ModelTaskConfig,
     ParallelConfig,
+    PromptTaskConfig,
     RuntimeConfig,
     TaskConfig,
 )
@@ -37,7 +38,8 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
         faults += _runtime_faults(config.runtime, config.model)
         faults += _parallel_faults(config.parallel, config.model)
         faults += _decoding_faults(config)
-    if isinstance(config, GenerateConfig):
+        faults += assistant_faults(config)
+    if isinstance(config, PromptTaskConfig):
         faults += input_faults(config)
     if isinstance(config, BatchConfig):
         faults += batch_faults(config)
@@ -132,11 +134,17 @@ def attention_heads(folder: Path) -> int | None:
     return heads if isinstance(heads, int) and heads > 0 else None
 
 
-def _decoding_faults(config: ModelTaskConfig) -> tuple[str, ...]:
+def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
+    """Faults of the decoding parameters; those of some variants of several are named with them."""
     from mindbatch.decoding.params import DecodingParams  # NumPy: not needed to read or print a configuration
 
-    try:
-        DecodingParams(**dataclasses.asdict(config.decoding))
-    except ConfigError as error:
-        return error.faults
-    return ()
+    variants = config.variants if config.listed_group else {"": config.decoding}
+    found: dict[str, list[str]] = {}
+    for name, decoding in variants.items():
+        try:
+            DecodingParams(**dataclasses.asdict(decoding))
+        except ConfigError as error:
+            for fault in error.faults:
+                found.setdefault(fault, []).append(name)
+    for fault, names in found.items():
+        yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"

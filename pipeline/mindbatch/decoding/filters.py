@@ -1,66 +1,48 @@
-"""Which tokens sampling may choose from: temperature, top-k, top-p and min-p, in transformers' order.
+"""Which tokens sampling may choose from: temperature and the filters after it, in transformers' order.
 
-The rules are those of transformers 4.57 (generation/logits_process.py), without sorting the vocabulary.
+The rules are those of transformers 4.57 (generation/logits_process.py) without sorting the vocabulary; top_h is
+that of transformers 5. Each filter is a mask over the scores that the filters before it left.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.candidates import Candidates
+from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
 from mindbatch.decoding.nucleus import nucleus
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.selection import kth_largest
-from mindbatch.decoding.softmax import softmax
-
-_SPARSE_FRACTION = 8
-"""Gathering pays once fewer than one score in this many is kept; before that, marking is cheaper."""
+from mindbatch.decoding.top_h import top_h_mask
+from mindbatch.decoding.typical import typical_mask
 
 
-@dataclass(slots=True, frozen=True)
-class Candidates:
-    """Scores [n] of the tokens in question, in token order; minus infinity marks one that is filtered out.
+def sampling_candidates(
+    scores: NDArray[np.float32], params: DecodingParams, min_tokens_to_keep: int = 1
+) -> Candidates:
+    """What is left of `scores` [V] after the filters of `params`; no copy is made when none is active.
 
-    `token_ids` [n] names them; None means that a score's place is its token.
+    `min_tokens_to_keep` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
+    there are end tokens, so that a hypothesis can always go on.
     """
-
-    scores: NDArray[np.float32]
-    token_ids: NDArray[np.int64] | None = None
-
-    def keep(self, mask: NDArray[np.bool_]) -> "Candidates":
-        """Those where `mask` [n] is true."""
-        kept = np.count_nonzero(mask)
-        if kept == mask.size:
-            return self
-        if kept * _SPARSE_FRACTION > mask.size:
-            ceilings = (mask - np.float32(0.5)) * np.float32(np.inf)  # np.where takes ten times as long
-            return Candidates(np.minimum(self.scores, ceilings), self.token_ids)
-        places = np.flatnonzero(mask)
-        return Candidates(self.scores[places], self.tokens(places))
-
-    def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens at `places`."""
-        return places if self.token_ids is None else self.token_ids[places]
-
-    def dense(self, vocabulary_size: int) -> NDArray[np.float32]:
-        """Scores [V] over the whole vocabulary, minus infinity for every token not kept."""
-        scores = np.full(vocabulary_size, -np.inf, dtype=np.float32)
-        scores[slice(None) if self.token_ids is None else self.token_ids] = self.scores
-        return scores
-
-
-def sampling_candidates(scores: NDArray[np.float32], params: DecodingParams) -> Candidates:
-    """What is left of `scores` [V] after the filters of `params`; no copy is made when none is active."""
+    least = min(min_tokens_to_keep, scores.size)
     if params.temperature != 1.0:
         scores = scores / np.float32(params.temperature)
-    candidates = Candidates(scores)
+    left = Candidates(scores)
+    if params.top_h < 1.0:
+        left = left.keep(top_h_mask(left, params.top_h))
     if params.top_k > 0:
-        candidates = candidates.keep(top_k_mask(candidates.scores, params.top_k))
+        left = left.keep(top_k_mask(left.scores, max(params.top_k, least)))
     if params.top_p < 1.0:
-        candidates = candidates.keep(nucleus(candidates.scores, params.top_p))
+        left = left.keep(nucleus(left, params.top_p, least))
     if params.min_p > 0.0:
-        candidates = candidates.keep(min_p_mask(candidates.scores, params.min_p))
-    return candidates
+        left = left.keep(min_p_mask(left, params.min_p, least))
+    if params.typical_p < 1.0:
+        left = left.keep(typical_mask(left, params.typical_p, least))
+    if params.epsilon_cutoff > 0.0:
+        left = left.keep(epsilon_mask(left, params.epsilon_cutoff, least))
+    if params.eta_cutoff > 0.0:
+        left = left.keep(eta_mask(left, params.eta_cutoff, least))
+    return left
 
 
 def top_k_mask(scores: NDArray[np.float32], k: int) -> NDArray[np.bool_]:
@@ -68,10 +50,3 @@ def top_k_mask(scores: NDArray[np.float32], k: int) -> NDArray[np.bool_]:
     if k >= scores.size:
         return np.ones(scores.size, dtype=np.bool_)
     return scores >= kth_largest(scores, k)
-
-
-def min_p_mask(scores: NDArray[np.float32], min_p: float) -> NDArray[np.bool_]:
-    """Those with at least `min_p` times the largest probability. Source: Nguyen et al., "Min-p", 2024."""
-    probabilities = softmax(scores)
-    mask: NDArray[np.bool_] = probabilities >= np.float32(min_p) * probabilities.max()
-    return mask

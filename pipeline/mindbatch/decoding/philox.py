@@ -9,6 +9,7 @@ SEED_LIMIT = 2**64
 """Seeds are below this: they are the generator's 64-bit key."""
 
 _ROUNDS = 10
+_SAMPLE_BITS = 28
 _WORD_BITS = np.uint64(32)
 _WORD_MASK = np.uint64(0xFFFFFFFF)
 # Columns, for words 0 and 2 of the counter and words 0 and 1 of the key.
@@ -31,14 +32,16 @@ def philox4x32(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArra
 
 
 def uniform(
-    seeds: ArrayLike, row_hashes: ArrayLike, samples: ArrayLike, steps: ArrayLike
+    seeds: ArrayLike, row_hashes: ArrayLike, samples: ArrayLike, steps: ArrayLike, stream: int = 0
 ) -> NDArray[np.float64]:
     """One number in [0, 1) for each of S places, of 53 random bits.
 
-    `seeds` and `row_hashes` are 64-bit; `samples` and `steps` are below 2**32. The four broadcast to [S].
+    `seeds` and `row_hashes` are 64-bit, `samples` below 2**28 and `steps` below 2**32; the four broadcast to
+    [S]. `stream`, 0 to 15, separates draws of one place that serve different ends.
     """
     words = (np.asarray(values, dtype=np.uint64) for values in (seeds, row_hashes, samples, steps))
     seed, row, sample, step = np.broadcast_arrays(*(np.atleast_1d(word) for word in words))
+    sample = sample | np.uint64(stream << _SAMPLE_BITS)
     keys = np.stack([seed & _WORD_MASK, seed >> _WORD_BITS])
     counters = np.stack([row & _WORD_MASK, row >> _WORD_BITS, sample, step])
     first, second = philox4x32(counters, keys)[:2]

@@ -1,18 +1,22 @@
 """Which strategy serves which parameters; a new strategy is a new file and a line here."""
 
+from mindbatch.decoding.contrastive import ContrastiveSearch
 from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.sample_and_rank import SampleAndRank
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.strategy import Strategy
+from mindbatch.decoding.strategy_names import strategy_name
 
 _SAMPLING = SamplingStrategy()
-_STRATEGIES: dict[str, Strategy] = {"greedy": _SAMPLING, "sampling": _SAMPLING}
-
-
-def strategy_name(params: DecodingParams) -> str:
-    """The name of the strategy that `params` ask for."""
-    return "greedy" if params.greedy else "sampling"
+STRATEGIES: dict[str, Strategy] = {
+    "greedy": _SAMPLING,
+    "sampling": _SAMPLING,
+    "sample_and_rank": SampleAndRank(),
+    "contrastive": ContrastiveSearch(),
+}
+"""One object of each: it serves all requests that use it, so that they advance in one call."""
 
 
 def strategy_for(params: DecodingParams) -> Strategy:
-    """The strategy for `params`: one object for all requests it serves, so that they advance in one call."""
-    return _STRATEGIES[strategy_name(params)]
+    """The strategy for `params`."""
+    return STRATEGIES[strategy_name(params)]

@@ -1,165 +1,200 @@
-"""What each decoding parameter may be, alone and together with others."""
+"""What each decoding parameter may be by itself."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
+from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.philox import SEED_LIMIT
 
 MOST_LOGPROBS = 100
 """More than this at each position would make the output mostly log-probabilities."""
+MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
+"""Far above what is of use, and far below what the counters of the random generator hold."""
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
+LARGEST_EXPONENT = 20
+"""Of a length: a million tokens to this power are still a float."""
 _SHOWN_CHARACTERS = 80
 
+Rule = Callable[[Any], str | None]
+"""What a normalised value must be, in words, if it is not that; None if it is."""
 
-@dataclass(frozen=True)
-class Rule:
-    """A test on a normalised value and the words that say what passes it."""
 
-    accepts: Callable[[Any], bool]
-    allowed: str
+def field_faults(values: Mapping[str, Any]) -> dict[str, str]:
+    """By name, a line for each normalised value that its own rule refuses."""
+    refused = {name: rule(values[name]) for name, rule in _RULES.items()}
+    return {name: f"{shown(name, values[name])}: {must}" for name, must in refused.items() if must}
+
+
+def shown(name: str, value: Any) -> str:
+    """`decoding.name=value` for a fault line, shortened."""
+    text = repr(value)
+    if isinstance(value, bool) or value is None:
+        text = {"True": "true", "False": "false", "None": "null"}[text]
+    return f"decoding.{name}={text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + '...'}"
+
+
+def _rule(accepts: Callable[[Any], bool], must: str) -> Rule:
+    return lambda value: None if accepts(value) else must
 
 
 def _flag() -> Rule:
-    return Rule(lambda value: isinstance(value, bool), "must be true or false")
+    return _rule(lambda value: isinstance(value, bool), "must be true or false")
 
 
 def _whole(low: int, high: float = math.inf, *, optional: bool = False) -> Rule:
     span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
-    allowed = f"must be a whole number, {span}" + (", or null" if optional else "")
-    return Rule(
-        lambda value: (optional and value is None) or (_is_int(value) and low <= value <= high), allowed
+    must = f"must be a whole number, {span}" + (", or null" if optional else "")
+    return _rule(
+        lambda value: (optional and value is None) or (_is_int(value) and low <= value <= high), must
     )
 
 
-def _number(accepts: Callable[[float], bool], allowed: str) -> Rule:
-    return Rule(lambda value: isinstance(value, float) and accepts(value), allowed)
+def _number(accepts: Callable[[float], bool], must: str) -> Rule:
+    return _rule(lambda value: isinstance(value, float) and accepts(value), must)
+
+
+def _span(low: float, high: float) -> Rule:
+    return _number(lambda value: low <= value <= high, f"must be from {_figure(low)} to {_figure(high)}")
+
+
+def _figure(value: float) -> str:
+    return f"{value:f}".rstrip("0").rstrip(".")
+
+
+def _share() -> Rule:
+    return _number(lambda value: 0 < value <= 1, "must be above 0 and at most 1")
+
+
+def _cutoff() -> Rule:
+    return _number(lambda value: 0 <= value < 1, "must be at least 0 and below 1")
+
+
+def _token_ids(*, optional: bool = False) -> Rule:
+    must = "must be a token id or a list of token ids, each at least 0" + (", or null" if optional else "")
+    return _rule(lambda value: (optional and value is None) or _are_ids(value), must)
 
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_factor(value: float) -> bool:
-    return SMALLEST_FACTOR <= value <= LARGEST_FACTOR
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_id, value))
+
+
+def _is_sequence(value: object) -> bool:
+    return _are_ids(value) and value != ()
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
 
 
-def _are_token_ids(value: object) -> bool:
-    return value is None or (
-        isinstance(value, tuple) and all(_is_int(token) and token >= 0 for token in value)
-    )
+def _are_biases(value: object, is_key: Callable[[object], bool], most: float) -> bool:
+    """Whether `value` is a tuple of (key, bias), no key twice and no bias beyond `most`."""
+    if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        return False
+    if not all(is_key(key) and isinstance(bias, float) and abs(bias) <= most for key, bias in value):
+        return False
+    return len({key for key, _ in value}) == len(value)
 
 
-_RULES = {
+def _is_decay(value: object) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    start, factor = value
+    return _is_id(start) and isinstance(factor, float) and SMALLEST_FACTOR <= factor <= LARGEST_FACTOR
+
+
+def _schema_fault(value: Any) -> str | None:
+    try:
+        if value is not None:
+            canonical_schema(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+_RULES: dict[str, Rule] = {
     "do_sample": _flag(),
     "temperature": _number(
-        lambda t: t == 0 or _is_factor(t), "must be 0 (greedy) or from 0.000001 to 1000000"
+        lambda t: t == 0 or SMALLEST_FACTOR <= t <= LARGEST_FACTOR,
+        "must be 0 (greedy) or from 0.000001 to 1000000",
     ),
     "top_k": _whole(0),
-    "top_p": _number(lambda p: 0 < p <= 1, "must be above 0 and at most 1"),
-    "min_p": _number(lambda p: 0 <= p <= 1, "must be from 0 to 1"),
-    "repetition_penalty": _number(_is_factor, "must be from 0.000001 to 1000000"),
+    "top_p": _share(),
+    "min_p": _span(0, 1),
+    "top_h": _share(),
+    "typical_p": _share(),
+    "epsilon_cutoff": _cutoff(),
+    "eta_cutoff": _cutoff(),
+    "num_beams": _whole(1, MOST_BEAMS),
+    "num_beam_groups": _whole(1, MOST_BEAMS),
+    "diversity_penalty": _span(0, LARGEST_FACTOR),
+    "length_penalty": _span(-LARGEST_EXPONENT, LARGEST_EXPONENT),
+    "early_stopping": _rule(
+        lambda value: isinstance(value, bool) or value == "never", "must be true, false or never"
+    ),
+    "penalty_alpha": _span(0, 1),
+    "best_of": _whole(1, MOST_SAMPLES, optional=True),
+    "num_assistant_tokens": _whole(0, MOST_DRAFTED),
+    "prompt_lookup_num_tokens": _whole(0, MOST_DRAFTED),
+    "max_matching_ngram_size": _whole(1),
+    "repetition_penalty": _span(SMALLEST_FACTOR, LARGEST_FACTOR),
+    "encoder_repetition_penalty": _span(SMALLEST_FACTOR, LARGEST_FACTOR),
+    "frequency_penalty": _span(-2, 2),
+    "presence_penalty": _span(-2, 2),
+    "no_repeat_ngram_size": _whole(0),
+    "encoder_no_repeat_ngram_size": _whole(0),
+    "bad_words_ids": _rule(
+        lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
+        "must be a list of lists of token ids, none of them empty",
+    ),
+    "sequence_bias": _rule(
+        lambda value: _are_biases(value, _is_sequence, LARGEST_FACTOR),
+        "must be a list of pairs [token ids, bias], no token ids twice, the bias from -1000000 to 1000000",
+    ),
+    "logit_bias": _rule(
+        lambda value: _are_biases(value, _is_id, 100),
+        "must be a mapping from token ids, none of them twice, to a bias from -100 to 100",
+    ),
+    "suppress_tokens": _token_ids(),
+    "begin_suppress_tokens": _token_ids(),
+    "forced_bos_token_id": _whole(0, optional=True),
+    "forced_eos_token_id": _rule(
+        lambda value: value is None or _is_sequence(value),
+        "must be a token id or a list of token ids, at least one, or null",
+    ),
+    "exponential_decay_length_penalty": _rule(
+        _is_decay, "must be [start, factor], a whole number and one from 0.000001 to 1000000, or null"
+    ),
+    "renormalize_logits": _flag(),
+    "prefix_allowed_tokens_fn": _rule(
+        lambda value: value is None or callable(value),
+        "must be a function of a row's key and its token ids, or null",
+    ),
+    "regex": _rule(
+        lambda value: value is None or (isinstance(value, str) and value != ""),
+        "must be a regular expression, or null",
+    ),
+    "json_schema": _schema_fault,
     "max_length": _whole(1, optional=True),
     "max_new_tokens": _whole(1, optional=True),
     "min_length": _whole(0),
     "min_new_tokens": _whole(0),
-    "num_return_sequences": _whole(1),
+    "num_return_sequences": _whole(1, MOST_SAMPLES),
     "seed": _whole(0, SEED_LIMIT - 1),
-    "stop": Rule(_are_texts, "must be a text or a list of texts, none of them empty"),
-    "eos_token_id": Rule(
-        _are_token_ids, "must be a token id or a list of token ids, each at least 0, or null"
-    ),
+    "stop": _rule(_are_texts, "must be a text or a list of texts, none of them empty"),
+    "eos_token_id": _token_ids(optional=True),
     "logprobs": _whole(0, MOST_LOGPROBS, optional=True),
     "prompt_logprobs": _whole(0, MOST_LOGPROBS, optional=True),
     "skip_special_tokens": _flag(),
 }
-_REALS = frozenset({"temperature", "top_p", "min_p", "repetition_penalty"})
-_NEUTRAL = {"temperature": (1.0, 0.0), "top_k": (0,), "top_p": (1.0,), "min_p": (0.0,)}
-"""Values with which sampling's own parameters do nothing in greedy decoding."""
-
-
-def normalised(name: str, value: Any) -> Any:
-    """The value in the form the rules test; a value that no rule accepts comes back as it is."""
-    if isinstance(value, bool):
-        return value
-    if name == "stop" and isinstance(value, str):
-        return (value,)
-    if name == "eos_token_id" and isinstance(value, Integral):
-        return (int(value),)
-    if name in ("stop", "eos_token_id") and isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
-    if name in _REALS and isinstance(value, Real):
-        return _as_float(value)
-    return _plain(value)
-
-
-def field_faults(values: Mapping[str, Any]) -> dict[str, str]:
-    """By name, a line for each normalised value that its own rule refuses."""
-    return {
-        name: f"{_shown(values, name)}: {rule.allowed}"
-        for name, rule in _RULES.items()
-        if not rule.accepts(values[name])
-    }
-
-
-def combination_faults(values: Mapping[str, Any]) -> list[str]:
-    """A line for each set of values, each allowed by its own rule, that cannot go together."""
-    return [*_without_effect(values), *_several_greedy(values), *_crossed_lengths(values)]
-
-
-def _without_effect(values: Mapping[str, Any]) -> list[str]:
-    if values["do_sample"]:
-        return []
-    reason = "has no effect with decoding.do_sample=false; set do_sample=true or remove it"
-    return [f"{_shown(values, name)} {reason}" for name, idle in _NEUTRAL.items() if values[name] not in idle]
-
-
-def _several_greedy(values: Mapping[str, Any]) -> list[str]:
-    if values["num_return_sequences"] == 1 or (values["do_sample"] and values["temperature"] != 0):
-        return []
-    cause = "decoding.do_sample=false" if not values["do_sample"] else "decoding.temperature=0.0"
-    shown = _shown(values, "num_return_sequences")
-    return [f"{shown} cannot go with {cause}: greedy decoding has one output; sample, or use 1"]
-
-
-def _crossed_lengths(values: Mapping[str, Any]) -> list[str]:
-    pairs = [
-        ("min_length", "max_length"),
-        ("min_new_tokens", "max_new_tokens"),
-        ("min_new_tokens", "max_length"),
-    ]
-    return [
-        f"{_shown(values, low)} is above {_shown(values, high)}; must be at most that"
-        for low, high in pairs
-        if values[high] is not None and values[low] > values[high]
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's integers and booleans as Python's."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return int(value) if isinstance(value, Integral) else value
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    text = repr(values[name])
-    if isinstance(values[name], bool) or values[name] is None:
-        text = {"True": "true", "False": "false", "None": "null"}[text]
-    return f"decoding.{name}={text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + '...'}"

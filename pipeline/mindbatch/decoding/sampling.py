@@ -1,19 +1,19 @@
 """Greedy decoding and sampling: each sequence goes on with one token, chosen for it alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.draw import draw
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.logprobs import top_logprobs
+from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
-from mindbatch.decoding.softmax import log_normalisers
-from mindbatch.decoding.strategy import Branch, GroupView
-from mindbatch.errors import MindBatchError
+from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
 
 class SamplingStrategy:
@@ -22,53 +22,63 @@ class SamplingStrategy:
     A request's first step, one row without output, branches into its num_return_sequences samples.
     """
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
+    searches = False
+    needs_hidden = False
+
+    def width(self, params: DecodingParams) -> int:
+        """See `Strategy.width`."""
+        return params.num_return_sequences
+
+    def begin(self, params: DecodingParams) -> Any:
+        """See `Strategy.begin`."""
+        return None
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
-        rows = [row for group in groups for row in group.rows]
-        samples = [indices for group in groups for indices in _samples(group)]
-        likeliest = logits.argmax(axis=1)
-        normalisers = log_normalisers(logits, likeliest)
-        _refuse_not_finite(rows, normalisers)
-        chosen = _choose(rows, samples, logits, likeliest)
-        branched: list[list[Branch]] = []
-        place = 0
-        for group in groups:
-            branches: list[Branch] = []
-            for parent, row in enumerate(group.rows):
-                choices = zip(samples[place], chosen[place], strict=True)
-                scored = logits[place], float(normalisers[place])
-                branches += [_branch(parent, sample, token, row, *scored) for sample, token in choices]
-                place += 1
-            branched.append(branches)
-        return branched
+        return [Decision(branches) for branches in sample(groups, logits, self.width)]
 
 
-def _samples(group: GroupView) -> list[Sequence[int]]:
+def sample(
+    groups: Sequence[GroupView], logits: NDArray[np.float32], width: Callable[[DecodingParams], int]
+) -> list[list[Branch]]:
+    """Branches of each group, one per row; the first row of a request branches into `width` of them."""
+    rows = [row for group in groups for row in group.rows]
+    samples = [indices for group in groups for indices in _samples(group, width)]
+    raw = RawScores(rows, logits)
+    chosen = _choose(rows, samples, raw)
+    branched: list[list[Branch]] = []
+    place = 0
+    for group in groups:
+        branches: list[Branch] = []
+        for parent in range(len(group.rows)):
+            choices = zip(samples[place], chosen[place], strict=True)
+            branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in choices]
+            place += 1
+        branched.append(branches)
+    return branched
+
+
+def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[Sequence[int]]:
     """For each row of the group, the sample indices of the branches it gets."""
     if len(group.rows) == 1 and group.rows[0].step == 0:
-        return [range(group.rows[0].params.num_return_sequences)]
+        return [range(width(group.rows[0].params))]
     return [(row.sample_index,) for row in group.rows]
 
 
-def _choose(
-    rows: Sequence[Row],
-    samples: Sequence[Sequence[int]],
-    logits: NDArray[np.float32],
-    likeliest: NDArray[np.int64],
-) -> list[list[int]]:
+def _choose(rows: Sequence[Row], samples: Sequence[Sequence[int]], raw: RawScores) -> list[list[int]]:
     """For each row, a token for each of its samples.
 
     Rows are taken one by one: a row's scores stay in the core's cache, and no other row can touch its result.
     """
     uniforms = _uniforms(rows, samples)
     chosen = []
-    for row, numbers, raw, best in zip(rows, uniforms, logits, likeliest, strict=True):
-        scores = adjust(raw, row)
+    for row, numbers, logits, best in zip(rows, uniforms, raw.logits, raw.likeliest, strict=True):
+        scores = adjust(logits, row)
         if not row.params.greedy:
             candidates = sampling_candidates(scores, row.params)
             chosen.append(candidates.tokens(draw(candidates.scores, numbers)).tolist())
         else:
-            chosen.append([int(best if scores is raw else scores.argmax())])
+            chosen.append([int(best if scores is logits else scores.argmax())])
     return chosen
 
 
@@ -84,22 +94,3 @@ def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDA
         ]
         numbers = uniform(*zip(*places, strict=True))
     return np.split(numbers, np.cumsum(counts)[:-1])
-
-
-def _branch(
-    parent: int, sample: int, token: int, row: Row, logits: NDArray[np.float32], normaliser: float
-) -> Branch:
-    count = row.params.logprobs
-    top = None if count is None else top_logprobs(logits, normaliser, token, count)
-    return Branch(parent, sample, token, float(logits[token]) - normaliser, top)
-
-
-def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
-    faults = [
-        f"logits of row hash {row.row_hash}, sample {row.sample_index}, step {row.step}: NaN or infinite; "
-        "the model's weights or its number format do not fit"
-        for row, normaliser in zip(rows, normalisers, strict=True)
-        if not np.isfinite(normaliser)
-    ]
-    if faults:
-        raise MindBatchError(faults)

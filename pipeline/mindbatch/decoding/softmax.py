@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 _SCORES_AT_ONCE = 1 << 16
 """Scores worked on together (256 KB): they stay in a core's second-level cache."""
+_LOWEST_SHIFTED = np.float32(-200.0)
+"""Below the logarithm of the smallest float32, so that its exponential is 0."""
 
 
 def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -18,6 +20,14 @@ def weights_of(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Probabilities of `scores` [n] up to a common factor; the largest is 1."""
     shifted: NDArray[np.float32] = scores - scores.max()
     return np.exp(shifted, out=shifted)
+
+
+def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.float32:
+    """The entropy (nats) of the distribution with `scores` [n], whose `weights_of` are `weights` [n]."""
+    total = weights.sum()
+    # Where a weight is 0 the score may be minus infinity; any finite number in its place adds nothing.
+    shifted = np.maximum(scores - scores.max(), _LOWEST_SHIFTED)
+    return np.float32(np.log(total) - (shifted * weights).sum() / total)
 
 
 def log_normalisers(logits: NDArray[np.float32], best: NDArray[np.int64]) -> NDArray[np.float64]:

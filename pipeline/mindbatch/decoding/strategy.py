@@ -1,44 +1,115 @@
-"""What a search strategy is: it sees a step's logits and says how each sequence goes on."""
+"""What a decoding strategy is: it sees a step's logits and says how each request goes on."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.choice import Choice, FinishReason
+from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row
 
 
 @dataclass(slots=True, frozen=True)
 class Branch:
-    """A sequence after the step: row `parent` of its group followed by `token_id`.
+    """A sequence after the step: row `parent` of its group followed by the tokens of `choices`.
 
-    `logprob` is the token's log-probability (nats) under the model's raw logits. `top_logprobs` maps tokens
-    to theirs, likeliest first and `token_id` always among them, or is None when it was not asked for.
+    There is one choice, or several where drafted tokens were accepted.
     """
 
     parent: int
     sample_index: int
-    token_id: int
-    logprob: float
-    top_logprobs: dict[int, float] | None = None
+    choices: tuple[Choice, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Hypothesis:
+    """A continuation that has ended, with the score that its search ranks it by, if it ranks.
+
+    `cumulative_logprob` and `logprobs` are those of the model's raw logits, as in `Row`.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    cumulative_logprob: float
+    logprobs: tuple[dict[int, float], ...] | None
+    score: float | None = None
+
+    @classmethod
+    def of(cls, row: Row, reason: FinishReason, score: float | None = None) -> Hypothesis:
+        """The row as it is."""
+        logprobs = None if row.logprobs is None else tuple(row.logprobs)
+        return cls(tuple(row.output_token_ids), reason, row.cumulative_logprob, logprobs, score)
+
+    @classmethod
+    def after(cls, row: Row, choice: Choice, reason: FinishReason, score: float) -> Hypothesis:
+        """The row followed by a last token."""
+        logprobs = None
+        if choice.top_logprobs is not None:
+            logprobs = (*(row.logprobs or ()), choice.top_logprobs)
+        tokens = (*row.output_token_ids, choice.token_id)
+        return cls(tokens, reason, row.cumulative_logprob + choice.logprob, logprobs, score)
+
+
+@dataclass(slots=True, frozen=True)
+class Decision:
+    """How a request goes on.
+
+    branches: its live sequences after the step, in order. Several with one parent fork it; a row that is
+        nobody's parent is dropped.
+    kept: of a search, the hypotheses that have ended and may still be returned.
+    results: of a search that is over, its outputs, best first.
+    """
+
+    branches: Sequence[Branch]
+    kept: Sequence[Hypothesis] = ()
+    results: Sequence[Hypothesis] | None = None
 
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """The sequences of one request that take part in the step, in the order of their logits."""
+    """The sequences of one request that take part in the step, in the order of their logits.
+
+    ending: (row, token) -> why that row would end with that token, or None; for searches.
+    state: what the strategy's `begin` made for the request.
+    hidden: [len(rows), hidden size], the last hidden state of each row, if the strategy needs them.
+    prompt_hidden: [prompt length, hidden size], the same for each token of the prompt.
+    """
 
     rows: Sequence[Row]
+    ending: Callable[[int, int], FinishReason | None] = lambda row, token: None
+    state: Any = None
+    hidden: NDArray[np.float32] | None = None
+    prompt_hidden: NDArray[np.float32] | None = None
 
 
 class Strategy(Protocol):
-    """Advances every group that uses it by one step; holds no state of any group."""
+    """Advances every request that uses it by one step; keeps nothing of a request but in its state.
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
-        """The branches of each group, from logits [S, V] whose rows are the groups' rows one after another.
+    searches: False if each row is a sample of its own, which the engine streams and ends by itself; True if
+        rows compete, so that the strategy says when the request is done and what it returns.
+    needs_hidden: whether views bring the last hidden states.
+    """
 
-        Several branches with one parent fork it; a row that is nobody's parent is dropped. What a group gets
-        does not depend on the other groups. `logits` is not changed.
+    searches: bool
+    needs_hidden: bool
+
+    def width(self, params: DecodingParams) -> int:
+        """The most rows that a request has at a time."""
+        ...
+
+    def begin(self, params: DecodingParams) -> Any:
+        """The state of a new request; None if there is none."""
+        ...
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+        """What becomes of each group, from logits [S, V] whose rows are the groups' rows one after another.
+
+        A row with a draft of n tokens has n + 1 rows of logits. What a group gets does not depend on the
+        other groups. `logits` is not changed.
         """
         ...

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from mindbatch.decoding import Branch, Row, StopMatcher, Strategy, strategy_for
+import numpy as np
+
+from mindbatch.decoding import (
+    Constraint,
+    DecodingParams,
+    FinishReason,
+    GroupView,
+    Row,
+    StopMatcher,
+    strategy_for,
+)
 from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.token_ids import token_ids_in
+from mindbatch.engine.drafting import Assistant, draft
+from mindbatch.engine.endings import ending
+from mindbatch.engine.growth import grow
 from mindbatch.engine.prompt_scores import PromptScorer
-from mindbatch.engine.request import FinishReason, Request, RequestOutput, StreamEvent
+from mindbatch.engine.prompt_states import gather_prompt_states
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
@@ -18,6 +33,7 @@ from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.errors import PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
+MakeConstraint = Callable[[DecodingParams], Constraint | None]
 
 
 class StepResult(NamedTuple):
@@ -27,12 +43,21 @@ class StepResult(NamedTuple):
     finished: list[RequestOutput]
 
 
+class _Turn(NamedTuple):
+    """A group whose next tokens are chosen in this step; the places in the step whose logits it needs."""
+
+    group: SequenceGroup
+    places: list[int]
+
+
 class Engine:
     """Continuous batching over one runner.
 
     make_detokenizer: (prompt token ids, skip special tokens) -> detokenizer of one output; None when there is
         no tokenizer, then outputs have token ids and no text.
     eos_token_ids: the model's own end-of-sequence ids, for requests that name none.
+    make_constraint: what the text of a request must be; None when there is no tokenizer.
+    assistant: drafts tokens for speculative decoding; None when there is none.
     """
 
     def __init__(
@@ -41,12 +66,16 @@ class Engine:
         settings: EngineSettings,
         make_detokenizer: MakeDetokenizer | None = None,
         eos_token_ids: tuple[int, ...] = (),
+        make_constraint: MakeConstraint | None = None,
+        assistant: Assistant | None = None,
     ) -> None:
         self.settings = settings
         self.scheduler = Scheduler(settings)
         self._runner = runner
         self._make_detokenizer = make_detokenizer
+        self._make_constraint = make_constraint
         self._eos_token_ids = eos_token_ids
+        self._assistant = assistant
         self._prompts = PromptScorer()
         self._counters = Counters()
 
@@ -70,24 +99,32 @@ class Engine:
         max_tokens = params.max_total_tokens(len(prompt), self.settings.seq_length)
         self._check(request, max_tokens)
         eos = self._eos_token_ids if params.eos_token_id is None else params.eos_token_id
-        sequence = Sequence(Row(params, prompt, [], eos, row_hash(request.key)), self._text_of(request))
-        group = SequenceGroup(request, strategy_for(params), [sequence], max_tokens)
-        self.scheduler.add(group)
+        row = Row(params, prompt, [], eos, row_hash(request.key), key=request.key)
+        row.constraint = None if self._make_constraint is None else self._make_constraint(params)
+        strategy, text = strategy_for(params), self._text_of(request)
+        # A search shows text of its own; its rows need theirs only to see a stop string.
+        sequence = Sequence(row, text if params.stop or not strategy.searches else None)
+        agreed = text.fork() if text is not None and strategy.searches else None
+        state = strategy.begin(params)
+        self.scheduler.add(SequenceGroup(request, strategy, [sequence], max_tokens, state, agreed))
 
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
+        draft(self.scheduler.running, self._assistant)
         step = self.scheduler.schedule()
         output = self._runner.run(step)
         self.scheduler.complete(step)
         self._counters.count(step, self.scheduler)
         self._prompts.score(step, output)
+        gather_prompt_states(step, output)
         events = self._choose(step, output)
-        self._counters.generated_tokens += len(events)
+        self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         finished = [_result(group) for group in self.scheduler.forget_finished()]
         return StepResult(events, finished)
 
     def abort(self) -> None:
         """Drops all requests; the engine can be used again, and what its cache holds is still found."""
+        self._forget(sequence for group in self.scheduler.running for sequence in group.sequences)
         self.scheduler.abort()
 
     def _check(self, request: Request, max_tokens: int) -> None:
@@ -99,12 +136,19 @@ class Engine:
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
                 f"{max_tokens}; shorten it or raise model.seq_length (or decoding.max_length)"
             )
-        for token in (*prompt, *(request.params.eos_token_id or ())):
+        named = [("", token) for token in prompt]
+        named += [(f"decoding.{name}: ", token) for name, token in token_ids_in(request.params)]
+        for name, token in named:
             if not 0 <= token < self._runner.vocab_size:
                 raise PromptError(
-                    f"{key}: token id {token} is outside the vocabulary; allowed: 0 to "
+                    f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
                     f"{self._runner.vocab_size - 1}"
                 )
+        if request.params.num_assistant_tokens and self._assistant is None:
+            raise PromptError(
+                f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
+                "assistant; give model.assistant=FOLDER or use prompt_lookup_num_tokens"
+            )
         if request.adapter is not None:
             raise PromptError(f"{key}: adapter {request.adapter!r} is not loaded; only the base model is")
 
@@ -115,66 +159,54 @@ class Engine:
         detokenizer = self._make_detokenizer(request.prompt_token_ids, params.skip_special_tokens)
         return SequenceText(detokenizer, StopMatcher(params.stop))
 
+    def _forget(self, sequences: Iterable[Sequence]) -> None:
+        if self._assistant is not None:
+            for sequence in sequences:
+                self._assistant.forget(sequence.row)
+
     def _choose(self, step: Step, output: StepOutput) -> list[StreamEvent]:
         """Lets each strategy advance its groups, all in one call."""
-        by_strategy: dict[int, tuple[Strategy, dict[int, SequenceGroup], list[int]]] = {}
+        by_strategy: dict[int, dict[int, _Turn]] = {}
         end = 0
         for tokens in step.scheduled:
             end += tokens.stop - tokens.start
-            if tokens.samples:
-                strategy = tokens.group.strategy
-                _, groups, places = by_strategy.setdefault(id(strategy), (strategy, {}, []))
-                groups[id(tokens.group)] = tokens.group
-                places.append(end - 1)
+            if tokens.num_logits:
+                turns = by_strategy.setdefault(id(tokens.group.strategy), {})
+                turn = turns.setdefault(id(tokens.group), _Turn(tokens.group, []))
+                turn.places.extend(range(end - tokens.num_logits, end))
         events: list[StreamEvent] = []
-        for strategy, groups, places in by_strategy.values():
-            views = [group.view() for group in groups.values()]
-            branches = strategy.advance(views, output.logits(places))
-            for group, chosen in zip(groups.values(), branches, strict=True):
-                events += self._grow(group, chosen)
+        for turns in by_strategy.values():
+            events += self._advance(list(turns.values()), output)
         return events
 
-    def _grow(self, group: SequenceGroup, branches: list[Branch]) -> list[StreamEvent]:
-        """Appends, forks and drops the sequences of a group as its strategy decided."""
-        parents = group.sequences
-        heirs = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
-        # Forks are taken from the parents as they are before any of them gets its token.
-        grown = [
-            parents[branch.parent]
-            if heirs[branch.parent] == index
-            else self.scheduler.fork(parents[branch.parent])
-            for index, branch in enumerate(branches)
-        ]
-        self.scheduler.release(parent for place, parent in enumerate(parents) if place not in heirs)
-        events = [
-            self._append(group, sequence, branch) for sequence, branch in zip(grown, branches, strict=True)
-        ]
-        group.sequences = [sequence for sequence in grown if sequence.finish_reason is None]
+    def _advance(self, turns: list[_Turn], output: StepOutput) -> list[StreamEvent]:
+        """Lets the strategy of these groups, one for all, decide; carries its decisions out."""
+        strategy = turns[0].group.strategy
+        logits = output.logits([place for turn in turns for place in turn.places])
+        decisions = strategy.advance([_view(turn, output) for turn in turns], logits)
+        events = []
+        for turn, decision in zip(turns, decisions, strict=True):
+            group = turn.group
+            group.prompt_hidden.clear()
+            before = group.sequences
+            events += grow(group, decision, self.scheduler)
+            self._forget(sequence for sequence in before if sequence not in group.sequences)
         return events
 
-    def _append(self, group: SequenceGroup, sequence: Sequence, branch: Branch) -> StreamEvent:
-        sequence.row.sample_index = branch.sample_index
-        text = sequence.append(branch.token_id, branch.logprob, branch.top_logprobs)
-        sequence.finish_reason = _finish_reason(sequence, group.max_tokens)
-        if not self.settings.use_past:
-            sequence.num_computed_tokens = 0
-        if sequence.finish_reason is not None:
-            if sequence.text is not None:
-                text += sequence.text.flush()
-                if sequence.text.stop.stopped:  # what was held back may hold a stop string
-                    sequence.finish_reason = "stop"
-            group.finished.append(sequence.output())
-            self.scheduler.release([sequence])
-        return StreamEvent(
-            group.request.key, branch.sample_index, text, (branch.token_id,), sequence.finish_reason
-        )
 
+def _view(turn: _Turn, output: StepOutput) -> GroupView:
+    """What the strategy sees of a group."""
+    group = turn.group
+    sequences = group.sequences
 
-def _finish_reason(sequence: Sequence, max_tokens: int) -> FinishReason | None:
-    stopped = sequence.text is not None and sequence.text.stop.stopped
-    if stopped or sequence.row.output_token_ids[-1] in sequence.row.eos_token_ids:
-        return "stop"
-    return "length" if len(sequence) >= max_tokens else None
+    def why(row: int, token_id: int) -> FinishReason | None:
+        return ending(sequences[row], token_id, group.max_tokens)
+
+    hidden = prompt_hidden = None
+    if group.strategy.needs_hidden:
+        hidden = output.hidden(turn.places)
+        prompt_hidden = np.concatenate(group.prompt_hidden) if group.prompt_hidden else None
+    return GroupView([each.row for each in sequences], why, group.state, hidden, prompt_hidden)
 
 
 def _result(group: SequenceGroup) -> RequestOutput:

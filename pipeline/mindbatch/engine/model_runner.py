@@ -27,17 +27,21 @@ class ModelOutput:
     """Hidden states of a step; logits came along or are computed for the tokens that are asked for."""
 
     def __init__(self, hidden: FloatArray, runner: ModelRunner, logits: FloatArray | None = None) -> None:
-        self.hidden = hidden
+        self._hidden = hidden
         self._runner = runner
         self._logits = logits
 
     def logits(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.logits`."""
         if self._logits is None:
-            return self._runner.project(self.hidden[np.asarray(tokens, np.intp)])
+            return self._runner.project(self._hidden[np.asarray(tokens, np.intp)])
         if list(tokens) == list(range(len(tokens))):
             return self._logits[: len(tokens)]
         return self._logits[np.asarray(tokens, np.intp)]
+
+    def hidden(self, tokens: Sequence[int]) -> FloatArray:
+        """See `StepOutput.hidden`."""
+        return self._hidden[np.asarray(tokens, np.intp)]
 
 
 class ModelRunner:
@@ -83,7 +87,7 @@ class ModelRunner:
                 batch.lengths,
             )
         ]
-        if step.num_tokens == len(step.scheduled) and all(tokens.samples for tokens in step.scheduled):
+        if step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled):
             hidden, logits = self._decoder_and_head(*inputs)
             return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
         return ModelOutput(self._decoder(*inputs).asnumpy(), self)

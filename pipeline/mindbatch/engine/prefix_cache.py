@@ -66,8 +66,8 @@ class PrefixCache:
         yield from zip(digests[first:last], sequence.block_table[first:last], strict=True)
 
     def _may_share(self, group: SequenceGroup) -> bool:
-        """The scores of a prompt need the logits of all its tokens."""
-        return self._enabled and group.request.params.prompt_logprobs is None
+        """What is read off a prompt needs the states of all its tokens."""
+        return self._enabled and not group.needs_whole_prompt
 
     def _wanted(self, group: SequenceGroup, sequence: Sequence) -> list[bytes]:
         """Digests of all blocks that the sequence could share."""

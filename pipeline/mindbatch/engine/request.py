@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from mindbatch.decoding import DecodingParams
-
-FinishReason = Literal["stop", "length"]
+from mindbatch.decoding import DecodingParams, FinishReason
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,14 @@ class Request:
 class CompletionOutput:
     """One continuation of a prompt.
 
+    index: of the sample; of a search, the place by score, the best first.
     token_ids: what was generated, an end-of-sequence token included.
     cumulative_logprob: sum of the tokens' log-probabilities (nats) under the model's raw logits.
     logprobs: for each token, log-probabilities of the likeliest tokens and of the chosen one; None unless
         asked for.
+    score: what a search ranked it by; None where nothing is ranked.
+    rank: 1 for the best score; None where nothing is ranked.
+    num_drafted_tokens, num_accepted_tokens: of speculative decoding; the output has the accepted ones.
     """
 
     index: int
@@ -41,6 +42,10 @@ class CompletionOutput:
     finish_reason: FinishReason
     cumulative_logprob: float
     logprobs: list[dict[int, float]] | None = None
+    score: float | None = None
+    rank: int | None = None
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass
@@ -72,9 +77,9 @@ class RequestOutput:
 class StreamEvent:
     """What one step added to one sequence.
 
-    index: the sample within its request.
+    index: the sample within its request; all outputs of a search begin alike, with one event for each.
     text: the characters that have become certain; may be empty.
-    token_ids: the tokens of this step.
+    token_ids: the tokens of this step; several where drafted tokens were accepted or a search came to agree.
     finish_reason: set on the last event of the sequence.
     """
 

@@ -18,6 +18,10 @@ class StepOutput(Protocol):
         """Logits [len(tokens), vocabulary] that follow the given tokens, counted from 0 in step order."""
         ...
 
+    def hidden(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Hidden states [len(tokens), hidden size] after the last norm, of the same tokens."""
+        ...
+
 
 class Runner(Protocol):
     """Runs steps; its cache holds the keys and values of the blocks that the scheduler hands out."""

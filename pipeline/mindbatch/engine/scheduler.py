@@ -15,13 +15,13 @@ from mindbatch.errors import CacheBudgetError
 
 @dataclass(slots=True)
 class ScheduledTokens:
-    """Positions start .. stop - 1 of one sequence; `samples` when the logits of the last one are wanted."""
+    """Positions start .. stop - 1 of one sequence; the logits of the last `num_logits` are wanted."""
 
     group: SequenceGroup
     sequence: Sequence
     start: int
     stop: int
-    samples: bool
+    num_logits: int
 
 
 @dataclass(slots=True)
@@ -85,7 +85,8 @@ class Scheduler:
     def complete(self, step: Step) -> None:
         """Records that the step's tokens are in the cache, and that its full blocks may be shared."""
         for tokens in step.scheduled:
-            tokens.sequence.num_computed_tokens = tokens.stop
+            # What was drafted is computed, but counts only once it has been accepted.
+            tokens.sequence.num_computed_tokens = min(tokens.stop, len(tokens.sequence))
         for digest, block in step.filled.items():
             self.blocks.register(block, digest)
 
@@ -155,28 +156,33 @@ class Scheduler:
         self.running.append(group)
 
     def _wanted(self, group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
-        """A group's tokens for this step, within a budget; its sequences sample together or not at all."""
+        """A group's tokens for this step, within a budget; its sequences go on together or not at all.
+
+        A sequence goes on from its last token, and its draft is verified in the same step.
+        """
         sequences = group.sequences
         together = len(sequences) == 1 or group.is_decoding
-        if together and group.is_decoding and len(sequences) > budget:
+        if group.is_decoding and sum(1 + each.num_draft_tokens for each in sequences) > budget:
             return []
         wanted = []
         for sequence in sequences:
-            pending = sequence.num_pending_tokens - (0 if together else 1)
-            count = min(pending, budget)
-            if count < 1:
+            last = 1 + sequence.num_draft_tokens if together else 0
+            if sequence.num_earlier_tokens + last > budget:
+                last = 0
+            count = min(sequence.num_earlier_tokens, budget) + last
+            if count == 0:
                 continue
             budget -= count
             start = sequence.num_computed_tokens
-            samples = together and count == pending
-            wanted.append(ScheduledTokens(group, sequence, start, start + count, samples))
+            wanted.append(ScheduledTokens(group, sequence, start, start + count, last))
         return wanted
 
     def _take(self, wanted: list[ScheduledTokens], step: Step) -> None:
         for tokens in wanted:
             sequence, start, stop = tokens.sequence, tokens.start, tokens.stop
             step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
-            step.filled.update(self.prefixes.filled(tokens.group, sequence, start, stop))
+            settled = min(stop, len(sequence))  # what is drafted may yet be refused
+            step.filled.update(self.prefixes.filled(tokens.group, sequence, start, settled))
             step.num_tokens += stop - start
             step.scheduled.append(tokens)
 
@@ -192,7 +198,7 @@ class Scheduler:
         """
         revived = {block for prefix in prefixes for block in prefix if self.blocks.holders(block) == 0}
         return len(revived) + self.blocks.blocks_needed(
-            (prefix, len(prefix) * self.settings.block_size, len(sequence))
+            (prefix, len(prefix) * self.settings.block_size, len(sequence) + sequence.num_draft_tokens)
             for sequence, prefix in zip(group.sequences, prefixes, strict=True)
         )
 
@@ -218,8 +224,9 @@ class Scheduler:
                 f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
                 "runtime.cache_memory or ask for fewer tokens or samples"
             )
-        if sequences > settings.max_batched_tokens:
+        at_once = sequences * (1 + group.request.params.num_draft_tokens)
+        if at_once > settings.max_batched_tokens:
             raise CacheBudgetError(
-                f"{group.request.key}: num_return_sequences={sequences} is more than a step's "
-                f"runtime.max_batched_tokens={settings.max_batched_tokens}"
+                f"{group.request.key}: {sequences} sequences that go on together have {at_once} tokens in a "
+                f"step, more than runtime.max_batched_tokens={settings.max_batched_tokens}"
             )

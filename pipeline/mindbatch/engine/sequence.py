@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from mindbatch.decoding import GroupView, Row, StopMatcher, Strategy
-from mindbatch.engine.request import CompletionOutput, FinishReason, Request
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.decoding import FinishReason, Row, StopMatcher, Strategy
+from mindbatch.engine.request import CompletionOutput, Request
 
 
 class Detokenizer(Protocol):
@@ -48,9 +51,11 @@ class SequenceText:
 class Sequence:
     """One prompt with one continuation and the cache blocks that hold it.
 
+    text: None where there is no tokenizer, and in searches that need no text to see where a row ends.
     block_table: cache blocks in order of position.
-    num_computed_tokens: leading tokens whose keys and values are in the cache.
+    num_computed_tokens: leading tokens whose keys and values are in the cache; drafted ones do not count.
     block_digests: names of leading full blocks, as far as the prefix cache has asked for them.
+    num_drafted_tokens, num_accepted_tokens: of all drafts that were verified.
     """
 
     row: Row
@@ -58,51 +63,42 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     block_digests: list[bytes] = field(default_factory=list)
-    cumulative_logprob: float = 0.0
-    logprobs: list[dict[int, float]] | None = None
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     finish_reason: FinishReason | None = None
 
     def __len__(self) -> int:
         return len(self.row.prompt_token_ids) + len(self.row.output_token_ids)
 
     @property
-    def num_pending_tokens(self) -> int:
-        """Tokens that must still pass through the model; the last one's logits choose the next."""
-        return len(self) - self.num_computed_tokens
+    def num_draft_tokens(self) -> int:
+        """Tokens that may follow and wait for the model's word."""
+        return 0 if self.row.draft is None else len(self.row.draft.token_ids)
+
+    @property
+    def num_earlier_tokens(self) -> int:
+        """Tokens that must pass through the model before the last one, whose logits choose the next."""
+        return len(self) - 1 - self.num_computed_tokens
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Tokens of prompt and output at positions start .. stop - 1."""
-        prompt, output = self.row.prompt_token_ids, self.row.output_token_ids
+        """Tokens of prompt, output and draft at positions start .. stop - 1."""
+        row = self.row
+        prompt, output = row.prompt_token_ids, row.output_token_ids
+        if row.draft is not None and stop > len(self):
+            output = [*output, *row.draft.token_ids]
         size = len(prompt)
         if start >= size:
             return output[start - size : stop - size]
         return [*prompt[start:stop], *output[: max(0, stop - size)]]
 
-    def append(self, token_id: int, logprob: float, top_logprobs: dict[int, float] | None) -> str:
-        """Adds a token; returns the text that has become certain."""
-        self.row.output_token_ids.append(token_id)
-        self.cumulative_logprob += logprob
-        if top_logprobs is not None:
-            self.logprobs = self.logprobs or []
-            self.logprobs.append(top_logprobs)
-        return "" if self.text is None else self.text.push(token_id)
-
     def fork(self) -> Sequence:
         """A copy without cache blocks; the caller shares those through the block manager."""
-        row = self.row
         return Sequence(
-            row=Row(
-                row.params,
-                row.prompt_token_ids,
-                list(row.output_token_ids),
-                row.eos_token_ids,
-                row.row_hash,
-                row.sample_index,
-            ),
+            row=self.row.fork(),
             text=None if self.text is None else self.text.fork(),
             block_digests=list(self.block_digests),
-            cumulative_logprob=self.cumulative_logprob,
-            logprobs=None if self.logprobs is None else list(self.logprobs),
+            num_drafted_tokens=self.num_drafted_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     def output(self) -> CompletionOutput:
@@ -113,8 +109,10 @@ class Sequence:
             text="" if self.text is None else self.text.text,
             token_ids=list(self.row.output_token_ids),
             finish_reason=self.finish_reason,
-            cumulative_logprob=self.cumulative_logprob,
-            logprobs=self.logprobs,
+            cumulative_logprob=self.row.cumulative_logprob,
+            logprobs=self.row.logprobs,
+            num_drafted_tokens=self.num_drafted_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
 
@@ -123,8 +121,12 @@ class SequenceGroup:
     """A request, its strategy and its sequences.
 
     sequences: the live ones, in the order in which the strategy sees them.
-    finished: outputs of those that have ended.
     max_tokens: tokens of prompt and output at which a sequence ends.
+    state: what the strategy keeps of the request.
+    agreed: of a search, the text on which all its hypotheses agree; None without a tokenizer.
+    num_agreed_tokens: the output tokens on which they agree.
+    finished: outputs of those that have ended.
+    prompt_hidden: last hidden states of the prompt's tokens, in pieces, if the strategy needs them.
     num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
     """
 
@@ -132,15 +134,21 @@ class SequenceGroup:
     strategy: Strategy
     sequences: list[Sequence]
     max_tokens: int
+    state: Any = None
+    agreed: SequenceText | None = None
+    num_agreed_tokens: int = 0
     finished: list[CompletionOutput] = field(default_factory=list)
     prompt_logprobs: list[dict[int, float] | None] | None = None
+    prompt_hidden: list[npt.NDArray[np.float32]] = field(default_factory=list)
     num_cached_tokens: int | None = None
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def num_seats(self) -> int:
-        """Sequences that the group will have: its samples are forked once the prompt is in the cache."""
-        return max(len(self.sequences), 0 if self.has_output else self.request.params.num_return_sequences)
+        """Sequences that the group has or will have: they are forked once the prompt is in the cache."""
+        if self.strategy.searches or not self.has_output:
+            return self.strategy.width(self.request.params)
+        return len(self.sequences)
 
     @property
     def has_output(self) -> bool:
@@ -153,9 +161,12 @@ class SequenceGroup:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether every sequence has just its last token to compute."""
-        return all(sequence.num_pending_tokens == 1 for sequence in self.sequences)
+        """Whether every sequence has just its last token, and a draft, to compute."""
+        return all(sequence.num_earlier_tokens == 0 for sequence in self.sequences)
 
-    def view(self) -> GroupView:
-        """What the strategy sees."""
-        return GroupView([sequence.row for sequence in self.sequences])
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether all tokens of the prompt must pass through the model, found in the cache or not."""
+        return self.request.params.prompt_logprobs is not None or (
+            self.strategy.needs_hidden and not self.has_output
+        )

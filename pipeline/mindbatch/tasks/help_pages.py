@@ -5,7 +5,7 @@ from typing import Any
 from mindbatch.config.command_line import PATH_FLAGS, SWITCHES
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.schema import SCHEMAS
+from mindbatch.config.schema import SCHEMAS, TaskConfig
 from mindbatch.tasks.registry import TASKS, Task
 
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
@@ -26,7 +26,7 @@ def task_page(task: Task, options: OptionFiles) -> str:
     words = [_word(schema.keys[name]) for name in SCHEMAS[task.name].positional]
     usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
-    sections = [_section(name, schema, options) for name in ("", *schema.sections)]
+    sections = [_section(name, schema, options, SCHEMAS[task.name]) for name in ("", *schema.sections)]
     return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])
 
 
@@ -35,13 +35,16 @@ def _word(key: Key) -> str:
     return key.name.upper() if key.default is None else f"[{key.name.upper()}]"
 
 
-def _section(name: str, schema: SchemaKeys, options: OptionFiles) -> list[str]:
+def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[TaskConfig]) -> list[str]:
     keys = [schema.keys[key] for key in schema.of_section(name)]
     if not keys:
         return []
     title = f"{name}: {schema.sections[name]}" if name else "Keys"
     lines = [title]
-    if name in options.groups:
+    if name in options.groups and name == task.listed_group:
+        lines.append(f"  {name}='[NAME,...]' lists some of these: {', '.join(options.names(name))}")
+        lines.append(f"      {name}='[{','.join(task.listed_options)}]' if none are given; the keys go for all")
+    elif name in options.groups:
         lines.append(f"  {name}=NAME chooses values for the group: {', '.join(options.names(name))}")
     return lines + [line for key in keys for line in _key_lines(key)]
 

@@ -40,6 +40,17 @@ _ALL = (
         ),
     ),
     Task(
+        name="compare",
+        summary="run the same prompts under several decoding strategies and compare what comes of it",
+        module="mindbatch.tasks.compare",
+        verbose_key="runtime.verbose",
+        examples=(
+            """mindbatch compare model=tiny_gpt2 prompts='["An increasing sequence: one,"]' output.dir=compared""",
+            "mindbatch compare model.checkpoint_name_or_path=FOLDER prompts_file=FILE "
+            "decoding='[greedy,beam4,top_p]'",
+        ),
+    ),
+    Task(
         name="batch",
         summary="run a whole dataset; the same command again resumes, and nothing is lost or done twice",
         module="mindbatch.tasks.batch",

@@ -40,7 +40,8 @@ def random_logits(rows: int, size: int = 3000, seed: int = 0) -> NDArray[np.floa
 
 
 def advance(groups: list[list[Row]], logits: NDArray[np.float32]) -> list[list[Branch]]:
-    return strategy_for(DecodingParams()).advance([GroupView(rows) for rows in groups], logits)
+    decisions = strategy_for(DecodingParams()).advance([GroupView(rows) for rows in groups], logits)
+    return [list(decision.branches) for decision in decisions]
 
 
 def mixed_groups() -> list[list[Row]]:
@@ -87,26 +88,26 @@ class TestGreedy:
     def test_takes_the_lowest_of_equal_tokens(self) -> None:
         logits = np.array([[1, 3, 3, 2]], dtype=np.float32)
         [[branch]] = advance([[row("a")]], logits)
-        assert branch.token_id == 1
-        assert branch.top_logprobs is None
+        assert branch.choices[0].token_id == 1
+        assert branch.choices[0].top_logprobs is None
 
     def test_logprob_is_that_of_the_raw_logits(self) -> None:
         logits = np.array([[3, 4, 2, 5]], dtype=np.float32)
         [[branch]] = advance([[row("a", repetition_penalty=9.0)]], logits)  # penalises tokens 1, 2 and 3
-        assert branch.token_id == 0
-        assert branch.logprob == pytest.approx(np.log(0.0871), abs=1e-3)
+        assert branch.choices[0].token_id == 0
+        assert branch.choices[0].logprob == pytest.approx(np.log(0.0871), abs=1e-3)
 
     def test_minimum_length_holds(self) -> None:
         logits = np.array([[9, 1, 2, 3]], dtype=np.float32)
-        assert advance([[row("a")]], logits)[0][0].token_id == 0
-        assert advance([[row("a", min_new_tokens=1)]], logits)[0][0].token_id == 3
+        assert advance([[row("a")]], logits)[0][0].choices[0].token_id == 0
+        assert advance([[row("a", min_new_tokens=1)]], logits)[0][0].choices[0].token_id == 3
 
     def test_top_logprobs_hold_the_chosen_token(self) -> None:
         logits = np.array([[3, 4, 2, 5]], dtype=np.float32)
         [[branch]] = advance([[row("a", repetition_penalty=9.0, logprobs=2)]], logits)
-        assert branch.top_logprobs is not None
-        assert list(branch.top_logprobs) == [3, 1, 0]
-        assert branch.top_logprobs[0] == branch.logprob
+        assert branch.choices[0].top_logprobs is not None
+        assert list(branch.choices[0].top_logprobs) == [3, 1, 0]
+        assert branch.choices[0].top_logprobs[0] == branch.choices[0].logprob
 
 
 class TestBranching:
@@ -148,7 +149,10 @@ class TestRandomness:
             ]
             for n in range(200)
         ]
-        return [branches[0].token_id for branches in advance(rows, np.zeros((200, 1000), dtype=np.float32))]
+        return [
+            branches[0].choices[0].token_id
+            for branches in advance(rows, np.zeros((200, 1000), dtype=np.float32))
+        ]
 
     def test_the_same_place_gives_the_same_token(self) -> None:
         assert self.tokens() == self.tokens()
@@ -174,7 +178,7 @@ class TestRefusal:
 
     def test_minus_infinity_is_a_probability_of_zero(self) -> None:
         logits = np.array([[-np.inf, 1, -np.inf]], dtype=np.float32)
-        assert advance([[row("a", do_sample=True)]], logits)[0][0].token_id == 1
+        assert advance([[row("a", do_sample=True)]], logits)[0][0].choices[0].token_id == 1
 
 
 def test_names() -> None:

@@ -15,6 +15,7 @@ from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.settings import EngineSettings
 
 VOCABULARY = 12
+HIDDEN_SIZE = 5
 COPIES_AT_ONCE = 16  # as the real cache: a call reads all its sources, then writes
 
 
@@ -43,6 +44,12 @@ def logits_of(state: int) -> NDArray[np.float32]:
     return np.random.default_rng(state).standard_normal(VOCABULARY).astype(np.float32) * 2
 
 
+@lru_cache(maxsize=100_000)
+def hidden_of(state: int) -> NDArray[np.float32]:
+    """The last hidden state [HIDDEN_SIZE] of a prefix."""
+    return np.random.default_rng(state + 1).standard_normal(HIDDEN_SIZE).astype(np.float32)
+
+
 def greedy_tokens(prompt: Sequence[int], count: int) -> list[int]:
     """What greedy decoding must give, without an engine."""
     tokens = list(prompt)
@@ -59,6 +66,9 @@ class ShadowOutput:
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         return np.stack([logits_of(self.states[token]) for token in tokens])
+
+    def hidden(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return np.stack([hidden_of(self.states[token]) for token in tokens])
 
 
 class ShadowRunner:
@@ -77,7 +87,9 @@ class ShadowRunner:
     def run(self, step: Step) -> ShadowOutput:
         assert 0 < step.num_tokens <= self.limits.max_batched_tokens
         assert step.num_tokens == sum(tokens.stop - tokens.start for tokens in step.scheduled)
-        self.steps.append([(t.group.request.key, t.start, t.stop, t.samples) for t in step.scheduled])
+        self.steps.append(
+            [(t.group.request.key, t.start, t.stop, bool(t.num_logits)) for t in step.scheduled]
+        )
         for first in range(0, len(step.copies), COPIES_AT_ONCE):
             some = step.copies[first : first + COPIES_AT_ONCE]
             self.cache[[to for _, to in some]] = self.cache[[source for source, _ in some]]

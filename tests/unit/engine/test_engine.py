@@ -265,7 +265,7 @@ def requests_strategy() -> st.SearchStrategy[list[Request]]:
     params = st.fixed_dictionaries(
         {"max_new_tokens": st.integers(1, 10), "num_return_sequences": st.integers(1, 3)},
         optional={
-            "eos_token_id": st.lists(token, max_size=3, unique=True).map(tuple),
+            "eos_token_id": st.lists(token, min_size=1, max_size=3, unique=True).map(tuple),
             "stop": st.lists(st.text("abcdefghijkl", min_size=1, max_size=3), max_size=2).map(tuple),
             "min_new_tokens": st.integers(0, 1),
             "logprobs": st.integers(0, 2),

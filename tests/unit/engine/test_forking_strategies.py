@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, make_engine, request, settings, text_of
 
-from mindbatch.decoding import Branch, GroupView
+from mindbatch.decoding import Branch, Choice, Decision, DecodingParams, GroupView
 from mindbatch.decoding.logprobs import top_logprobs
 
 WIDTH = 4
@@ -16,19 +16,28 @@ WIDTH = 4
 class Wandering:
     """Keeps WIDTH sequences; at each step one gets another parent, which forks while it is dropped."""
 
+    searches = False
+    needs_hidden = False
+
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
+    def width(self, params: DecodingParams) -> int:
+        return WIDTH
+
+    def begin(self, params: DecodingParams) -> None:
+        return None
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         assert len(logits) == sum(len(group.rows) for group in groups)
-        return [self._branches(group, logits) for group in groups]
+        return [Decision(self._branches(group, logits)) for group in groups]
 
     def _branches(self, group: GroupView, logits: NDArray[np.float32]) -> list[Branch]:
         parents = [place % len(group.rows) for place in range(WIDTH)]
         parents[self.random.integers(WIDTH)] = int(self.random.integers(len(group.rows)))
         tokens = self.random.integers(0, VOCABULARY, WIDTH).tolist()
         return [
-            Branch(parent, index, token, -1.0, top_logprobs(logits[0], 0.0, token, 1))
+            Branch(parent, index, (Choice(token, -1.0, top_logprobs(logits[0], 0.0, token, 1)),))
             for index, (parent, token) in enumerate(zip(parents, tokens, strict=True))
         ]
 
@@ -60,15 +69,18 @@ def test_wandering_sequences_stay_apart(seed: int, use_past: bool, monkeypatch: 
             )
 
 
-class Ending:
+class Ending(Wandering):
     """Gives no branch at all from the third step on."""
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
-        return [[Branch(0, 0, 1, -1.0)] if group.rows[0].step < 2 else [] for group in groups]
+    def width(self, params: DecodingParams) -> int:
+        return 1
+
+    def _branches(self, group: GroupView, logits: NDArray[np.float32]) -> list[Branch]:
+        return [Branch(0, 0, (Choice(1, -1.0),))] if group.rows[0].step < 2 else []
 
 
 def test_a_group_without_branches_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mindbatch.engine.engine.strategy_for", lambda params: Ending())
+    monkeypatch.setattr("mindbatch.engine.engine.strategy_for", lambda params: Ending(0))
     engine = make_engine(settings())
     engine.add(request("row", [1, 2], max_new_tokens=9))
     results, events = drain(engine)

@@ -9,21 +9,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shadow_model import request
 from shadow_model import settings as limits_of
 
-from mindbatch.decoding import Row, strategy_for
+from mindbatch.decoding import DecodingParams, Draft, Row, strategy_for
 from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.errors import CacheBudgetError
 
 
-def group_of(key: str, prompt: int, new: int, samples: int = 1, token: int | None = None) -> SequenceGroup:
+def group_of(
+    key: str, prompt: int, new: int, samples: int = 1, token: int | None = None, drafted: int = 0
+) -> SequenceGroup:
     """A request of `prompt` tokens that will be given `new` tokens in each of `samples` sequences.
 
     token: what the prompt repeats; by default no other key has it.
+    drafted: most tokens that are drafted for a step.
     """
     sampling = {"do_sample": True, "num_return_sequences": samples} if samples > 1 else {}
-    asked = request(key, [ord(key[0]) if token is None else token] * prompt, max_new_tokens=new, **sampling)
+    tokens = [ord(key[0]) if token is None else token] * prompt
+    asked = request(key, tokens, max_new_tokens=new, num_assistant_tokens=drafted, **sampling)
     row = Row(asked.params, asked.prompt_token_ids, [], (), 0)
-    return SequenceGroup(asked, strategy_for(asked.params), [Sequence(row, None)], prompt + new)
+    return SequenceGroup(asked, strategy_for(DecodingParams(**sampling)), [Sequence(row, None)], prompt + new)
 
 
 def key_of(group: SequenceGroup) -> str:
@@ -64,37 +68,54 @@ class Load(RuleBasedStateMachine):
         self.done: set[str] = set()
 
     @rule(
-        prompt=st.integers(1, 12), new=st.integers(1, 6), samples=st.integers(1, 3), token=st.integers(1, 2)
+        prompt=st.integers(1, 12),
+        new=st.integers(1, 6),
+        samples=st.integers(1, 3),
+        token=st.integers(1, 2),
+        drafted=st.integers(0, 3),
     )
-    def add(self, prompt: int, new: int, samples: int, token: int) -> None:
+    def add(self, prompt: int, new: int, samples: int, token: int, drafted: int) -> None:
         key = str(len(self.added))
         try:
-            self.scheduler.add(group_of(key, prompt, new, samples, token))
+            self.scheduler.add(group_of(key, prompt, new, samples, token, drafted))
         except CacheBudgetError:
             blocks = samples * self.limits.blocks_for(prompt + new)
-            assert blocks > self.limits.num_blocks or samples > self.limits.max_batched_tokens
+            most = samples * (1 + drafted)
+            assert blocks > self.limits.num_blocks or most > self.limits.max_batched_tokens
         else:
             self.added.append(key)
 
     @precondition(lambda self: self.scheduler.has_work)
-    @rule()
-    def step(self) -> None:
+    @rule(accepted=st.integers(0, 3))
+    def step(self, accepted: int = 0) -> None:
+        """accepted: of each draft, if it is as long."""
+        self._draft()
         waiting = [key_of(group) for group in self.scheduler.waiting]
         step = self.scheduler.schedule()
         self._check(step, waiting)
         self.scheduler.complete(step)
-        sampled = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.samples}
+        sampled = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
         for group in sampled.values():
-            self._sample(group)
+            self._sample(group, accepted)
         self.done |= {key_of(group) for group in self.scheduler.forget_finished()}
+
+    def _draft(self) -> None:
+        for group in self.scheduler.running:
+            for sequence in group.sequences:
+                room = group.max_tokens - len(sequence) - 1
+                count = min(group.request.params.num_assistant_tokens, room)
+                if count and group.has_output and group.is_decoding and sequence.row.draft is None:
+                    sequence.row.draft = Draft((3,) * count)
 
     def _check(self, step: Step, waiting: list[str]) -> None:
         assert step.scheduled
         assert step.num_tokens == sum(tokens.stop - tokens.start for tokens in step.scheduled)
         assert step.num_tokens <= self.limits.max_batched_tokens
         for tokens in step.scheduled:
-            assert tokens.start == tokens.sequence.num_computed_tokens < tokens.stop <= len(tokens.sequence)
-            assert tokens.samples <= (tokens.stop == len(tokens.sequence))
+            whole = len(tokens.sequence) + tokens.sequence.num_draft_tokens
+            assert tokens.start == tokens.sequence.num_computed_tokens < tokens.stop <= whole
+            assert tokens.num_logits in (0, 1 + tokens.sequence.num_draft_tokens)
+            assert tokens.stop == whole if tokens.num_logits else tokens.stop < len(tokens.sequence)
             assert len(tokens.sequence.block_table) * self.limits.block_size >= tokens.stop
             written = tokens.sequence.block_table[tokens.start // self.limits.block_size :]
             assert all(self.scheduler.blocks.holders(block) == 1 for block in written)
@@ -111,17 +132,20 @@ class Load(RuleBasedStateMachine):
         assert len(list(dict.fromkeys(groups))) == 1 + sum(
             a != b for a, b in zip(groups, groups[1:], strict=False)
         )
-        samples = Counter(id(tokens.group) for tokens in step.scheduled if tokens.samples)
+        samples = Counter(id(tokens.group) for tokens in step.scheduled if tokens.num_logits)
         for tokens in step.scheduled:
             assert samples[id(tokens.group)] in (0, len(tokens.group.sequences))
 
-    def _sample(self, group: SequenceGroup) -> None:
+    def _sample(self, group: SequenceGroup, accepted: int) -> None:
         if not group.has_output:
             first = group.sequences[0]
             count = group.request.params.num_return_sequences
             group.sequences += [self.scheduler.fork(first) for _ in range(count - 1)]
         for sequence in list(group.sequences):
-            sequence.row.output_token_ids.append(2)
+            kept = min(accepted, sequence.num_draft_tokens)
+            sequence.row.draft = None
+            sequence.row.output_token_ids += [3] * kept + [2]
+            sequence.num_computed_tokens += kept
             if not self.limits.use_past:
                 sequence.num_computed_tokens = 0
             if len(sequence) == group.max_tokens:
@@ -185,13 +209,13 @@ def complete(scheduler: Scheduler) -> Step:
     step = scheduler.schedule()
     scheduler.complete(step)
     for tokens in step.scheduled:
-        if tokens.samples:
+        if tokens.num_logits:
             tokens.sequence.row.output_token_ids.append(2)
     return step
 
 
 def shown(step: Step) -> list[tuple[str, int, int, bool]]:
-    return [(key_of(t.group), t.start, t.stop, t.samples) for t in step.scheduled]
+    return [(key_of(t.group), t.start, t.stop, bool(t.num_logits)) for t in step.scheduled]
 
 
 def test_decoding_goes_first_and_prompts_fill_up() -> None:
@@ -250,7 +274,7 @@ def test_more_samples_than_seats_run_alone() -> None:
     [
         ({"num_blocks": 4}, 1, ["1 x 20 tokens", "5 cache blocks of 4", "holds 4"]),
         ({"num_blocks": 14}, 3, ["3 x 20 tokens", "15 cache blocks of 4", "holds 14"]),
-        ({"max_batched_tokens": 2}, 3, ["num_return_sequences=3", "max_batched_tokens=2"]),
+        ({"max_batched_tokens": 2}, 3, ["3 sequences", "3 tokens in a step", "max_batched_tokens=2"]),
     ],
 )
 def test_what_can_never_fit_is_refused_with_the_numbers(

@@ -1,0 +1,44 @@
+"""The keys of `mindbatch compare`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mindbatch.config.model_schema import RuntimeConfig
+from mindbatch.config.prompt_schema import PromptTaskConfig
+from mindbatch.config.schema_fields import option, section
+
+
+@dataclass
+class CompareRuntimeConfig(RuntimeConfig):
+    """The device and its memory."""
+
+    prefix_caching: bool = option(
+        False, "keep prompts in the cache; true favours the strategies that run after the first"
+    )
+
+
+@dataclass
+class CompareOutputConfig:
+    """Where the comparison goes."""
+
+    dir: str | None = option(
+        None, "folder for comparison.json and comparison.html; null: only print", is_path=True
+    )
+    format: str = option(
+        "text", "of what is printed: text, or json as in comparison.json", choices=("text", "json")
+    )
+
+
+@dataclass
+class CompareConfig(PromptTaskConfig):
+    """The keys of `mindbatch compare`. `decoding` has what all its strategies have in common."""
+
+    listed_group: ClassVar[str] = "decoding"
+    listed_options: ClassVar[tuple[str, ...]] = ("greedy", "beam4", "top_k", "top_p", "temperature")
+
+    runtime: CompareRuntimeConfig = section(CompareRuntimeConfig)
+    output: CompareOutputConfig = section(CompareOutputConfig)
+    limit: int = option(5, "prompts whose texts are printed; the files have all", minimum=0)
+    warm_up: bool = option(
+        True, "first run each strategy on a few prompts, so that tokens/s does not count compiling"
+    )

@@ -1,0 +1,175 @@
+"""What the beam searches share: their part of a step, the hypotheses that ended, and how beams go on.
+
+The rules are those of transformers 4.57.1 (`GenerationMixin._beam_search`). A hypothesis is ranked by its sum
+of scores divided by length**length_penalty, a simple form of the length normalisation of Wu et al., "Google's
+neural machine translation system", 2016, section 7. The length is that of the output, its end token included.
+"""
+
+import sys
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mindbatch.decoding.choice import Choice, FinishReason
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+
+
+class Candidate(NamedTuple):
+    """Row `parent` of a request followed by `token_id`; `total` is the sum of the scores of its output."""
+
+    parent: int
+    token_id: int
+    total: float
+
+
+@dataclass(slots=True, frozen=True)
+class RequestStep:
+    """A request's part of a step: its rows are rows `first`, `first + 1`, ... of the step's raw scores."""
+
+    group: GroupView
+    raw: RawScores
+    first: int
+
+    @property
+    def params(self) -> DecodingParams:
+        """Those of the request."""
+        return self.group.rows[0].params
+
+    @property
+    def places(self) -> slice:
+        """Where the step's arrays hold the request's rows."""
+        return slice(self.first, self.first + len(self.group.rows))
+
+    @property
+    def length(self) -> int:
+        """Tokens of output after this step; the same for all rows."""
+        return self.group.rows[0].step + 1
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of output that the parameters allow; the model's own limit may be tighter."""
+        prompt_length = len(self.group.rows[0].prompt_token_ids)
+        return self.params.max_total_tokens(prompt_length, sys.maxsize) - prompt_length
+
+    @property
+    def fan_out(self) -> int:
+        """Candidates to look at for each beam wanted: were every end token among them, one would be left."""
+        return max(2, 1 + len(self.group.rows[0].eos_token_ids))
+
+    def ending(self, candidate: Candidate) -> FinishReason | None:
+        """Why the candidate would end, or None."""
+        return self.group.ending(candidate.parent, candidate.token_id)
+
+    def branch(self, sample_index: int, candidate: Candidate) -> Branch:
+        """The candidate as a live row."""
+        return Branch(candidate.parent, sample_index, (self._choice(candidate),))
+
+    def hypothesis(self, candidate: Candidate, reason: FinishReason) -> Hypothesis:
+        """The candidate as a hypothesis that has ended."""
+        score = candidate.total / self.length**self.params.length_penalty
+        return Hypothesis.after(self.group.rows[candidate.parent], self._choice(candidate), reason, score)
+
+    def _choice(self, candidate: Candidate) -> Choice:
+        return self.raw.choice(self.first + candidate.parent, candidate.token_id)
+
+
+def request_steps(groups: Iterable[GroupView], raw: RawScores) -> Iterator[RequestStep]:
+    """Each request's part of the step."""
+    first = 0
+    for group in groups:
+        yield RequestStep(group, raw, first)
+        first += len(group.rows)
+
+
+class Finished:
+    """The best hypotheses of a search that have ended, best first, the earlier among equals.
+
+    There are at most `limit` of them: once there are so many, a new one must beat the worst.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.ranked: list[tuple[float, Hypothesis]] = []
+        self._limit = limit
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Takes the hypothesis in if it is good enough."""
+        assert hypothesis.score is not None
+        insort(self.ranked, (hypothesis.score, hypothesis), key=lambda pair: -pair[0])
+        del self.ranked[self._limit :]
+
+    def settled(self, best_total: float, request: RequestStep) -> bool:
+        """Whether early_stopping ends the search when the best live row has `best_total`.
+
+        true: as soon as there are enough hypotheses. "never": when the best row cannot come to beat the worst
+        of them, were all its further tokens certain. false: when it would not, if it ended here.
+        """
+        if len(self.ranked) < self._limit:
+            return False
+        params = request.params
+        if params.early_stopping is True:
+            return True
+        certain_end = params.early_stopping == "never" and params.length_penalty > 0
+        length = request.longest if certain_end else request.length
+        reachable: float = best_total / length**params.length_penalty
+        return self.ranked[-1][0] >= reachable
+
+
+def best_hypotheses(searches: Iterable[Finished], count: int) -> list[Hypothesis]:
+    """The `count` best of all that the searches of a request have finished, best first.
+
+    Hypotheses only ever lose ranks, so that one left out here is not returned in the end.
+    """
+    ranked = [pair for finished in searches for pair in finished.ranked]
+    ranked.sort(key=lambda pair: -pair[0])
+    return [hypothesis for _, hypothesis in ranked[:count]]
+
+
+@dataclass(slots=True)
+class Beams:
+    """The state of a search with one set of beams; `totals` are those of its live rows, in order."""
+
+    finished: Finished
+    totals: list[float]
+
+    @classmethod
+    def begin(cls, params: DecodingParams) -> "Beams":
+        """Of a new request: its one row is the prompt."""
+        return cls(Finished(params.num_beams), [0.0])
+
+    def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> Decision:
+        """Ends and continues beams, given candidates in order of choice.
+
+        Of the first num_beams candidates those that end become hypotheses; of all that do not end, the
+        num_beams with the highest totals live on, or fewer if there are not so many.
+        """
+        params = request.params
+        live = []
+        for candidate in candidates[: params.num_beams]:
+            reason = request.ending(candidate)
+            if reason is None:
+                live.append(candidate)
+            else:
+                self.finished.add(request.hypothesis(candidate, reason))
+        live = _fill(live, candidates[params.num_beams :], request)
+        self.totals = [candidate.total for candidate in live]
+        best = best_hypotheses([self.finished], params.num_return_sequences)
+        if not live or self.finished.settled(live[0].total, request):
+            return Decision([], results=best)
+        return Decision([request.branch(*place) for place in enumerate(live)], kept=best)
+
+
+def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: RequestStep) -> list[Candidate]:
+    """The num_beams best of `live` and of those `spares` that do not end, best first."""
+    # Asking whether one ends may mean decoding text: the spares are asked in order of rank, as far as needed.
+    ranked = [(candidate, True) for candidate in live] + [(candidate, False) for candidate in spares]
+    ranked.sort(key=lambda pair: -pair[0].total)
+    filled: list[Candidate] = []
+    for candidate, lives in ranked:
+        if len(filled) == request.params.num_beams:
+            break
+        if lives or request.ending(candidate) is None:
+            filled.append(candidate)
+    return filled

@@ -1,0 +1,125 @@
+"""Contrastive search: the likeliest tokens are tried, and the one least like the context is taken.
+
+Source: Su et al., "A contrastive framework for neural text generation", NeurIPS 2022, section 3.2; the order
+of operations is transformers'.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.choice import FinishReason
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.selection import largest
+from mindbatch.decoding.softmax import softmax
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+
+
+@dataclass(slots=True)
+class Trial:
+    """The state of one request: what has been taken so far, and what is being tried.
+
+    directions: [capacity, hidden size], of which the first `length` rows are the unit hidden states of the
+        prompt and of the tokens taken.
+    probabilities: of the candidates, one for each row of the request.
+    endings: why the request would end with each candidate, or None.
+    """
+
+    directions: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    length: int = 0
+    probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    endings: list[FinishReason | None] = field(default_factory=list)
+
+    def extend(self, hidden: NDArray[np.float32]) -> None:
+        """Adds hidden states [n, hidden size] to the context."""
+        needed = self.length + len(hidden)
+        if needed > len(self.directions):
+            grown = np.empty((max(needed, 2 * len(self.directions)), hidden.shape[1]), np.float32)
+            grown[: self.length] = self.directions[: self.length]
+            self.directions = grown
+        self.directions[self.length : needed] = _unit(hidden)
+        self.length = needed
+
+    def likeness(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
+        cosines: NDArray[np.float32] = self.directions[: self.length] @ _unit(hidden).T
+        return cosines.max(axis=0)
+
+
+class ContrastiveSearch:
+    """Every candidate of a request is a row whose last token is on trial.
+
+    A step computes the hidden states of all candidates. The best of them is taken, and its own logits name
+    the next candidates, so that a token costs one step of top_k rows. A token that the processors forbid is
+    no candidate (transformers may take one, with probability 0).
+    """
+
+    searches = True
+    needs_hidden = True
+
+    def width(self, params: DecodingParams) -> int:
+        """See `Strategy.width`."""
+        return params.top_k
+
+    def begin(self, params: DecodingParams) -> Any:
+        """See `Strategy.begin`."""
+        return Trial()
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        raw = RawScores([row for group in groups for row in group.rows], logits)
+        decisions = []
+        first = 0
+        for group in groups:
+            decisions.append(_advance(group, raw, first))
+            first += len(group.rows)
+        return decisions
+
+
+def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
+    """One request, whose logits begin at row `first`."""
+    trial: Trial = group.state
+    taken = 0
+    if trial.length == 0:
+        assert group.prompt_hidden is not None
+        trial.extend(group.prompt_hidden)
+    else:
+        assert group.hidden is not None
+        taken = _best(group, trial)
+        reason = trial.endings[taken]
+        if reason is not None:
+            return Decision([], results=[Hypothesis.of(group.rows[taken], reason)])
+        trial.extend(group.hidden[taken : taken + 1])
+    return Decision(_candidates(group, trial, raw, first, taken))
+
+
+def _best(group: GroupView, trial: Trial) -> int:
+    """The candidate with the best balance of probability and unlikeness; the likelier among equals."""
+    assert group.hidden is not None
+    alpha = np.float32(group.rows[0].params.penalty_alpha)
+    scores = (1 - alpha) * trial.probabilities - alpha * trial.likeness(group.hidden)
+    return int(scores.argmax())
+
+
+def _candidates(group: GroupView, trial: Trial, raw: RawScores, first: int, taken: int) -> list[Branch]:
+    """Puts the likeliest tokens after the row `taken` on trial."""
+    row, place = group.rows[taken], first + taken
+    scores = adjust(raw.logits[place], row)
+    tokens = largest(scores, row.params.top_k)
+    tokens = tokens[np.isfinite(scores[tokens])]
+    trial.probabilities = softmax(scores)[tokens]
+    trial.endings = [group.ending(taken, int(token)) for token in tokens]
+    return [
+        Branch(taken, index, (raw.choice(place, int(token)),)) for index, token in enumerate(tokens.tolist())
+    ]
+
+
+def _unit(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Hidden states [n, hidden size], each of length 1."""
+    unit: NDArray[np.float32] = hidden / np.linalg.norm(hidden, axis=1, keepdims=True)
+    return unit

@@ -1,0 +1,55 @@
+"""Guessing the next tokens of a draft from the logits of an assistant model."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.draw import draw
+from mindbatch.decoding.filters import sampling_candidates
+from mindbatch.decoding.philox import uniform
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.softmax import softmax
+from mindbatch.errors import MindBatchError
+
+_DRAFT_STREAM = 2
+"""Of the random numbers that tokens are guessed with: they must not be those that verify them."""
+
+
+class Guess(NamedTuple):
+    """A token, and the distribution [V] that it was drawn from; None for a greedy row."""
+
+    token_id: int
+    probabilities: NDArray[np.float32] | None
+
+
+def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess]:
+    """A guess after each of `rows` [S] from the assistant's logits [S, V], chosen as the row's own are.
+
+    Raises MindBatchError when logits are not finite numbers.
+    """
+    likeliest = logits.argmax(axis=1)
+    if not np.isfinite(logits[np.arange(len(rows)), likeliest]).all():
+        raise MindBatchError(
+            "logits of model.assistant: NaN or infinite; its weights or its number format do not fit"
+        )
+    drawing = [row for row in rows if not row.params.greedy]
+    numbers = iter(_uniforms(drawing) if drawing else ())
+    guesses = []
+    for row, own, best in zip(rows, logits, likeliest, strict=True):
+        scores = adjust(own, row)
+        if row.params.greedy:
+            guesses.append(Guess(int(best if scores is own else scores.argmax()), None))
+            continue
+        candidates = sampling_candidates(scores, row.params)
+        place = draw(candidates.scores, np.array([next(numbers)]))
+        probabilities = softmax(candidates.dense(own.size))
+        guesses.append(Guess(int(candidates.tokens(place)[0]), probabilities))
+    return guesses
+
+
+def _uniforms(rows: Sequence[Row]) -> NDArray[np.float64]:
+    places = [(row.params.seed, row.row_hash, row.sample_index, row.step) for row in rows]
+    return uniform(*zip(*places, strict=True), stream=_DRAFT_STREAM)

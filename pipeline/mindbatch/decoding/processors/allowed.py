@@ -1,0 +1,46 @@
+"""Tokens that alone are allowed: by the user's callable, or by the row's constraint."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.processors.step import Processor, Step
+from mindbatch.decoding.row import Row
+from mindbatch.errors import MindBatchError
+
+
+def allowed_by_callable(row: Row) -> Processor:
+    """prefix_allowed_tokens_fn, asked with the row's key and the tokens of prompt and output."""
+    ask = row.params.prefix_allowed_tokens_fn
+    assert ask is not None
+
+    def process(step: Step) -> None:
+        key, tokens = step.row.key, [*step.row.prompt_token_ids, *step.row.output_token_ids]
+        try:
+            allowed = _mask(ask(key, tokens), step.scores.size)
+        except Exception as error:  # the user's code may raise anything
+            raise MindBatchError(f"{key}: decoding.prefix_allowed_tokens_fn: {error!r}") from error
+        step.allow_only(allowed, "prefix_allowed_tokens_fn")
+
+    return process
+
+
+def obey_constraint(step: Step) -> None:
+    """The row's regular expression or schema has the last word: nothing forces a token against it."""
+    allowed = step.allowed
+    if allowed is not None:
+        step.allow_only(allowed, "json_schema" if step.row.params.json_schema is not None else "regex")
+
+
+def _mask(given: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
+    """Where [V] the given token ids are."""
+    mask = np.zeros(vocabulary_size, dtype=np.bool_)
+    token_ids = given if isinstance(given, np.ndarray) else np.array(list(given))
+    if token_ids.size:
+        if token_ids.ndim != 1 or token_ids.dtype.kind not in "iu":
+            raise TypeError(f"must give whole numbers, not {token_ids.dtype} of shape {token_ids.shape}")
+        if token_ids.min() < 0 or token_ids.max() >= vocabulary_size:
+            raise ValueError(f"must give token ids of the vocabulary, 0 to {vocabulary_size - 1}")
+        mask[token_ids] = True
+    return mask

@@ -1,0 +1,81 @@
+"""Tokens that the user rules out: by name, as part of a word, or because they would repeat an n-gram."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.processors.step import Processor, Step, token_array
+from mindbatch.decoding.processors.words import Words
+from mindbatch.decoding.row import Row
+
+
+def suppressed(row: Row) -> Processor:
+    """suppress_tokens, at every position."""
+    token_ids = token_array(row.params.suppress_tokens)
+    return lambda step: step.forbid(token_ids, "suppress_tokens")
+
+
+def suppressed_at_the_beginning(row: Row) -> Processor:
+    """begin_suppress_tokens, for the output's first token."""
+    token_ids = token_array(row.params.begin_suppress_tokens)
+
+    def process(step: Step) -> None:
+        if step.row.step == 0:
+            step.forbid(token_ids, "begin_suppress_tokens")
+
+    return process
+
+
+def bad_words(row: Row) -> Processor:
+    """bad_words_ids: the last token of a word whose others are the row's latest.
+
+    As in transformers, a word that is an end token and nothing else is no bad word: the output could not end.
+    """
+    ends = {(token,) for token in row.eos_token_ids}
+    sequences = [word for word in row.params.bad_words_ids if word not in ends]
+    words = Words(sequences)
+    single_ids = token_array([word[0] for word in sequences if len(word) == 1])
+
+    def process(step: Step) -> None:
+        step.forbid(single_ids, "bad_words_ids")
+        if ending := words.about_to_end(step):
+            step.forbid(token_array([sequences[place][-1] for place in ending]), "bad_words_ids")
+
+    return process
+
+
+def repeated_ngrams(row: Row) -> Processor:
+    """no_repeat_ngram_size: what would make an n-gram of prompt and output come a second time."""
+    prompt, size = token_array(row.prompt_token_ids), row.params.no_repeat_ngram_size
+
+    def process(step: Step) -> None:
+        tokens = np.concatenate([prompt, step.output])
+        step.forbid(_followers(tokens, step.latest(size - 1), size), "no_repeat_ngram_size")
+
+    return process
+
+
+def repeated_prompt_ngrams(row: Row) -> Processor:
+    """encoder_no_repeat_ngram_size: what would make an n-gram of the prompt come again."""
+    prompt, size = token_array(row.prompt_token_ids), row.params.encoder_no_repeat_ngram_size
+
+    def process(step: Step) -> None:
+        step.forbid(_followers(prompt, step.latest(size - 1), size), "encoder_no_repeat_ngram_size")
+
+    return process
+
+
+def _followers(tokens: NDArray[np.int64], latest: Sequence[int], size: int) -> NDArray[np.int64]:
+    """The last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest` ones."""
+    if size == 1:
+        return tokens
+    if len(latest) < size - 1:
+        return tokens[:0]
+    starts = np.flatnonzero(tokens[size - 2 : -1] == latest[-1])
+    for offset in range(size - 3, -1, -1):
+        if not starts.size:
+            break
+        starts = starts[tokens[starts + offset] == latest[offset]]
+    found: NDArray[np.int64] = tokens[starts + size - 1]
+    return found

@@ -1,0 +1,47 @@
+"""RawScores: what the model itself says of a step's tokens, before any processing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.logprobs import top_logprobs
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.softmax import log_normalisers
+from mindbatch.errors import MindBatchError
+
+
+class RawScores:
+    """Log-probabilities of a step.
+
+    logits: [S, V]; not changed.
+    likeliest: [S], the place of each row's largest logit, the lowest among equals.
+    normalisers: [S], what to subtract from a row's logits to get log-probabilities (nats).
+    """
+
+    def __init__(self, rows: Sequence[Row], logits: NDArray[np.float32]) -> None:
+        """`rows` [S] are those that the logits follow. Raises MindBatchError when logits are not finite."""
+        self.logits = logits
+        self.likeliest: NDArray[np.int64] = logits.argmax(axis=1)
+        self.normalisers = log_normalisers(logits, self.likeliest)
+        self._rows = rows
+        _refuse_not_finite(rows, self.normalisers)
+
+    def choice(self, place: int, token_id: int) -> Choice:
+        """The token after the row at `place`, with the log-probabilities that the row asks for."""
+        logits, normaliser = self.logits[place], float(self.normalisers[place])
+        count = self._rows[place].params.logprobs
+        top = None if count is None else top_logprobs(logits, normaliser, token_id, count)
+        return Choice(token_id, float(logits[token_id]) - normaliser, top)
+
+
+def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
+    if np.isfinite(normalisers).all():
+        return
+    raise MindBatchError(
+        f"logits of row hash {row.row_hash}, sample {row.sample_index}, step {row.step}: NaN or infinite; "
+        "the model's weights or its number format do not fit"
+        for row, normaliser in zip(rows, normalisers, strict=True)
+        if not np.isfinite(normaliser)
+    )

@@ -1,0 +1,159 @@
+"""Speculative decoding: drafted tokens that the model verifies in one step, without any change to its word."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.draw import draw
+from mindbatch.decoding.filters import Candidates, sampling_candidates
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.philox import uniform
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.sampling import sample
+from mindbatch.decoding.softmax import softmax
+from mindbatch.decoding.strategy import Branch, Decision, GroupView
+
+_TEST_STREAM = 1
+"""Of the random numbers that decide whether a drawn token is accepted; stream 0 draws, as in plain sampling."""
+
+
+class SpeculativeStrategy:
+    """Each row goes on with the drafted tokens that stand, and one more token of the model's own.
+
+    Greedy output is that of plain greedy decoding, token for token, and so is sampled output where the draft
+    is certain. Where it was drawn, sampled output has the distribution of plain sampling. Rows without a
+    draft are decoded plainly.
+    """
+
+    searches = False
+    needs_hidden = False
+
+    def width(self, params: DecodingParams) -> int:
+        """See `Strategy.width`."""
+        return params.num_return_sequences
+
+    def begin(self, params: DecodingParams) -> Any:
+        """See `Strategy.begin`."""
+        return None
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
+        if not drafted.any():
+            return [Decision(branches) for branches in sample(groups, logits, self.width)]
+        counts = [sum(map(_num_logits, group.rows)) for group in groups]
+        ours = np.repeat(drafted, counts)
+        verified = iter(_verify(_where(groups, drafted), logits if ours.all() else logits[ours]))
+        plain = iter(sample(_where(groups, ~drafted), logits[~ours], self.width) if not ours.all() else ())
+        return [Decision(next(verified if one else plain)) for one in drafted]
+
+
+def _where(groups: Sequence[GroupView], chosen: NDArray[np.bool_]) -> list[GroupView]:
+    return [group for group, one in zip(groups, chosen, strict=True) if one]
+
+
+def _num_logits(row: Row) -> int:
+    return 1 if row.draft is None else 1 + len(row.draft.token_ids)
+
+
+def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
+    """A branch for each row of each group; none of these rows is about to split into samples."""
+    rows = [row for group in groups for row in group.rows]
+    counts = [_num_logits(row) for row in rows]
+    raw = RawScores([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits)
+    starts = np.cumsum([0, *counts[:-1]])
+    verified = iter(
+        [
+            _verify_row(row, raw, int(start), numbers)
+            for row, start, numbers in zip(rows, starts, _uniforms(rows, counts), strict=True)
+        ]
+    )
+    return [
+        [Branch(parent, row.sample_index, next(verified)) for parent, row in enumerate(group.rows)]
+        for group in groups
+    ]
+
+
+def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
+    """For each row, [2, count] uniform numbers to draw with and to test with; [2, 0] for a greedy row."""
+    sizes = [0 if row.params.greedy else count for row, count in zip(rows, counts, strict=True)]
+    numbers = np.empty((2, 0))
+    if any(sizes):
+        places = [
+            (row.params.seed, row.row_hash, row.sample_index, row.step + ahead)
+            for row, size in zip(rows, sizes, strict=True)
+            for ahead in range(size)
+        ]
+        columns = list(zip(*places, strict=True))
+        numbers = np.stack([uniform(*columns, stream=stream) for stream in (0, _TEST_STREAM)])
+    return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
+
+
+def _verify_row(row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]) -> tuple[Choice, ...]:
+    """The tokens that follow the row, whose logits begin at `start`: at most one more than were drafted.
+
+    The first that differs from the draft, or an end token, is the last.
+    """
+    drafted = () if row.draft is None else row.draft.token_ids
+    choices: list[Choice] = []
+    so_far = row
+    for place in range(len(drafted) + 1):
+        token = _token(row, so_far, raw, start, place, numbers)
+        choices.append(raw.choice(start + place, token))
+        if place == len(drafted) or token != drafted[place] or token in row.eos_token_ids:
+            break
+        so_far = row.fork() if so_far is row else so_far
+        so_far.append(choices[-1])
+        if so_far.constraint is not None and so_far.constraint.is_complete:
+            break
+    return tuple(choices)
+
+
+def _token(
+    row: Row, so_far: Row, raw: RawScores, start: int, place: int, numbers: NDArray[np.float64]
+) -> int:
+    """The token at `place` after the row; `so_far` is the row with the accepted tokens before it."""
+    logits = raw.logits[start + place]
+    scores = adjust(logits, so_far)
+    if row.params.greedy:
+        return int(raw.likeliest[start + place] if scores is logits else scores.argmax())
+    candidates = sampling_candidates(scores, row.params)
+    number, test = numbers[:, place]
+    draft = row.draft
+    if draft is None or draft.probabilities is None or place == len(draft.token_ids):
+        # A certain token is accepted as often as it is drawn, and else the draw is from the others: to draw
+        # and compare is the same, and leaves the output what it is without a draft.
+        return _drawn(candidates, number)
+    return _accepted_or_drawn(candidates, draft.token_ids[place], draft.probabilities[place], number, test)
+
+
+def _drawn(candidates: Candidates, number: float) -> int:
+    return int(candidates.tokens(draw(candidates.scores, np.array([number])))[0])
+
+
+def _accepted_or_drawn(
+    candidates: Candidates, token: int, guessed: NDArray[np.float32], number: float, test: float
+) -> int:
+    """A token distributed as the candidates are, p, given one that was drawn from `guessed`, q [V].
+
+    The token is accepted with probability min(1, p/q); else another is drawn, in proportion to what p has
+    more than q. Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
+    Decoding", ICML 2023, section 2.3.
+    """
+    wanted = softmax(candidates.scores)
+    ids = candidates.token_ids
+    place = np.flatnonzero(ids == token) if ids is not None else np.array([token])
+    if place.size > 0 and test * guessed[token] < wanted[place[0]]:
+        return token
+    lacking = wanted - (guessed if ids is None else guessed[ids])
+    lacking[place] = 0.0
+    if lacking.max() <= 0.0:  # p and q differ by rounding only
+        return _drawn(candidates, number)
+    with np.errstate(divide="ignore"):
+        scores = np.log(np.maximum(lacking, np.float32(0.0)))
+    return _drawn(Candidates(scores, ids), number)

@@ -1,0 +1,1 @@
+"""What was generated, measured and compared: metrics, comparisons of strategies, reports."""

@@ -1,0 +1,230 @@
+"""What several strategies made of the same prompts: their outputs with the measures of each and of all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from mindbatch.decoding import DecodingParams, strategy_name
+from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.evaluation.metrics import distinct, mean, perplexity, repetition, self_bleu
+
+FORMAT = 1
+"""Of the JSON; it changes when a field is renamed, removed or means something else."""
+
+Among = Literal["samples", "prompts"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all strategies ran with.
+
+    model: the model's folder. created: ISO 8601, UTC. warm_up_prompts: prompts that each strategy ran untimed
+    before; 0 is no warm-up, and tokens/s counts the compiling.
+    """
+
+    model: str
+    created: str
+    batch_size: int
+    prefix_caching: bool
+    warm_up_prompts: int
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """One strategy's results, in the order of the prompts, and the seconds that it took for all of them."""
+
+    name: str
+    params: DecodingParams
+    results: Sequence[RequestOutput]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MeasuredOutput:
+    """One continuation. See `engine.request.CompletionOutput` and `metrics` for the fields."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    logprob: float
+    logprob_per_token: float | None
+    perplexity: float | None
+    repetition: float | None
+    score: float | None
+    rank: int | None
+    num_drafted_tokens: int
+    num_accepted_tokens: int
+
+    @classmethod
+    def of(cls, output: CompletionOutput, has_text: bool) -> MeasuredOutput:
+        """The output with its measures; without a tokenizer its text is its token ids."""
+        tokens, logprob = output.token_ids, output.cumulative_logprob
+        return cls(
+            index=output.index,
+            text=output.text if has_text else " ".join(map(str, tokens)),
+            token_ids=tokens,
+            finish_reason=output.finish_reason,
+            logprob=logprob,
+            logprob_per_token=logprob / len(tokens) if tokens else None,
+            perplexity=perplexity(logprob, len(tokens)),
+            repetition=repetition(tokens),
+            score=output.score,
+            rank=output.rank,
+            num_drafted_tokens=output.num_drafted_tokens,
+            num_accepted_tokens=output.num_accepted_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The measures of all outputs of a strategy; None where there is too little to measure.
+
+    logprob: mean of the outputs' sums, in nats. logprob_per_token, perplexity: of all tokens together.
+    repetition: mean over the outputs. tokens_per_second: of the tokens that were returned.
+    """
+
+    num_outputs: int
+    num_tokens: int
+    logprob: float | None
+    logprob_per_token: float | None
+    perplexity: float | None
+    distinct_1: float | None
+    distinct_2: float | None
+    distinct_3: float | None
+    self_bleu: float | None
+    repetition: float | None
+    seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class PromptOutputs:
+    """What a strategy made of one prompt, or why it could not be run."""
+
+    key: str
+    error: str | None
+    outputs: list[MeasuredOutput]
+
+
+@dataclass(frozen=True)
+class StrategyReport:
+    """One strategy. name: the option. strategy: its kind. decoding: its values that are no defaults."""
+
+    name: str
+    strategy: str
+    decoding: dict[str, Any]
+    metrics: Metrics
+    prompts: list[PromptOutputs]
+
+    @property
+    def errors(self) -> int:
+        """Prompts that it could not run."""
+        return sum(row.error is not None for row in self.prompts)
+
+
+@dataclass(frozen=True)
+class PromptReport:
+    """A prompt as it was given; `prompt` is None for one of token ids, or a chat."""
+
+    key: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All strategies over all prompts.
+
+    self_bleu_among: which texts self-BLEU compares, the same for all strategies: the samples of each prompt
+    if there are always several, else the first outputs of all prompts.
+    """
+
+    setup: Setup
+    self_bleu_among: Among
+    prompts: list[PromptReport]
+    strategies: list[StrategyReport]
+
+    def as_json(self) -> bytes:
+        """The comparison as `docs/compare.md` describes it; what is not finite is null."""
+        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+
+
+def compare(setup: Setup, runs: Sequence[StrategyRun], *, has_text: bool = True) -> Comparison:
+    """Measures the runs, which have the same prompts in the same order; there is at least one run.
+
+    has_text: False where there is no tokenizer; token ids stand for the words.
+    """
+    done = [result for run in runs for result in run.results if result.error is None]
+    always_several = bool(done) and all(len(result.outputs) > 1 for result in done)
+    among: Among = "samples" if always_several else "prompts"
+    return Comparison(
+        setup=setup,
+        self_bleu_among=among,
+        prompts=[_prompt(results) for results in zip(*(run.results for run in runs), strict=True)],
+        strategies=[_report(run, among, has_text) for run in runs],
+    )
+
+
+def _prompt(results: Sequence[RequestOutput]) -> PromptReport:
+    """The prompt as a strategy that could run it had it, or as it is known."""
+    known = next((result for result in results if result.error is None), results[0])
+    return PromptReport(known.key, known.prompt, known.prompt_token_ids)
+
+
+def _report(run: StrategyRun, among: Among, has_text: bool) -> StrategyReport:
+    prompts = [
+        PromptOutputs(
+            result.key, result.error, [MeasuredOutput.of(each, has_text) for each in result.outputs]
+        )
+        for result in run.results
+    ]
+    return StrategyReport(
+        name=run.name,
+        strategy=strategy_name(run.params),
+        decoding=_settings(run.params),
+        metrics=_metrics(prompts, run.seconds, among),
+        prompts=prompts,
+    )
+
+
+def _metrics(prompts: Sequence[PromptOutputs], seconds: float, among: Among) -> Metrics:
+    outputs = [output for row in prompts for output in row.outputs]
+    tokens = [output.token_ids for output in outputs]
+    num_tokens = sum(map(len, tokens))
+    logprob = sum(output.logprob for output in outputs)
+    return Metrics(
+        num_outputs=len(outputs),
+        num_tokens=num_tokens,
+        logprob=mean([output.logprob for output in outputs]),
+        logprob_per_token=logprob / num_tokens if num_tokens else None,
+        perplexity=perplexity(logprob, num_tokens),
+        distinct_1=distinct(tokens, 1),
+        distinct_2=distinct(tokens, 2),
+        distinct_3=distinct(tokens, 3),
+        self_bleu=_self_bleu(prompts, among),
+        repetition=mean([output.repetition for output in outputs]),
+        seconds=seconds,
+        tokens_per_second=num_tokens / seconds if seconds > 0 else 0.0,
+    )
+
+
+def _self_bleu(prompts: Sequence[PromptOutputs], among: Among) -> float | None:
+    if among == "samples":
+        return mean([self_bleu([output.text for output in row.outputs]) for row in prompts])
+    return self_bleu([row.outputs[0].text for row in prompts if row.outputs])
+
+
+def _settings(params: DecodingParams) -> dict[str, Any]:
+    """The parameters that differ from their defaults, but for a function, which JSON cannot hold."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(params)
+        if (value := getattr(params, field.name)) != field.default and not callable(value)
+    }

@@ -1,0 +1,125 @@
+"""Every strategy with every processor decodes what transformers does, token for token, all in one batch."""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from decoding_cases import Case, decoding_cases
+from model_folders import descriptions, write_folder
+from test_stories import FOLDER as STORIES
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.data.prompts import Prompt
+from mindbatch.engine.request import RequestOutput
+
+CASES = {case.name: case for case in decoding_cases()}
+LOOKED_UP = [case.name for case in CASES.values() if case.kind == "greedy"]
+MIXED: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
+    "beam": {"num_beams": 4, "num_return_sequences": 2},
+    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 3},
+    "group_beam": {"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.7},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "sample_and_rank": {"do_sample": True, "best_of": 5, "num_return_sequences": 2},
+    "lookup": {"prompt_lookup_num_tokens": 3},
+    "sampled_lookup": {"prompt_lookup_num_tokens": 3, "do_sample": True, "temperature": 0.4},
+}
+
+
+@lru_cache(maxsize=3)
+def load(name: str) -> LLM:
+    """The model, in an engine that mixes many rows and takes prompts in pieces."""
+    options: dict[str, Any] = {"batch_size": 48, "max_batched_tokens": 64, "cache_memory": "32MiB"}
+    if name == "stories260K":
+        return LLM(STORIES, **options)
+    with TemporaryDirectory() as folder:
+        write_folder(Path(folder), descriptions()[name])
+        return LLM(folder, **options)
+
+
+def run(llm: LLM, rows: Iterable[tuple[str, list[int], dict[str, Any]]]) -> dict[str, RequestOutput]:
+    """Runs rows of a key, a prompt and parameters in one batch; the results by key."""
+    prompts = [(Prompt(key, key, token_ids=prompt), DecodingParams(**params)) for key, prompt, params in rows]
+    requests, failures = llm.submit(prompts)
+    found = [*failures, *(item for item in llm.run(requests) if isinstance(item, RequestOutput))]
+    return {output.key: output for output in found}
+
+
+@lru_cache(maxsize=3)
+def results(name: str) -> dict[str, RequestOutput]:
+    """All cases of a model, and the greedy ones once more with prompt lookup, in one batch."""
+    rows = []
+    for case in CASES.values():
+        if case.model == name:
+            rows.append((case.name, case.prompt, case.params))
+            if case.kind == "greedy":
+                rows.append(
+                    (f"{case.name}-lookup", case.prompt, case.params | {"prompt_lookup_num_tokens": 3})
+                )
+    return run(load(name), rows)
+
+
+def result(case: Case, suffix: str = "") -> RequestOutput:
+    if case.model == "stories260K" and not (STORIES / "model.safetensors").exists():
+        pytest.skip(f"needs the model in {STORIES}, which is not shipped")
+    return results(case.model)[case.name + suffix]
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 300
+    kinds = {kind: sum(case.kind == kind for case in CASES.values()) for kind in ("beam", "greedy")}
+    assert min(kinds.values()) > 100
+    shapes = {(case.params.get("num_beams"), case.params.get("num_beam_groups")) for case in CASES.values()}
+    assert {(2, None), (4, None), (8, None), (6, 3), (4, 2)} <= shapes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_and_scores_are_those_of_transformers(name: str) -> None:
+    case = CASES[name]
+    found = result(case)
+    assert found.error is None
+    tokens = [case.comparable(output.token_ids) for output in found.outputs]
+    assert tokens == [case.comparable(expected) for expected in case.outputs]
+    if case.scores is not None:
+        assert [output.rank for output in found.outputs] == list(range(1, 1 + len(case.scores)))
+        assert [output.score for output in found.outputs] == pytest.approx(case.scores, abs=1e-4, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_prompt_lookup_changes_no_token(name: str) -> None:
+    found = result(CASES[name], "-lookup")
+    assert [output.token_ids for output in found.outputs] == CASES[name].outputs
+
+
+def test_prompt_lookup_accepts_tokens() -> None:
+    found = [
+        result(case, "-lookup") for case in CASES.values() if case.name in LOOKED_UP and case.model == "gpt2"
+    ]
+    assert sum(output.num_accepted_tokens for each in found for output in each.outputs) > 100
+
+
+def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
+    return [
+        (each.token_ids, each.finish_reason, each.score, each.rank, each.cumulative_logprob, each.logprobs)
+        for each in output.outputs
+    ]
+
+
+def test_a_mixed_batch_gives_each_row_what_it_gets_alone() -> None:
+    llm = load("gpt2")
+    rows = [
+        (f"{name}.{turn}", list(range(1 + turn, 6 + 4 * turn)), params | {"logprobs": 2, **limits})
+        for turn, limits in enumerate(
+            ({"max_new_tokens": 14}, {"max_new_tokens": 20, "eos_token_id": [5, 80]})
+        )
+        for name, params in MIXED.items()
+    ]
+    mixed = run(llm, rows)
+    for row in rows:
+        alone = run(llm, [row])[row[0]]
+        assert alone.error is None
+        assert shown(mixed[row[0]]) == shown(alone), row[0]
