@@ -16,7 +16,8 @@ Params = dict[str, Any]
 class Material:
     """What the parameters of a case are made from, so that they change something.
 
-    plain: the greedy continuation of the prompt; end_tokens: tokens that beams come upon at different lengths.
+    plain: the greedy continuation of the prompt.
+    end_tokens: tokens that beams come upon at different lengths.
     """
 
     random: random.Random
@@ -91,7 +92,7 @@ PROCESSORS: dict[str, Part] = {
     "suppress_tokens": lambda m: {"suppress_tokens": sorted({m.plain[0], m.plain[3], m.plain[6]})},
     "begin_suppress_tokens": lambda m: {"begin_suppress_tokens": [m.plain[0]]},
 }
-"""Every processor that is not a sampling filter, but for renormalize_logits, which changes nothing by itself."""
+"""Every processor that is no sampling filter. Not among them: renormalize_logits, idle by itself."""
 INCOMPARABLE = {("forced_bos_token_id", "begin_suppress_tokens")}
 """transformers moves the suppression on by a token when the first is forced; here "first" stays first."""
 

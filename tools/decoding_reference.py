@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 NOISE = 2e-5
-"""Half the width of what is added to logits, and to hidden states by share, in the runs that must not differ."""
+"""Half the width of what is added to logits, and by share to hidden states, in runs that must not differ."""
 IMPOSSIBLE = -1e8
 """Scores below it are those of beams that transformers has barred."""
 
@@ -108,11 +108,10 @@ def decode(
 ) -> tuple[list[list[int]], list[float] | None, float]:
     """Output tokens of each returned sequence up to its end token, their scores, and the smallest gap."""
     options = {name: value for name, value in params.items() if value != []}
-    if "forced_eos_token_id" in options:  # lists are refused where another option may be a list of lists
+    if "forced_eos_token_id" in options:
         options["forced_eos_token_id"] = options["forced_eos_token_id"][0]
-    for name in ("exponential_decay_length_penalty",):
-        if name in options:
-            options[name] = tuple(options[name])
+    if "exponential_decay_length_penalty" in options:
+        options["exponential_decay_length_penalty"] = tuple(options["exponential_decay_length_penalty"])
     config = GenerationConfig(
         **options, pad_token_id=pad_token_id, return_dict_in_generate=True, output_scores=True
     )

@@ -8,10 +8,10 @@ Run once for each set, with a Python that has torch and the release that still c
 
 Later releases load the strategies from a hub. The tests need neither torch nor these releases. A prompt whose
 outcome hangs on less than LEAST_GAP, or turns with noise of the size of rounding errors, is no case: the next
-one is tried, and how many were refused is printed. Group beam search of transformers names the first end token
-for whichever ended a hypothesis; `any_end` marks such cases. Its groups that are done count as having chosen the
-padding token, so each case is run with several of them and is none if they matter. forced_bos_token_id only
-works on prompts of one token there.
+one is tried, and how many were refused is printed. Where transformers does other than MindBatch: its group
+beam search names the first end token for whichever ended a hypothesis (`any_end` marks such cases), and its
+groups that are done count as having chosen the padding token, so that a case is run with several of them and
+is none if they matter; forced_bos_token_id only works on prompts of one token.
 """
 
 import argparse
@@ -26,10 +26,11 @@ from typing import Any
 
 import torch
 import transformers
-from decoding_plan import GREEDY_STEPS, MODELS, Material, Params, Plan, plans
-from decoding_reference import decode, disturbed, load
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
+
+from decoding_plan import GREEDY_STEPS, MODELS, Material, Params, Plan, plans
+from decoding_reference import decode, disturbed, load
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests/numerics"))

@@ -1,16 +1,22 @@
 """Writes tests/numerics/fixtures/processors.npz: transformers' logits processors on random logits.
 
+Sampling's filters have settings of their own here; processor_cases.py makes the cases of all others.
+
 Run with a Python that has torch and transformers 4.57; the tests need neither.
 """
 
 import argparse
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
+
+import processor_cases
 
 FIXTURE = Path(__file__).parents[1] / "tests/numerics/fixtures/processors.npz"
 PROMPT_LENGTH = 6
@@ -65,6 +71,38 @@ def processors(setting: dict[str, Any]) -> LogitsProcessorList:
     return GenerationMixin()._get_logits_processor(config, input_ids_seq_length=PROMPT_LENGTH, device="cpu")
 
 
+def expected_of_cases(seed: int) -> Iterator[tuple[processor_cases.Case, np.ndarray]]:
+    """Each case with the scores [V] that transformers gives, but where those are not numbers."""
+    scores = torch.from_numpy(processor_cases.random_scores(seed))
+    for case in processor_cases.random_cases(seed):
+        token_ids = torch.tensor([case.prompt + case.output])
+        given = scores[case.scores : case.scores + 1].clone()
+        expected = case_processors(case)(token_ids, given)[0].numpy()
+        if not np.isnan(expected).any():
+            yield case, expected
+
+
+def case_processors(case: processor_cases.Case) -> LogitsProcessorList:
+    """The processors that generate() would build for the case, in its order."""
+    setting = dict(case.setting)
+    modulus = setting.pop("modulus", None)
+    if "sequence_bias" in setting:  # as a list it refuses token 0
+        setting["sequence_bias"] = {tuple(word): bias for word, bias in setting["sequence_bias"]}
+    config = GenerationConfig(eos_token_id=processor_cases.EOS_TOKEN_IDS, **setting)
+    config._eos_token_tensor = torch.tensor(processor_cases.EOS_TOKEN_IDS)
+
+    def allow(batch: int, token_ids: torch.Tensor) -> list[int]:
+        return processor_cases.allowed_tokens(modulus, token_ids.tolist())
+
+    return GenerationMixin()._get_logits_processor(
+        config,
+        input_ids_seq_length=len(case.prompt),
+        encoder_input_ids=torch.tensor([case.prompt]),
+        prefix_allowed_tokens_fn=None if modulus is None else allow,
+        device="cpu",
+    )
+
+
 def main() -> None:
     """Write the fixture: logits, token ids and, for each setting, the scores that transformers gives."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,10 +117,13 @@ def main() -> None:
         for number, setting in enumerate(SETTINGS):
             scores = processors(setting)(torch.from_numpy(token_ids), torch.from_numpy(logits.copy()))
             arrays[f"{name}.{number}"] = scores.numpy()
+    cases, expected = zip(*expected_of_cases(arguments.seed), strict=True)
+    arrays["case_scores"] = processor_cases.random_scores(arguments.seed)
+    arrays["cases"], arrays["case_results"] = np.array(json.dumps([*map(asdict, cases)])), np.stack(expected)
     meta = {"settings": SETTINGS, "prompt_length": PROMPT_LENGTH, "eos_token_ids": EOS_TOKEN_IDS}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(arguments.output, meta=np.array(json.dumps(meta)), **arrays)
-    print(f"{arguments.output}: {arguments.output.stat().st_size} bytes")
+    print(f"{arguments.output}: {arguments.output.stat().st_size} bytes, {len(cases)} cases")
 
 
 if __name__ == "__main__":

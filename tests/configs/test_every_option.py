@@ -10,6 +10,8 @@ from mindbatch.config.keys import schema_keys
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import SCHEMAS, BatchConfig, GenerateConfig
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.strategy_names import strategy_name
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
@@ -17,6 +19,11 @@ OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
+
+
+def in_need(group: str, name: str, model_folder: Path) -> list[str]:
+    """What an option cannot do without."""
+    return [f"model.assistant={model_folder}"] if (group, name) == ("decoding", "speculative") else []
 
 
 def test_the_groups_are_those_of_the_design() -> None:
@@ -38,14 +45,42 @@ def test_option_composes(group: str, name: str, task: str) -> None:
 @pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED - OF_A_DATASET))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
+    given += in_need(group, name, model_folder)
     assert isinstance(compose_task("generate", given).finish(), GenerateConfig)
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED))
 def test_option_validates_for_a_dataset(group: str, name: str, model_folder: Path, tmp_path: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}"]
-    given += ["data.path=-", f"output.dir={tmp_path}/run"]
+    given += ["data.path=-", f"output.dir={tmp_path}/run", *in_need(group, name, model_folder)]
     assert isinstance(compose_task("batch", given).finish(), BatchConfig)
+
+
+STRATEGIES = {
+    "greedy": "greedy",
+    "beam4": "beam_search",
+    "beam_sampling": "beam_sampling",
+    "group_beam": "group_beam_search",
+    "contrastive": "contrastive",
+    "sample_and_rank": "sample_and_rank",
+    "speculative": "speculative",
+    "prompt_lookup": "speculative",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS.names("decoding"))
+def test_a_decoding_option_asks_for_the_strategy_of_its_name(name: str) -> None:
+    decoding = compose_task("generate", [f"decoding={name}"]).tree.decoding
+    params = DecodingParams(**decoding)
+    assert strategy_name(params) == STRATEGIES.get(name, "sampling")
+    if name in decoding:
+        neutral = getattr(DecodingParams(), name)
+        assert getattr(params, name) != neutral
+
+
+def test_no_two_decoding_options_are_the_same() -> None:
+    composed = [compose_task("generate", [f"decoding={name}"]) for name in OPTIONS.names("decoding")]
+    assert len({DecodingParams(**each.tree.decoding) for each in composed}) == len(composed)
 
 
 def test_the_worked_sums_are_right() -> None:

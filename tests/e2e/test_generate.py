@@ -159,7 +159,7 @@ def test_chats_go_through_the_template_and_the_answer_stands_alone(generate: Gen
     [
         ("prompts=hello",),
         ("prompts=[hello, 今天, [300, 301]]", "decoding=sampling", "decoding.num_return_sequences=2"),
-        ("prompts=[hello, world]", "decoding=nucleus", "decoding.stop=[o, 天]", "decoding.max_new_tokens=60"),
+        ("prompts=[hello, world]", "decoding=top_p", "decoding.stop=[o, 天]", "decoding.max_new_tokens=60"),
         ("prompts=[hello, '']", "chat=true"),
     ],
 )

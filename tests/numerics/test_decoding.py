@@ -1,6 +1,6 @@
 """Every strategy with every processor decodes what transformers does, token for token, all in one batch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +43,10 @@ def load(name: str) -> LLM:
 
 def run(llm: LLM, rows: Iterable[tuple[str, list[int], dict[str, Any]]]) -> dict[str, RequestOutput]:
     """Runs rows of a key, a prompt and parameters in one batch; the results by key."""
-    prompts = [(Prompt(key, key, token_ids=prompt), DecodingParams(**params)) for key, prompt, params in rows]
+    prompts = [
+        (Prompt(key=key, source=key, token_ids=prompt), DecodingParams(**params))
+        for key, prompt, params in rows
+    ]
     requests, failures = llm.submit(prompts)
     found = [*failures, *(item for item in llm.run(requests) if isinstance(item, RequestOutput))]
     return {output.key: output for output in found}

@@ -1,4 +1,4 @@
-"""The filtered distribution equals transformers' processors; draws follow it."""
+"""Processed scores and filtered distributions equal those of transformers; draws follow them."""
 
 import importlib.util
 import json
@@ -15,8 +15,9 @@ from mindbatch.decoding import DecodingParams, GroupView, Row, strategy_for
 from mindbatch.decoding.draw import draw
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.philox import row_hash, uniform
-from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.processors import NoTokenLeftError, adjust
 from mindbatch.decoding.softmax import softmax
+from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens, random_scores
 
 HERE = Path(__file__).parent
 CASES = ("small", "peaked", "flat", "tied")
@@ -57,6 +58,33 @@ def test_equals_the_fixture_of_transformers(case: str, fixture: dict[str, NDArra
         rows = zip(fixture[f"{case}.logits"], fixture[f"{case}.token_ids"], strict=True)
         for expected, (logits, token_ids) in zip(fixture[f"{case}.{number}"], rows, strict=True):
             assert_same_distribution(ours(logits, token_ids, setting, meta), expected, case, setting)
+
+
+def assert_case_equals(case: Case, scores: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    setting = dict(case.setting)
+    if modulus := setting.pop("modulus", None):
+        setting["prefix_allowed_tokens_fn"] = lambda key, token_ids: allowed_tokens(modulus, token_ids)
+    row = Row(DecodingParams(**setting), case.prompt, case.output, EOS_TOKEN_IDS, row_hash=0)
+    if np.isneginf(expected).all():
+        with pytest.raises(NoTokenLeftError):
+            adjust(scores, row)
+    else:
+        np.testing.assert_allclose(adjust(scores, row), expected, rtol=1e-6, atol=1e-6, err_msg=str(case))
+
+
+def test_each_processor_alone_and_in_company_equals_the_fixture(fixture: dict[str, NDArray[Any]]) -> None:
+    cases = [Case(**case) for case in json.loads(str(fixture["cases"]))]
+    assert len(cases) == 488
+    for case, expected in zip(cases, fixture["case_results"], strict=True):
+        assert_case_equals(case, fixture["case_scores"][case.scores], expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_processor_alone_and_in_company_equals_transformers_live(seed: int) -> None:
+    pytest.importorskip("torch")
+    scores = random_scores(seed)
+    for case, expected in _fixture_tool().expected_of_cases(seed):
+        assert_case_equals(case, scores[case.scores], expected)
 
 
 def test_equals_transformers_live() -> None:
@@ -136,10 +164,11 @@ class TestDrawsFollowTheDistribution:
         params = DecodingParams(do_sample=True, num_return_sequences=self.draws, top_p=0.9, seed=3)
         logits = np.random.default_rng(1).standard_normal((1, 25)).astype(np.float32) * 2
         row = Row(params, [1], [], (0,), row_hash("a"))
-        [branches] = strategy_for(params).advance([GroupView([row])], logits)
+        [decision] = strategy_for(params).advance([GroupView([row])], logits)
+        branches = decision.branches
         assert [branch.sample_index for branch in branches] == list(range(self.draws))
         expected = sampling_candidates(logits[0], params).dense(25)
-        self.check(np.array([branch.token_id for branch in branches]), expected)
+        self.check(np.array([branch.choices[0].token_id for branch in branches]), expected)
 
     def check(self, tokens: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
         exact = np.exp(scores.astype(np.float64))

@@ -105,7 +105,7 @@ def test_an_empty_command_line_is_wrong_usage(capsys: pytest.CaptureFixture[str]
 
 
 def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "--print-config", "decoding=nucleus", "system=${oc.env:HOME}"]) == 0
+    assert cli.main(["generate", "--print-config", "decoding=top_p", "system=${oc.env:HOME}"]) == 0
     shown = capsys.readouterr().out
     assert "  top_p: 0.9\n" in shown
     assert "system: ${oc.env:HOME}\n" in shown

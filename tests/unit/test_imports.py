@@ -57,9 +57,10 @@ MAY_ENTER: dict[str, set[str]] = {
         "interrupts",
     }
     | LOWEST,
+    "evaluation": {"decoding", "engine"} | LOWEST,
     "tasks": FACADE
     | {"llm", "kernels", "checkpoint", "models", "parallel"}
-    | {"batch", "dataset", "ledger", "storage", "interrupts"}
+    | {"batch", "dataset", "evaluation", "ledger", "storage", "interrupts"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "decoding", "engine", "streaming"} | LOWEST,
@@ -179,10 +180,11 @@ def test_rooms_of_the_rule_make_no_circle() -> None:
         "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
         "import mindbatch.batch.job",
         "import mindbatch.tasks.diff, mindbatch.tasks.runs",
+        "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
     ],
 )
 def test_importing_brings_no_heavy_library(statement: str) -> None:
-    heavy = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX")
+    heavy = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX", "sacrebleu")
     check = f"import sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{statement}\n{check}"], capture_output=True, text=True, check=True

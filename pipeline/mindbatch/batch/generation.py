@@ -131,6 +131,11 @@ def _generation(output: CompletionOutput) -> dict[str, Any]:
         "finish_reason": output.finish_reason,
         "cumulative_logprob": output.cumulative_logprob,
     }
+    if output.score is not None:
+        generation |= {"score": output.score, "rank": output.rank}
+    if output.num_drafted_tokens:
+        generation["drafted_tokens"] = output.num_drafted_tokens
+        generation["accepted_tokens"] = output.num_accepted_tokens
     if output.logprobs is not None:
         generation["logprobs"] = output.logprobs
     return generation

@@ -13,6 +13,7 @@ import xxhash
 from mindbatch.checkpoint.folder import ModelFolder
 from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.template import template_source
+from mindbatch.decoding.normalisation import normalised
 from mindbatch.errors import CheckpointError
 
 _CHUNK_BYTES = 1 << 24
@@ -62,7 +63,10 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.seq_length": model.seq_length,
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
-        **{f"decoding.{name}": value for name, value in dataclasses.asdict(config.decoding).items()},
+        **{
+            f"decoding.{name}": normalised(name, value)
+            for name, value in dataclasses.asdict(config.decoding).items()
+        },
     }
 
 

@@ -18,7 +18,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
-_DIGESTS = ("weights", "model.config", "tokenizer", "adapter")
+_DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "assistant")
 _TEMPLATE = "data.template"
 
 Status = Literal["running", "complete", "interrupted"]

@@ -11,8 +11,8 @@ def assistant_faults(config: ModelTaskConfig) -> Iterator[str]:
     most = max(decoding.num_assistant_tokens for decoding in decodings)
     if most > 0 and config.model.assistant is None:
         yield (
-            f"decoding.num_assistant_tokens={most}: needs model.assistant, the folder of a smaller model that "
-            "drafts tokens; decoding.prompt_lookup_num_tokens needs none"
+            f"decoding.num_assistant_tokens={most}: needs model.assistant, the folder of a smaller model to "
+            "draft them; decoding.prompt_lookup_num_tokens needs none"
         )
     if most == 0 and config.model.assistant is not None and isinstance(config, GenerateConfig):
-        yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; set that above 0 or remove it"
+        yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"

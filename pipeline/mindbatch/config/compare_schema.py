@@ -34,7 +34,16 @@ class CompareConfig(PromptTaskConfig):
     """The keys of `mindbatch compare`. `decoding` has what all its strategies have in common."""
 
     listed_group: ClassVar[str] = "decoding"
-    listed_options: ClassVar[tuple[str, ...]] = ("greedy", "beam4", "top_k", "top_p", "temperature")
+    listed_options: ClassVar[tuple[str, ...]] = (
+        "greedy",
+        "beam4",
+        "group_beam",
+        "contrastive",
+        "top_k",
+        "top_p",
+        "temperature",
+        "sample_and_rank",
+    )
 
     runtime: CompareRuntimeConfig = section(CompareRuntimeConfig)
     output: CompareOutputConfig = section(CompareOutputConfig)

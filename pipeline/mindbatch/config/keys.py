@@ -34,6 +34,9 @@ class Key:
     is_path: bool
     """Whether a text given for it names a file or folder."""
 
+    topic: str
+    """What this key and those after it are about; empty where that goes on."""
+
     @property
     def expected(self) -> str:
         """What a value must be, in words."""
@@ -112,6 +115,7 @@ def _key(prefix: str, entry: "dataclasses.Field[Any]", hint: Any) -> Key:
         minimum=metadata["minimum"],
         accepts=metadata["accepts"],
         is_path=metadata["is_path"],
+        topic=metadata["topic"],
     )
 
 

@@ -60,7 +60,7 @@ def _value(override: Override, token: str, as_text: bool) -> Any:
 
 
 def _json_object(token: str) -> Any:
-    """The value of an override that is JSON, whose quoted keys are not in Hydra's grammar; None if it is not."""
+    """The value, if it is JSON: quoted keys are not in Hydra's grammar."""
     try:
         return json.loads(token.partition("=")[2], object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -14,11 +14,12 @@ def option(
     minimum: int | None = None,
     accepts: str = "",
     is_path: bool = False,
+    topic: str = "",
 ) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
     """A field whose one-line `meaning` is its documentation; `choices` and `minimum` are checked.
 
     `accepts` says what may be given where the type is Any. With `is_path` a text names a file or folder,
-    which a saved configuration has as an absolute path.
+    which a saved configuration has as an absolute path. `topic` heads this key and the next ones in help.
     """
     metadata = {
         "meaning": meaning,
@@ -26,6 +27,7 @@ def option(
         "minimum": minimum,
         "accepts": accepts,
         "is_path": is_path,
+        "topic": topic,
     }
     return field(default=default, metadata=metadata)
 

@@ -93,7 +93,7 @@ class SettingReader:
         elif _holds_hydra_key(value):
             self._log.add(f"{source}{key}: {HYDRA_NAME}", key)
         else:
-            yield Assignment(key, value, source)
+            yield Assignment(key, _with_text_keys(value), source)
 
     def takes_list(self, key: str) -> bool:
         """Whether `key` is the group for which a list of options is taken."""
@@ -138,6 +138,13 @@ def shown(value: Any, limit: int = 60) -> str:
     text = words[value] if value is None or isinstance(value, bool) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _with_text_keys(value: Any) -> Any:
+    """As YAML and JSON have it: {50256: -1} on the command line is {"50256": -1} when it is saved."""
+    if isinstance(value, Mapping):
+        return {str(name): _with_text_keys(item) for name, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def _holds_hydra_key(value: Any) -> bool:

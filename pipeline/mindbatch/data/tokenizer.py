@@ -53,7 +53,11 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest token id, added tokens included."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return max(self.vocabulary().values(), default=-1) + 1
+
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token, added tokens included, by the tokenizer's own name of it."""
+        return dict(self._backend.get_vocab(with_added_tokens=True))
 
     @cached_property
     def token_bytes(self) -> TokenBytes:

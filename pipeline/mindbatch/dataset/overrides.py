@@ -12,7 +12,8 @@ from mindbatch.data.messages import shown
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
 
-PARAMETERS = tuple(field.name for field in fields(DecodingParams))
+PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")
+"""Those that data can hold: no function."""
 _MOST_KEPT = 4096
 _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 
@@ -43,7 +44,7 @@ class OverrideRules:
         given: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
         """
         try:
-            known = orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
+            known = orjson.dumps(sorted(given.items()))  # within a schema the order of keys counts
         except TypeError as error:
             return {}, [f"the row's decoding parameters are no plain JSON ({error})"]
         if known not in self._known:
@@ -63,7 +64,7 @@ class OverrideRules:
 
 def _as_json(value: Any) -> Any:
     """The value as it comes back from JSON."""
-    return list(value) if isinstance(value, tuple) else value
+    return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _as_given(fault: str, shown_as: Mapping[str, str]) -> str:

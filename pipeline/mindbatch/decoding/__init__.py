@@ -4,10 +4,11 @@ from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.constraint import Constraint
 from mindbatch.decoding.draft import Draft
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.registry import strategy_for, strategy_name
+from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy
+from mindbatch.decoding.strategy_names import strategy_name
 
 __all__ = [
     "Branch",

@@ -6,18 +6,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beams import Candidate, RequestStep
-from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.processors import NoTokenLeftError, adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.selection import largest, largest_of_rows
 
-_NONE: Mapping[int, float] = {}
+_NO_PENALTIES: Mapping[int, float] = {}
 
 
-def log_probabilities(raw: RawScores, place: int) -> NDArray[np.float32]:
-    """Of every token after the row at `place`: [V], a new array."""
-    scores: NDArray[np.float32] = raw.logits[place] - np.float32(raw.normalisers[place])
-    return scores
+def processed_scores(
+    request: RequestStep, parent: int, penalties: Mapping[int, float] = _NO_PENALTIES
+) -> NDArray[np.float32] | None:
+    """Log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's processors.
+
+    None if those leave no token, which is noted in the request's dead ends.
+    """
+    place = request.first + parent
+    scores = request.raw.logits[place] - np.float32(request.raw.normalisers[place])
+    for token, penalty in penalties.items():
+        scores[token] -= np.float32(penalty)
+    try:
+        return adjust(scores, request.group.rows[parent])
+    except NoTokenLeftError as error:
+        request.dead_ends.append(error)
+        return None
 
 
 class BestTokens:
@@ -26,16 +38,15 @@ class BestTokens:
     Where no processor is active, log-probabilities are not made for the whole vocabulary: raw logits rank it.
     """
 
-    def __init__(self, rows: Sequence[Row], raw: RawScores, width: int) -> None:
-        self._rows, self._raw, self._width = rows, raw, width
+    def __init__(self, requests: Sequence[RequestStep], raw: RawScores, width: int) -> None:
         self._tokens = largest_of_rows(raw.logits, width)
         logits = np.take_along_axis(raw.logits, self._tokens, axis=1)
         self._scores: NDArray[np.float64] = logits - raw.normalisers[:, np.newaxis]
-        self._processed = [
-            adjust(scores, row) is not scores for scores, row in zip(raw.logits, rows, strict=True)
-        ]
-        for place in np.flatnonzero(self._processed):
-            self._tokens[place], self._scores[place] = self._process(place, width)
+        for request in requests:
+            for parent, row in enumerate(request.group.rows):
+                if _may_change_scores(row):
+                    place = request.first + parent
+                    _process(request, parent, _NO_PENALTIES, self._tokens[place], self._scores[place])
 
     def candidates(
         self,
@@ -43,23 +54,23 @@ class BestTokens:
         parents: Sequence[int],
         totals: Sequence[float],
         count: int,
-        penalties: Mapping[int, float] = _NONE,
+        penalties: Mapping[int, float] = _NO_PENALTIES,
     ) -> list[Candidate]:
-        """The `count` best continuations of the request's rows `parents`, best first, or all that are possible.
+        """The `count` best continuations of rows `parents` of the request, best first, or all there are.
 
         `totals` are those rows' sums of scores. `penalties` are taken off tokens' log-probabilities before
-        the processors; their number and `count` together must not be above the step's `width`.
+        the processors; their number and `count` together must not be above `width`.
         """
         # Each penalised token makes way for one other at most, so that the best ones are among so many.
         width = count + len(penalties)
-        assert width <= self._width
         places = request.first + np.asarray(parents)
         tokens, scores = self._tokens[places, :width], self._scores[places, :width]
         if penalties:
-            scores -= [[penalties.get(token, 0.0) for token in row] for row in tokens.tolist()]
-            for index, place in enumerate(places):
-                if self._processed[place]:
-                    tokens[index], scores[index] = self._process(place, width, penalties)
+            for index, parent in enumerate(parents):
+                if _may_change_scores(request.group.rows[parent]):
+                    _process(request, parent, penalties, tokens[index], scores[index])
+                else:
+                    scores[index] -= [penalties.get(token, 0.0) for token in tokens[index].tolist()]
         sums = scores + np.asarray(totals)[:, np.newaxis]
         order = np.argsort(-sums, axis=None, kind="stable")[:count]
         indices, ranks = np.divmod(order, sums.shape[1])
@@ -69,13 +80,23 @@ class BestTokens:
             if sums[index, rank] > -np.inf
         ]
 
-    def _process(
-        self, place: int, width: int, penalties: Mapping[int, float] = _NONE
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The row's `width` best tokens and their scores after its processors."""
-        scores = log_probabilities(self._raw, place)
-        for token, penalty in penalties.items():
-            scores[token] -= np.float32(penalty)
-        scores = adjust(scores, self._rows[place])
-        tokens = largest(scores, width)
-        return tokens, scores[tokens]
+
+def _may_change_scores(row: Row) -> bool:
+    """Whether the row's processors, which are not known before its first step, may do something."""
+    return row.processors != () or row.constraint is not None or row.params.renormalize_logits
+
+
+def _process(
+    request: RequestStep,
+    parent: int,
+    penalties: Mapping[int, float],
+    tokens: NDArray[np.int64],
+    scores: NDArray[np.float64],
+) -> None:
+    """Puts the best tokens of row `parent` after its processors into `tokens`, with their `scores`."""
+    processed = processed_scores(request, parent, penalties)
+    if processed is None:
+        scores[:] = -np.inf
+        return
+    tokens[:] = largest(processed, tokens.size)
+    scores[:] = processed[tokens]

@@ -34,11 +34,10 @@ class BeamSearch:
         return Beams.begin(params)
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
-        rows = [row for group in groups for row in group.rows]
-        raw = RawScores(rows, logits)
+        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite and dead ends."""
+        raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
-        best = BestTokens(rows, raw, max(_count(request) for request in requests))
+        best = BestTokens(requests, raw, max(_count(request) for request in requests))
         return [_decide(request, best) for request in requests]
 
 

@@ -8,11 +8,12 @@ neural machine translation system", 2016, section 7. The length is that of the o
 import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
 
@@ -27,21 +28,20 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class RequestStep:
-    """A request's part of a step: its rows are rows `first`, `first + 1`, ... of the step's raw scores."""
+    """A request's part of a step: its rows are rows `first`, `first + 1`, ... of the step's raw scores.
+
+    dead_ends: why rows have no token left to go on with.
+    """
 
     group: GroupView
     raw: RawScores
     first: int
+    dead_ends: list[NoTokenLeftError] = field(default_factory=list)
 
     @property
     def params(self) -> DecodingParams:
         """Those of the request."""
         return self.group.rows[0].params
-
-    @property
-    def places(self) -> slice:
-        """Where the step's arrays hold the request's rows."""
-        return slice(self.first, self.first + len(self.group.rows))
 
     @property
     def length(self) -> int:
@@ -50,9 +50,12 @@ class RequestStep:
 
     @property
     def longest(self) -> int:
-        """The most tokens of output that the parameters allow; the model's own limit may be tighter."""
-        prompt_length = len(self.group.rows[0].prompt_token_ids)
-        return self.params.max_total_tokens(prompt_length, sys.maxsize) - prompt_length
+        """The most tokens of output that there is room for."""
+        row = self.group.rows[0]
+        prompt_length = len(row.prompt_token_ids)
+        if row.max_tokens is not None:
+            return row.max_tokens - prompt_length
+        return row.params.max_total_tokens(prompt_length, sys.maxsize) - prompt_length
 
     @property
     def fan_out(self) -> int:
@@ -63,14 +66,22 @@ class RequestStep:
         """Why the candidate would end, or None."""
         return self.group.ending(candidate.parent, candidate.token_id)
 
-    def branch(self, sample_index: int, candidate: Candidate) -> Branch:
-        """The candidate as a live row."""
-        return Branch(candidate.parent, sample_index, (self._choice(candidate),))
-
     def hypothesis(self, candidate: Candidate, reason: FinishReason) -> Hypothesis:
         """The candidate as a hypothesis that has ended."""
         score = candidate.total / self.length**self.params.length_penalty
         return Hypothesis.after(self.group.rows[candidate.parent], self._choice(candidate), reason, score)
+
+    def decision(self, live: Sequence[tuple[int, Candidate]], hypotheses: Sequence[Hypothesis]) -> Decision:
+        """Goes on with `live`, each with its sample index; without any, the search is over.
+
+        Raises NoTokenLeftError if it is over without a hypothesis.
+        """
+        if live:
+            branches = [Branch(each.parent, index, (self._choice(each),)) for index, each in live]
+            return Decision(branches, kept=hypotheses)
+        if not hypotheses and self.dead_ends:
+            raise self.dead_ends[0]
+        return Decision([], results=hypotheses)
 
     def _choice(self, candidate: Candidate) -> Choice:
         return self.raw.choice(self.first + candidate.parent, candidate.token_id)
@@ -144,6 +155,8 @@ class Beams:
 
         Of the first num_beams candidates those that end become hypotheses; of all that do not end, the
         num_beams with the highest totals live on, or fewer if there are not so many.
+
+        Raises NoTokenLeftError when the search is over without a hypothesis.
         """
         params = request.params
         live = []
@@ -155,10 +168,10 @@ class Beams:
                 self.finished.add(request.hypothesis(candidate, reason))
         live = _fill(live, candidates[params.num_beams :], request)
         self.totals = [candidate.total for candidate in live]
-        best = best_hypotheses([self.finished], params.num_return_sequences)
-        if not live or self.finished.settled(live[0].total, request):
-            return Decision([], results=best)
-        return Decision([request.branch(*place) for place in enumerate(live)], kept=best)
+        if live and self.finished.settled(live[0].total, request):
+            live = []
+        hypotheses = best_hypotheses([self.finished], params.num_return_sequences)
+        return request.decision(list(enumerate(live)), hypotheses)
 
 
 def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: RequestStep) -> list[Candidate]:

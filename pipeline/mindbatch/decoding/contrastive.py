@@ -40,15 +40,17 @@ class Trial:
         needed = self.length + len(hidden)
         if needed > len(self.directions):
             grown = np.empty((max(needed, 2 * len(self.directions)), hidden.shape[1]), np.float32)
-            grown[: self.length] = self.directions[: self.length]
+            if self.length:
+                grown[: self.length] = self.directions[: self.length]
             self.directions = grown
         self.directions[self.length : needed] = _unit(hidden)
         self.length = needed
 
     def likeness(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """The largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
-        cosines: NDArray[np.float32] = self.directions[: self.length] @ _unit(hidden).T
-        return cosines.max(axis=0)
+        cosines = self.directions[: self.length] @ _unit(hidden).T
+        largest_cosines: NDArray[np.float32] = cosines.max(axis=0)
+        return largest_cosines
 
 
 class ContrastiveSearch:

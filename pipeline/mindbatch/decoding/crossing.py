@@ -1,4 +1,4 @@
-"""Where a sum of probabilities, taken in the order of their keys, crosses a limit: without sorting them all."""
+"""Where a sum of weights, taken in the order of their keys, crosses a limit: without sorting them all."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SAMPLE = 1024
-"""Keys that are sorted to guess where the limit lies; with so few keys in all, they are sorted instead."""
+"""About so many keys are sorted for a guess at where the limit is crossed."""
+_SORTED_AT_MOST = 2048
+"""With so few keys, sorting them is quicker than guessing."""
+_POOR_ESTIMATE = 0.2
+"""An estimate of the whole sum that is wrong by this share lacks a large weight or counts one too often."""
 _STANDARD_ERRORS = 3.0
-"""How sure the guess should be; when it fails, everything is sorted."""
+"""How sure the search should be of the stretch of keys that it sorts; if that fails, it sorts everything."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -19,58 +23,98 @@ class Crossing:
     num_equal_before: int
 
 
-def crossing(
-    keys: NDArray[np.float32], probabilities: NDArray[np.float32], limit: np.float32, *, reached: bool = False
-) -> Crossing:
-    """The first of `keys` [n], in ascending order, at which the sum of `probabilities` [n] exceeds `limit`.
+@dataclass(slots=True, frozen=True)
+class Limit:
+    """A share of the whole sum `total`, which a sum crosses by exceeding it, or by reaching it.
 
-    With `reached`, that at which it is no longer below the limit. The last key if there is none. Sums are
-    float64 and compared in float32, as PyTorch does on a CPU.
+    Shares are compared in float32, as PyTorch does with sums that it accumulates in float64.
     """
-    if keys.size > _SAMPLE:
-        low, high = _guess(keys, probabilities, float(limit))
-        places = np.flatnonzero((keys > low) & (keys <= high))
-        tail = (probabilities * (keys <= low)).sum()
-        if places.size and _short_of(tail, limit, reached):
-            found = _crossing(keys[places], probabilities[places], float(tail), limit, reached)
-            if found is not None:
-                return found
-    found = _crossing(keys, probabilities, 0.0, limit, reached)
+
+    share: np.float32
+    total: float
+    reached: bool
+
+    def num_short(self, sums: NDArray[np.float64]) -> int:
+        """How many of `sums`, in ascending order, have not crossed it."""
+        shares = (sums / self.total).astype(np.float32)
+        return int(np.searchsorted(shares, self.share, side="left" if self.reached else "right"))
+
+
+def crossing(
+    keys: NDArray[np.float32], weights: NDArray[np.float32], share: float, *, reached: bool = False
+) -> Crossing:
+    """The first of `keys` [n], ascending, at which the sum of `weights` [n] exceeds `share` of the whole sum.
+
+    With `reached`, the first at which it is no longer below that. The last key if there is none.
+    """
+    limit = Limit(np.float32(share), float(weights.sum()), reached)
+    found = _guessed(keys, weights, limit) if keys.size > _SORTED_AT_MOST else None
+    found = found or crossing_after(0.0, keys, weights, limit)
     return found or Crossing(keys.max(), np.count_nonzero(keys == keys.max()) - 1)
 
 
-def _crossing(
-    keys: NDArray[np.float32], probabilities: NDArray[np.float32], tail: float, limit: np.float32, reached: bool
+def crossing_after(
+    tail: float, keys: NDArray[np.float32], weights: NDArray[np.float32], limit: Limit
 ) -> Crossing | None:
-    """The same among keys whose predecessors sum to `tail`; None if there is none."""
+    """The crossing among `keys` [n], all of which are sorted, when the sum before them is `tail`.
+
+    None if it is not among them, but before them or after.
+    """
+    if not limit.num_short(np.array([tail])):
+        return None
     order = np.argsort(keys)
-    sums = (tail + np.cumsum(probabilities[order], dtype=np.float64)).astype(np.float32)
-    place = int(np.searchsorted(sums, limit, side="left" if reached else "right"))
+    place = limit.num_short(tail + np.cumsum(weights[order], dtype=np.float64))
     if place == keys.size:
         return None
     ordered = keys[order]
     return Crossing(ordered[place], place - int(np.searchsorted(ordered, ordered[place])))
 
 
-def _short_of(total: np.float32, limit: np.float32, reached: bool) -> bool:
-    return bool(total < limit if reached else total <= limit)
+def _guessed(keys: NDArray[np.float32], weights: NDArray[np.float32], limit: Limit) -> Crossing | None:
+    """The crossing, if it is in the stretch of keys where a sample says that it is.
+
+    The sample gives a pivot; the sum up to there is then computed, and what it misses or exceeds the limit by
+    says in turn how far the crossing is from the pivot.
+    """
+    ordered, sums, squares = _sample(keys, weights, limit.total)
+    goal = float(limit.share) * limit.total
+    last = ordered.size - 1
+    guess = min(int(np.searchsorted(sums, goal)), last)
+    up_to_pivot = keys <= ordered[guess]
+    below = float((weights * up_to_pivot).sum())
+    target = sums[guess] + goal - below
+    aim = min(int(np.searchsorted(sums, target)), last)
+    doubt = _STANDARD_ERRORS * np.sqrt(abs(squares[aim] - squares[guess]) + (sums[guess] - target) ** 2 / 16)
+    if limit.num_short(np.array([below])):
+        end = int(np.searchsorted(sums, target + doubt)) + 1
+        places = np.flatnonzero(~up_to_pivot & (keys <= ordered[end]) if end <= last else ~up_to_pivot)
+        return crossing_after(below, keys[places], weights[places], limit)
+    start = int(np.searchsorted(sums, target - doubt)) - 1
+    places = np.flatnonzero(up_to_pivot & (keys > ordered[start]) if start >= 0 else up_to_pivot)
+    near = weights[places]
+    tail = below - float(near.sum(dtype=np.float64)) if start >= 0 else 0.0
+    return crossing_after(tail, keys[places], near, limit)
 
 
-def _guess(
-    keys: NDArray[np.float32], probabilities: NDArray[np.float32], limit: float
-) -> tuple[np.float32, np.float32]:
-    """Keys between which the limit is very likely crossed, from a sample of every so many.
+def _sample(
+    keys: NDArray[np.float32], weights: NDArray[np.float32], total: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    """Every so many of the keys in ascending order, estimates of the sums up to them, and their variances.
 
-    The standard error of a sum over a sample is at most the root of the sum of squares.
+    The variance of such a sum is at most the sum of squares. If the sample misses large weights, they are all
+    taken in besides, for which they need no estimate.
     """
     stride = keys.size // _SAMPLE
-    sample = keys[::stride]
-    order = np.argsort(sample)
-    parts = stride * probabilities[::stride][order].astype(np.float64)
-    sums = np.cumsum(parts)
-    errors = _STANDARD_ERRORS * np.sqrt(np.cumsum(parts * parts))
-    below = int(np.searchsorted(sums + errors, limit))
-    above = np.flatnonzero(sums - errors > limit)
-    low = sample[order[below - 1]] if below else np.float32(-np.inf)
-    high = sample[order[above[0]]] if above.size else np.float32(np.inf)
-    return low, high
+    places = np.arange(stride // 2, keys.size, stride)
+    shares = stride * weights[places].astype(np.float64)
+    squares = shares**2
+    if abs(shares.sum() - total) > _POOR_ESTIMATE * total:
+        bound = np.float32(total / _SAMPLE)
+        large = np.flatnonzero(weights > bound)
+        small = weights[places] <= bound
+        places = np.concatenate([places[small], large])
+        shares = np.concatenate([shares[small], weights[large]])
+        squares = np.concatenate([squares[small], np.zeros(large.size)])
+    sampled = keys[places]
+    order = np.argsort(sampled)
+    return sampled[order], np.cumsum(shares[order]), np.cumsum(squares[order])

@@ -61,7 +61,7 @@ def draw_without_replacement(
 
 def _block_masses(weights: NDArray[np.float32]) -> NDArray[np.float64]:
     """The sum of each block of `weights`."""
-    return np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
+    return np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK)).astype(np.float64)
 
 
 def _place_in(weights: NDArray[np.float32], start: int, rest: float) -> int:

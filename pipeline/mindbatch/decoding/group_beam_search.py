@@ -17,7 +17,7 @@ from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypo
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.strategy import Branch, Decision, GroupView
+from mindbatch.decoding.strategy import Decision, GroupView
 
 
 @dataclass(slots=True)
@@ -77,25 +77,24 @@ class GroupBeamSearch:
         return [_Team(size, Finished(size), [0.0]) for _ in range(params.num_beam_groups)]
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
-        rows = [row for group in groups for row in group.rows]
-        raw = RawScores(rows, logits)
+        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite and dead ends."""
+        raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
-        best = BestTokens(rows, raw, max(_width(request) for request in requests))
+        best = BestTokens(requests, raw, max(_width(request) for request in requests))
         return [_decide(request, best) for request in requests]
 
 
 def _decide(request: RequestStep, best: BestTokens) -> Decision:
     teams: list[_Team] = request.group.state
     chosen_before: Counter[int] = Counter()
-    branches: list[Branch] = []
+    live: list[tuple[int, Candidate]] = []
     first_row = 0
     for number, team in enumerate(teams):
         if not team.totals:
             chosen_before.update(_padding(request, team.size))
             continue
         parents = range(first_row, first_row + len(team.totals))
-        if request.length > 1:  # the prompt's one row is every team's
+        if request.length > 1:  # before, the prompt's one row is every team's
             first_row = parents.stop
         penalties = {
             token: request.params.diversity_penalty * times for token, times in chosen_before.items()
@@ -103,11 +102,9 @@ def _decide(request: RequestStep, best: BestTokens) -> Decision:
         count = request.fan_out * team.size
         chosen = team.go_on(request, best.candidates(request, parents, team.totals, count, penalties))
         chosen_before.update(candidate.token_id for candidate in chosen)
-        places = range(number * team.size, (number + 1) * team.size)
-        live = chosen[: len(team.totals)]
-        branches += [request.branch(place, candidate) for place, candidate in zip(places, live, strict=False)]
-    hypotheses = best_hypotheses((team.finished for team in teams), request.params.num_return_sequences)
-    return Decision(branches, kept=hypotheses) if branches else Decision([], results=hypotheses)
+        live += enumerate(chosen[: len(team.totals)], start=number * team.size)
+    finished = (team.finished for team in teams)
+    return request.decision(live, best_hypotheses(finished, request.params.num_return_sequences))
 
 
 def _padding(request: RequestStep, size: int) -> dict[int, int]:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draw import draw
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
@@ -44,12 +43,12 @@ def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess]:
             guesses.append(Guess(int(best if scores is own else scores.argmax()), None))
             continue
         candidates = sampling_candidates(scores, row.params)
-        place = draw(candidates.scores, np.array([next(numbers)]))
-        probabilities = softmax(candidates.dense(own.size))
-        guesses.append(Guess(int(candidates.tokens(place)[0]), probabilities))
+        token = candidates.draw(np.array([next(numbers)]))[0]
+        guesses.append(Guess(int(token), softmax(candidates.dense(own.size))))
     return guesses
 
 
 def _uniforms(rows: Sequence[Row]) -> NDArray[np.float64]:
     places = [(row.params.seed, row.row_hash, row.sample_index, row.step) for row in rows]
-    return uniform(*zip(*places, strict=True), stream=_DRAFT_STREAM)
+    seeds, hashes, samples, steps = zip(*places, strict=True)
+    return uniform(seeds, hashes, samples, steps, _DRAFT_STREAM)

@@ -39,6 +39,8 @@ class DecodingParams:
     """Drop tokens less likely than this; 0 is off."""
     eta_cutoff: float = 0.0
     """Drop tokens less likely than a bound that falls with the distribution's entropy; 0 is off."""
+    seed: int = 0
+    """Seed of the counter-based generator, 0 to 2**64 - 1."""
     num_beams: int = 1
     """Hypotheses that beam search keeps at every step; 1 is no beam search."""
     num_beam_groups: int = 1
@@ -104,14 +106,12 @@ class DecodingParams:
     """No end-of-sequence token before prompt and output together have this many tokens."""
     min_new_tokens: int = 0
     """No end-of-sequence token before the output has this many tokens."""
-    num_return_sequences: int = 1
-    """Samples drawn from one prompt."""
-    seed: int = 0
-    """Seed of the counter-based generator, 0 to 2**64 - 1."""
     stop: tuple[str, ...] = ()
     """Texts that end the output and are cut off it; a string or a list is normalised to a tuple."""
     eos_token_id: tuple[int, ...] | None = None
     """Tokens that end the output; None is the model's own, () is none; an int or a list is normalised."""
+    num_return_sequences: int = 1
+    """Samples drawn from one prompt."""
     logprobs: int | None = None
     """Report the log-probabilities of this many most likely tokens at each output position; None is off."""
     prompt_logprobs: int | None = None

@@ -92,5 +92,6 @@ def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDA
             for row, indices, count in zip(rows, samples, counts, strict=True)
             for sample in indices[:count]
         ]
-        numbers = uniform(*zip(*places, strict=True))
+        seeds, hashes, indices, steps = zip(*places, strict=True)
+        numbers = uniform(seeds, hashes, indices, steps)
     return np.split(numbers, np.cumsum(counts)[:-1])

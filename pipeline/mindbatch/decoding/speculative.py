@@ -1,4 +1,4 @@
-"""Speculative decoding: drafted tokens that the model verifies in one step, without any change to its word."""
+"""Speculative decoding: drafted tokens are verified in one step, and the output is the model's own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.choice import Choice
-from mindbatch.decoding.draw import draw
-from mindbatch.decoding.filters import Candidates, sampling_candidates
+from mindbatch.decoding.draw import draw_by_weight
+from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import sample
-from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
 _TEST_STREAM = 1
-"""Of the random numbers that decide whether a drawn token is accepted; stream 0 draws, as in plain sampling."""
+"""Of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
 
 
 class SpeculativeStrategy:
@@ -89,8 +89,9 @@ def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.flo
             for row, size in zip(rows, sizes, strict=True)
             for ahead in range(size)
         ]
-        columns = list(zip(*places, strict=True))
-        numbers = np.stack([uniform(*columns, stream=stream) for stream in (0, _TEST_STREAM)])
+        seeds, hashes, samples, steps = zip(*places, strict=True)
+        streams = (0, _TEST_STREAM)
+        numbers = np.stack([uniform(seeds, hashes, samples, steps, stream) for stream in streams])
     return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
 
 
@@ -133,7 +134,7 @@ def _token(
 
 
 def _drawn(candidates: Candidates, number: float) -> int:
-    return int(candidates.tokens(draw(candidates.scores, np.array([number])))[0])
+    return int(candidates.draw(np.array([number]))[0])
 
 
 def _accepted_or_drawn(
@@ -145,15 +146,13 @@ def _accepted_or_drawn(
     more than q. Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
     Decoding", ICML 2023, section 2.3.
     """
-    wanted = softmax(candidates.scores)
-    ids = candidates.token_ids
-    place = np.flatnonzero(ids == token) if ids is not None else np.array([token])
+    wanted = candidates.probabilities
+    ids = candidates.tokens(np.arange(wanted.size))
+    place = np.flatnonzero(ids == token)
     if place.size > 0 and test * guessed[token] < wanted[place[0]]:
         return token
-    lacking = wanted - (guessed if ids is None else guessed[ids])
+    lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))
     lacking[place] = 0.0
-    if lacking.max() <= 0.0:  # p and q differ by rounding only
+    if lacking.max() == 0.0:  # p and q differ by rounding only
         return _drawn(candidates, number)
-    with np.errstate(divide="ignore"):
-        scores = np.log(np.maximum(lacking, np.float32(0.0)))
-    return _drawn(Candidates(scores, ids), number)
+    return int(ids[draw_by_weight(lacking, np.array([number]))[0]])

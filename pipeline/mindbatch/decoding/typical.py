@@ -17,10 +17,9 @@ def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> ND
     `least` most typical ones. Source: Meister et al., "Locally typical sampling", 2023.
     """
     scores, weights = candidates.scores, candidates.weights
-    total = weights.sum()
-    # -log p - entropy = log(total) - (score - largest) - entropy
-    strangeness = np.abs(scores.max() + np.log(total) - entropy(scores, weights) - scores)
-    edge = crossing(strangeness, weights / total, np.float32(typical_p), reached=True).key
+    # -log p - entropy = largest + log(total) - score - entropy
+    strangeness = np.abs(scores.max() + np.log(weights.sum()) - entropy(scores, weights) - scores)
+    edge = crossing(strangeness, weights, typical_p, reached=True).key
     mask: NDArray[np.bool_] = strangeness <= edge
     if least > 1:
         mask[largest(-strangeness, least)] = True

@@ -23,8 +23,8 @@ def refuse_unfit(
     """
     if vocab_sizes[0] != vocab_sizes[1]:
         raise ConfigError(
-            f"model.assistant={assistant}: its vocabulary has {vocab_sizes[1]} tokens and that of {target} has "
-            f"{vocab_sizes[0]}; an assistant must have the model's own vocabulary"
+            f"model.assistant={assistant}: its vocabulary has {vocab_sizes[1]} tokens and that of "
+            f"{target} has {vocab_sizes[0]}; an assistant must have the model's own vocabulary"
         )
     ours, theirs = vocabularies
     if ours is None or theirs is None or ours == theirs:
@@ -35,8 +35,8 @@ def refuse_unfit(
     token = differing[0]
     count = len(set(differing))
     raise ConfigError(
-        f"model.assistant={assistant}: its tokenizer differs from that of {target} in {count} tokens, such as "
-        f"{token!r} ({_named(token, ours)} in the model, {_named(token, theirs)} in the assistant); "
+        f"model.assistant={assistant}: its tokenizer differs from that of {target} in {count} tokens, "
+        f"such as {token!r} ({_named(token, ours)} in the model, {_named(token, theirs)} in the assistant); "
         "an assistant must have the model's own vocabulary"
     )
 

@@ -10,6 +10,9 @@ from mindbatch.checkpoint.folder import ModelFolder
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.engine.assistant import Assistant
+from mindbatch.engine.assistant_folder import find_assistant
+from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
@@ -31,8 +34,12 @@ class LoadedModel:
     cache_bytes: int
 
 
-def engine_settings(arch: Architecture, model: ModelConfig, runtime: RuntimeConfig) -> EngineSettings:
+def engine_settings(
+    arch: Architecture, model: ModelConfig, runtime: RuntimeConfig, assistant: Architecture | None = None
+) -> EngineSettings:
     """The engine's limits for a model; the options are valid in themselves.
+
+    The cache budget is shared with the `assistant`, whose cache holds as many tokens.
 
     Raises:
         ConfigError: seq_length is beyond the model's positions, or the cache budget is too small.
@@ -43,9 +50,9 @@ def engine_settings(arch: Architecture, model: ModelConfig, runtime: RuntimeConf
             f"model.seq_length={seq_length}: the model has {arch.max_positions} positions; allowed: 1 to "
             f"{arch.max_positions}"
         )
-    blocks = affordable_blocks(
-        parse_bytes(runtime.cache_memory), arch.cache_bytes_per_token(ITEMSIZE), runtime.block_size
-    )
+    architectures = [arch] if assistant is None else [arch, assistant]
+    token_bytes = sum(each.cache_bytes_per_token(ITEMSIZE) for each in architectures)
+    blocks = affordable_blocks(parse_bytes(runtime.cache_memory), token_bytes, runtime.block_size)
     return EngineSettings(
         batch_size=model.batch_size,
         seq_length=seq_length,
@@ -66,8 +73,9 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     """
     folder = ModelFolder(model.checkpoint_name_or_path or "")
     arch = describe(folder.config, model.type, str(folder.path / "config.json"))
-    settings = engine_settings(arch, model, runtime)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
+    drafter = find_assistant(model, folder, arch, tokenizer)
+    settings = engine_settings(arch, model, runtime, drafter and drafter.architecture)
     # MindSpore is imported only from here on: everything that can be refused without it has been.
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
@@ -76,11 +84,20 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
 
     initialise(runtime.device_target)
     kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
-    weights = load_weights(arch, folder, kernels, WHOLE)
-    runner = ModelRunner(arch, weights, kernels, settings, WHOLE)
+
+    def run(arch: Architecture, folder: ModelFolder, settings: EngineSettings) -> ModelRunner:
+        return ModelRunner(arch, load_weights(arch, folder, kernels, WHOLE), kernels, settings, WHOLE)
+
+    runner, cache_bytes, assistant = run(arch, folder, settings), 0, None
+    if drafter is not None:
+        limits = drafter.settings(settings)
+        drafting = run(drafter.architecture, drafter.folder, limits)
+        assistant, cache_bytes = Assistant(drafting, limits), drafting.cache.nbytes
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
-    engine = Engine(runner, settings, make, model_eos_ids(folder, tokenizer))
-    return LoadedModel(engine, arch, tokenizer, runner.cache.nbytes)
+    constraints = ConstraintFactory(tokenizer, arch.vocab_size)
+    eos = model_eos_ids(folder, tokenizer)
+    engine = Engine(runner, settings, make, eos, constraints.make, assistant)
+    return LoadedModel(engine, arch, tokenizer, runner.cache.nbytes + cache_bytes)
 
 
 def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Items
 from typing import Protocol
 
 from mindbatch.decoding import Draft, Row
+from mindbatch.decoding.prompt_lookup import propose as look_up
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 
 
@@ -45,8 +46,6 @@ def draft(groups: Iterable[SequenceGroup], assistant: Assistant | None) -> None:
 
 def _draft(sequence: Sequence, count: int, asked: list[tuple[Row, int]]) -> None:
     """Looks a draft up in the row, or puts the row down for the assistant."""
-    from mindbatch.decoding.prompt_lookup import propose as look_up
-
     row = sequence.row
     if row.params.prompt_lookup_num_tokens:
         row.draft = look_up(row, count)

@@ -120,6 +120,7 @@ class Engine:
         events = self._choose(step, output)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         finished = [_result(group) for group in self.scheduler.forget_finished()]
+        self._counters.count_outputs(output for result in finished for output in result.outputs)
         return StepResult(events, finished)
 
     def abort(self) -> None:
@@ -144,6 +145,11 @@ class Engine:
                     f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
                     f"{self._runner.vocab_size - 1}"
                 )
+        if request.params.num_draft_tokens and not self.settings.use_past:
+            raise PromptError(
+                f"{key}: speculative decoding needs model.use_past=true; set it, or leave "
+                "num_assistant_tokens and prompt_lookup_num_tokens out"
+            )
         if request.params.num_assistant_tokens and self._assistant is None:
             raise PromptError(
                 f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "

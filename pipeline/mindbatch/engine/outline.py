@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.checkpoint.folder import ModelFolder
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.decoding import Draft, Row
+from mindbatch.engine.assistant_folder import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings
+from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
@@ -22,10 +26,13 @@ from mindbatch.parallel.topology import WHOLE
 class ModelOutline:
     """The sizes of one model.
 
-    stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind.
+    assistant: the model that drafts for it, if any.
+    stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
+        its assistant.
     """
 
     architecture: Architecture
+    assistant: Architecture | None
     settings: EngineSettings
     tokenizer: Tokenizer | None
     stored_bytes: int
@@ -38,8 +45,12 @@ class ModelOutline:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Of one token's keys and values."""
-        return self.architecture.cache_bytes_per_token(ITEMSIZE)
+        """Of one token's keys and values, the assistant's included."""
+        return sum(each.cache_bytes_per_token(ITEMSIZE) for each in self._architectures)
+
+    @property
+    def _architectures(self) -> list[Architecture]:
+        return [self.architecture] if self.assistant is None else [self.architecture, self.assistant]
 
     @property
     def cache_tokens(self) -> int:
@@ -53,7 +64,12 @@ class ModelOutline:
 
     def idle_engine(self) -> Engine:
         """An engine that accepts and refuses requests as the real one does, and cannot run them."""
-        return Engine(_NoModel(self.architecture.vocab_size), self.settings)
+        vocab_size = self.architecture.vocab_size
+        make_constraint = ConstraintFactory(self.tokenizer, vocab_size).make
+        assistant = None if self.assistant is None else _NoAssistant()
+        return Engine(
+            _NoModel(vocab_size), self.settings, make_constraint=make_constraint, assistant=assistant
+        )
 
 
 def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
@@ -65,9 +81,13 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
     """
     folder = ModelFolder(model.checkpoint_name_or_path or "")
     arch = describe(folder.config, model.type, str(folder.path / "config.json"))
-    settings = engine_settings(arch, model, runtime)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
-    return ModelOutline(arch, settings, tokenizer, folder.nbytes, _num_parameters(arch))
+    drafter = find_assistant(model, folder, arch, tokenizer)
+    settings = engine_settings(arch, model, runtime, drafter and drafter.architecture)
+    smaller = None if drafter is None else drafter.architecture
+    parameters = _num_parameters(arch) + (0 if smaller is None else _num_parameters(smaller))
+    stored_bytes = folder.nbytes + (0 if drafter is None else drafter.folder.nbytes)
+    return ModelOutline(arch, smaller, settings, tokenizer, stored_bytes, parameters)
 
 
 def _num_parameters(arch: Architecture) -> int:
@@ -83,3 +103,14 @@ class _NoModel:
     def run(self, step: Step) -> StepOutput:
         """Nobody asks for it: requests are only added."""
         raise NotImplementedError
+
+
+class _NoAssistant:
+    """Stands where the assistant would be."""
+
+    def propose(self, rows: Sequence[Row], counts: Sequence[int]) -> list[Draft | None]:
+        """Nobody asks for it."""
+        raise NotImplementedError
+
+    def forget(self, row: Row) -> None:
+        """There is nothing to forget."""

@@ -15,7 +15,7 @@ def agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[StreamE
     kept: hypotheses that have ended and may still be returned; the live ones are the group's sequences.
     """
     start = group.num_agreed_tokens
-    hypotheses = [sequence.row.output_token_ids for sequence in group.sequences]
+    hypotheses: list[Items[int]] = [sequence.row.output_token_ids for sequence in group.sequences]
     hypotheses += [hypothesis.token_ids for hypothesis in kept]
     stop = start
     while all(len(tokens) > stop and tokens[stop] == hypotheses[0][stop] for tokens in hypotheses):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mindbatch.engine.request import CompletionOutput
 from mindbatch.engine.scheduler import Scheduler, Step
 
 
@@ -15,7 +17,8 @@ class EngineStatistics:
     prompt_tokens: of the requests admitted; a request that was pre-empted counts once.
     cached_prompt_tokens: those of them that were found in the cache.
     computed_tokens: tokens that passed through the model, those computed again after a pre-emption included.
-    generated_tokens: tokens chosen, of all samples.
+    generated_tokens: tokens of all outputs; those of hypotheses that a search drops do not count.
+    drafted_tokens, accepted_tokens: of speculative decoding, for the outputs that have ended.
     running_sequences, waiting_requests: in the engine now.
     blocks_used, blocks_total: cache blocks that running sequences hold, and all of them.
     cache_waste: share of the slots in used blocks that held no token, over all steps; a shared block counts
@@ -27,6 +30,8 @@ class EngineStatistics:
     cached_prompt_tokens: int
     computed_tokens: int
     generated_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     num_preemptions: int
     running_sequences: int
     waiting_requests: int
@@ -40,6 +45,11 @@ class EngineStatistics:
         return self.cached_prompt_tokens / max(1, self.prompt_tokens)
 
     @property
+    def acceptance_rate(self) -> float:
+        """Share of the drafted tokens that the model accepted; 0 before the first."""
+        return self.accepted_tokens / max(1, self.drafted_tokens)
+
+    @property
     def cache_use(self) -> float:
         """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total
@@ -50,6 +60,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.generated_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self._steps = 0
         self._prompt_tokens = 0
         self._cached_prompt_tokens = 0
@@ -68,6 +80,12 @@ class Counters:
         self._slots += (blocks.num_blocks - blocks.num_free) * blocks.block_size
         self._empty_slots += _empty_slots(scheduler)
 
+    def count_outputs(self, outputs: Iterable[CompletionOutput]) -> None:
+        """Adds outputs that have ended."""
+        for output in outputs:
+            self._drafted_tokens += output.num_drafted_tokens
+            self._accepted_tokens += output.num_accepted_tokens
+
     def statistics(self, scheduler: Scheduler) -> EngineStatistics:
         """The totals, with the scheduler's load."""
         blocks = scheduler.blocks
@@ -77,6 +95,8 @@ class Counters:
             cached_prompt_tokens=self._cached_prompt_tokens,
             computed_tokens=self._computed_tokens,
             generated_tokens=self.generated_tokens,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
             num_preemptions=scheduler.num_preemptions,
             running_sequences=sum(len(group.sequences) for group in scheduler.running),
             waiting_requests=len(scheduler.waiting),

@@ -153,7 +153,7 @@ class Comparison:
     def as_json(self) -> bytes:
         """The comparison as `docs/compare.md` describes it; what is not finite is null."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
-        return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
 
 
 def compare(setup: Setup, runs: Sequence[StrategyRun], *, has_text: bool = True) -> Comparison:

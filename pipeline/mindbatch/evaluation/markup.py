@@ -18,7 +18,7 @@ class Markup(str):
 
 
 def element(
-    name: str, *children: Markup | str | Iterable[Markup | str] | None, **attributes: object
+    tag: str, /, *children: Markup | str | Iterable[Markup | str] | None, **attributes: object
 ) -> Markup:
     """An element. Children that are no Markup are escaped, and so is every attribute's value.
 
@@ -26,9 +26,9 @@ def element(
     value. Names come from the program only.
     """
     opening = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID:
-        return Markup(f"<{name}{opening}>")
-    return Markup(f"<{name}{opening}>{''.join(map(_content, children))}</{name}>")
+    if tag in VOID:
+        return Markup(f"<{tag}{opening}>")
+    return Markup(f"<{tag}{opening}>{''.join(map(_content, children))}</{tag}>")
 
 
 def joined(parts: Iterable[Markup | str]) -> Markup:

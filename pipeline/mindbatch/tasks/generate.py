@@ -73,7 +73,9 @@ def _stream(
 
     live = LiveText(requests, streamer, destination.file, labelled=labelled)
     for item in llm.run(requests):
-        if not isinstance(item, RequestOutput):
+        if isinstance(item, RequestOutput):
+            live.finish(item)
+        else:
             live.put(item)
 
 

@@ -43,16 +43,19 @@ def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[Tas
     lines = [title]
     if name in options.groups and name == task.listed_group:
         lines.append(f"  {name}='[NAME,...]' lists some of these: {', '.join(options.names(name))}")
-        lines.append(f"      {name}='[{','.join(task.listed_options)}]' if none are given; the keys go for all")
+        lines.append(
+            f"      {name}='[{','.join(task.listed_options)}]' if none are given; the keys go for all"
+        )
     elif name in options.groups:
         lines.append(f"  {name}=NAME chooses values for the group: {', '.join(options.names(name))}")
     return lines + [line for key in keys for line in _key_lines(key)]
 
 
 def _key_lines(key: Key) -> list[str]:
-    """Two lines: what to write, and what it means."""
+    """What to write and what it means, below the topic where one begins."""
+    heading = ["", f"  {key.topic}"] if key.topic else []
     kind = " | ".join(map(str, key.choices)) if key.choices else key.expected
-    return [f"  {key.name}={_written(key.default)}  ({kind})", f"      {key.meaning}"]
+    return [*heading, f"  {key.name}={_written(key.default)}  ({kind})", f"      {key.meaning}"]
 
 
 def _written(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.streaming import Streamer
 from mindbatch.tasks.results import label
 
@@ -37,11 +37,22 @@ class LiveText:
         self._make_streamer = make_streamer
         self._file = file
         self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
+        self._absent: set[Place] = set()
         self._streamer: Streamer | None = None
 
     def put(self, event: StreamEvent) -> None:
         """Takes one event; prints it, and what waited for it to end, if its output has the turn."""
         self._kept[event.key, event.index].append(event)
+        self._print_turns()
+
+    def finish(self, result: RequestOutput) -> None:
+        """Ends a request. A search may find fewer outputs than were asked for; nobody waits for the others."""
+        for request, sample in self._turns:
+            if request.key == result.key and sample >= len(result.outputs):
+                self._absent.add((request.key, sample))
+        self._print_turns()
+
+    def _print_turns(self) -> None:
         while self._turns and self._print_kept():
             self._turns.pop()
             self._streamer = None
@@ -49,6 +60,10 @@ class LiveText:
     def _print_kept(self) -> bool:
         """Prints what there is of the output that has the turn; whether it has ended."""
         request, sample = self._turns[-1]
+        if (request.key, sample) in self._absent:
+            if self._streamer is not None:
+                self._streamer.end()
+            return True
         if self._streamer is None:
             if self._labelled:
                 name = label(request.key, sample, request.params.num_return_sequences)

@@ -36,7 +36,7 @@ _ALL = (
             """mindbatch generate model=tiny_gpt2 prompts='["An increasing sequence: one,"]'""",
             """mindbatch generate model=tiny_gpt2 prompts='["An increasing sequence: one,"]' stream=true""",
             "mindbatch generate model.checkpoint_name_or_path=FOLDER prompts_file=FILE output.format=json",
-            "mindbatch generate model.checkpoint_name_or_path=FOLDER decoding=nucleus interactive=true",
+            "mindbatch generate model.checkpoint_name_or_path=FOLDER decoding=top_p interactive=true",
         ),
     ),
     Task(
@@ -45,7 +45,8 @@ _ALL = (
         module="mindbatch.tasks.compare",
         verbose_key="runtime.verbose",
         examples=(
-            """mindbatch compare model=tiny_gpt2 prompts='["An increasing sequence: one,"]' output.dir=compared""",
+            """mindbatch compare model=tiny_gpt2 prompts='["An increasing sequence: one,"]' """
+            "output.dir=compared",
             "mindbatch compare model.checkpoint_name_or_path=FOLDER prompts_file=FILE "
             "decoding='[greedy,beam4,top_p]'",
         ),

@@ -75,3 +75,12 @@ def test_an_error_line_says_where_and_why() -> None:
         {"key": "bad", "source": "in.jsonl", "line": 4, "stage": "row", "reason": "no column prompt"},
         {"key": None, "source": "in.jsonl", "line": 4, "stage": "read", "reason": "not JSON"},
     ]
+
+
+def test_what_a_strategy_adds_is_there_only_where_it_applies() -> None:
+    ranked = generation(0, score=-1.25, rank=1)
+    (line,) = lines(finished("a", ranked, generation(1, drafted_tokens=8, accepted_tokens=5), generation(2)))
+    first, second, third = line["generations"]  # type: ignore[misc]
+    assert (first["score"], first["rank"]) == (-1.25, 1)
+    assert (second["drafted_tokens"], second["accepted_tokens"]) == (8, 5)
+    assert not {"score", "rank", "drafted_tokens", "accepted_tokens"} & set(third)

@@ -48,6 +48,10 @@ def test_csv_has_a_line_for_each_generation() -> None:
         "finish_reason": "stop",
         "tokens": "2",
         "cumulative_logprob": repr(-0.1 - 0.2),
+        "score": "",
+        "rank": "",
+        "drafted_tokens": "",
+        "accepted_tokens": "",
         "prompt_tokens": "3",
         "logprobs": "",
         "prompt_logprobs": "",
@@ -68,9 +72,18 @@ def test_csv_lists_are_json() -> None:
     assert json.loads(found["prompt_logprobs"]) == [None]
 
 
+def test_csv_shows_what_a_strategy_adds() -> None:
+    (ranked, drafted) = csv_rows(
+        finished("a", generation(score=-0.5, rank=1), generation(1, drafted_tokens=9, accepted_tokens=6))
+    )
+    assert (ranked["score"], ranked["rank"], ranked["drafted_tokens"]) == ("-0.5", "1", "")
+    assert (drafted["rank"], drafted["drafted_tokens"], drafted["accepted_tokens"]) == ("", "9", "6")
+
+
 def test_an_empty_csv_has_its_header() -> None:
     assert written(partial(CsvTable, options=OutputOptions(prompt=False))) == (
-        b"key,index,text,finish_reason,tokens,cumulative_logprob,prompt_tokens,logprobs,prompt_logprobs\r\n"
+        b"key,index,text,finish_reason,tokens,cumulative_logprob,score,rank,drafted_tokens,accepted_tokens,"
+        b"prompt_tokens,logprobs,prompt_logprobs\r\n"
     )
     assert columns(OutputOptions(token_ids=True))[:5] == ["key", "prompt", "index", "text", "token_ids"]
 
@@ -90,9 +103,9 @@ def test_csv_as_pandas_reads_it() -> None:
 
 
 def test_parquet_has_a_row_for_each_row() -> None:
-    row = finished(
-        "a", generation(0, AWKWARD_TEXT, logprobs=LIKELY), generation(1), prompt_logprobs=[None, {"2": -3.0}]
-    )
+    drafted = generation(0, AWKWARD_TEXT, logprobs=LIKELY, drafted_tokens=9, accepted_tokens=6)
+    ranked = generation(1, score=-1.5, rank=2)
+    row = finished("a", drafted, ranked, prompt_logprobs=[None, {"2": -3.0}])
     first, second = parquet_rows(row, finished("b", content={"token_ids": [5]}), token_ids=True)
     assert first == {
         "key": "a",
@@ -105,6 +118,10 @@ def test_parquet_has_a_row_for_each_row() -> None:
                 "finish_reason": "stop",
                 "tokens": 2,
                 "cumulative_logprob": -0.1 - 0.2,
+                "score": None,
+                "rank": None,
+                "drafted_tokens": 9,
+                "accepted_tokens": 6,
                 "logprobs": [
                     [{"token_id": 17, "logprob": -0.5}, {"token_id": 3, "logprob": -1.5}],
                     [{"token_id": 8, "logprob": -0.25}],
@@ -117,6 +134,10 @@ def test_parquet_has_a_row_for_each_row() -> None:
                 "finish_reason": "stop",
                 "tokens": 2,
                 "cumulative_logprob": -0.1 - 0.2,
+                "score": -1.5,
+                "rank": 2,
+                "drafted_tokens": None,
+                "accepted_tokens": None,
                 "logprobs": None,
             },
         ],

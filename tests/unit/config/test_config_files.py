@@ -49,14 +49,14 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_task(tmp_
 
 
 def test_a_file_can_choose_options(tmp_path: Path) -> None:
-    assert compose([], "decoding: nucleus\n", tmp_path=tmp_path).decoding.top_p == 0.9
+    assert compose([], "decoding: top_p\n", tmp_path=tmp_path).decoding.top_p == 0.9
 
 
 def test_an_option_on_the_command_line_goes_before_the_values_of_the_file(tmp_path: Path) -> None:
     text = "decoding: {do_sample: true, top_p: 0.5, seed: 3}\n"
-    decoding = compose(["decoding=nucleus"], text, tmp_path=tmp_path).decoding
+    decoding = compose(["decoding=top_p"], text, tmp_path=tmp_path).decoding
     assert (decoding.top_p, decoding.seed) == (0.9, 3)
-    decoding = compose(["decoding.top_p=0.4", "decoding=nucleus"], text, tmp_path=tmp_path).decoding
+    decoding = compose(["decoding.top_p=0.4", "decoding=top_p"], text, tmp_path=tmp_path).decoding
     assert decoding.top_p == 0.4
 
 
@@ -118,7 +118,7 @@ def test_options_that_build_on_each_other_are_refused(options: Path, tmp_path: P
     assert line.endswith("model/a.yaml: its defaults lead back to itself")
 
 
-@pytest.mark.parametrize("defaults", ["x", "{a: b}", "[/model/auto]", "[{decoding: nucleus}]", "[auto@x]"])
+@pytest.mark.parametrize("defaults", ["x", "{a: b}", "[/model/auto]", "[{decoding: top_p}]", "[auto@x]"])
 def test_other_defaults_are_refused(options: Path, tmp_path: Path, defaults: str) -> None:
     (options / "model" / "a.yaml").write_text(f"defaults: {defaults}\n")
     (line,) = faults(["model=a"], folder=options, tmp_path=tmp_path)

@@ -37,7 +37,7 @@ def test_a_secret_reaches_the_task_but_not_the_saved_file(
 
 def test_a_saved_configuration_gives_the_same_one_back(model_folder: Path, tmp_path: Path) -> None:
     config = compose(
-        model_folder, "decoding=nucleus", "decoding.stop=[a, b]", "prompts=['1,2', '\\${x}', [3, 4]]"
+        model_folder, "decoding=top_p", "decoding.stop=[a, b]", "prompts=['1,2', '\\${x}', [3, 4]]"
     )
     assert config.prompts == ["1,2", "${x}", [3, 4]]
     saved = tmp_path / "config.yaml"

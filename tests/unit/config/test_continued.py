@@ -23,7 +23,7 @@ def run(model_folder: Path, tmp_path: Path) -> Path:
             f"data.path={tmp_path}/rows.jsonl",
             f"output.dir={folder}",
             "output.on_mismatch=overwrite",
-            "decoding=nucleus",
+            "decoding=top_p",
             "decoding.seed=5",
             "data.system=${oc.env:MY_SYSTEM,none}",
             "data.chat=true",
@@ -58,7 +58,7 @@ def test_the_command_line_goes_before_it_and_so_does_a_file(run: Path, tmp_path:
     config = composed("retry", f"output.dir={run}", "model.batch_size=4", config_file=file)
     assert (config.decoding.seed, config.model.batch_size) == (7, 4)
     assert (config.runtime.block_size, config.decoding.top_p) == (128, 0.9)
-    assert composed("retry", f"output.dir={run}", "decoding=low_temperature").decoding.temperature == 0.3
+    assert composed("retry", f"output.dir={run}", "decoding=temperature").decoding.temperature == 0.3
 
 
 def test_a_folder_that_was_moved(run: Path, tmp_path: Path) -> None:

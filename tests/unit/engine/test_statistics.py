@@ -17,7 +17,7 @@ def used(engine: Engine) -> tuple[int, int, int]:
 
 def test_a_new_engine_has_done_nothing() -> None:
     fresh = make_engine(settings()).statistics
-    assert fresh == EngineStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 400, 0.0)
+    assert fresh == EngineStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 400, 0.0)
     assert (fresh.prefix_hit_rate, fresh.cache_use) == (0.0, 0.0)
 
 

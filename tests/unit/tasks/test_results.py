@@ -69,6 +69,10 @@ def test_json_has_a_line_for_each_row_with_every_field() -> None:
                 "finish_reason": "stop",
                 "cumulative_logprob": -0.5,
                 "logprobs": [{"7": -0.25, "9": -2.0}, {"8": -0.25}],
+                    "score": None,
+                    "rank": None,
+                    "num_drafted_tokens": 0,
+                    "num_accepted_tokens": 0,
             }
         ],
         "prompt_logprobs": [None, {"2": -1.5}],

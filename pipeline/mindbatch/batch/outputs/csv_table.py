@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from mindbatch.batch.outputs.rows import FinishedRow, OutputOptions, json_text, prompt_text
+from mindbatch.batch.outputs.rows import STRATEGY_FIELDS, FinishedRow, OutputOptions, json_text, prompt_text
 
 
 class CsvTable:
@@ -46,7 +46,8 @@ class CsvTable:
 
 
 def columns(options: OutputOptions) -> list[str]:
-    """The names of the columns. Cells of log-probabilities are empty where a row did not ask for them."""
+    """The names of the columns. Cells are empty where a row did not ask for log-probabilities, nothing was
+    ranked and nothing drafted."""
     return [
         "key",
         *(["prompt"] if options.prompt else []),
@@ -56,6 +57,7 @@ def columns(options: OutputOptions) -> list[str]:
         "finish_reason",
         "tokens",
         "cumulative_logprob",
+        *STRATEGY_FIELDS,
         "prompt_tokens",
         "logprobs",
         "prompt_logprobs",
@@ -70,6 +72,7 @@ def _generation(body: Mapping[str, Any]) -> dict[str, Any]:
         "finish_reason": body["finish_reason"],
         "tokens": len(body["token_ids"]),
         "cumulative_logprob": body["cumulative_logprob"],
+        **{name: body.get(name, "") for name in STRATEGY_FIELDS},
         "logprobs": _cell(body.get("logprobs")),
     }
 

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from mindbatch.batch.outputs.rows import (
+    STRATEGY_FIELDS,
     FailedRow,
     FinishedRow,
     OutputOptions,
@@ -40,8 +41,9 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
 
     key, prompt (unless left out), generations, prompt_tokens, generated_tokens and, where a row asked for
     them, prompt_logprobs. A generation has index, text, token_ids (if wanted), finish_reason, tokens,
-    cumulative_logprob and, where the row asked for them, logprobs. There are no times: a resumed run writes
-    what an unbroken one does.
+    cumulative_logprob and, where the row asked for them, logprobs; of a search that ranks, score and rank; of
+    speculative decoding, drafted_tokens and accepted_tokens. There are no times: a resumed run writes what an
+    unbroken one does.
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
@@ -82,6 +84,7 @@ def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, An
     generation["finish_reason"] = body["finish_reason"]
     generation["tokens"] = len(body["token_ids"])
     generation["cumulative_logprob"] = body["cumulative_logprob"]
+    generation |= {name: body[name] for name in STRATEGY_FIELDS if name in body}
     if body.get("logprobs") is not None:
         generation["logprobs"] = body["logprobs"]
     return generation

@@ -9,7 +9,13 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mindbatch.batch.outputs.rows import FinishedRow, OutputOptions, num_generated_tokens, prompt_text
+from mindbatch.batch.outputs.rows import (
+    STRATEGY_FIELDS,
+    FinishedRow,
+    OutputOptions,
+    num_generated_tokens,
+    prompt_text,
+)
 
 ROWS_PER_GROUP = 1000
 BYTES_PER_GROUP = 64 << 20  # long rows: a group is held in memory until it is written
@@ -83,6 +89,8 @@ def schema(options: OutputOptions) -> pa.Schema:
         ("finish_reason", pa.string()),
         ("tokens", pa.int64()),
         ("cumulative_logprob", pa.float64()),
+        ("score", pa.float64()),
+        *((name, pa.int64()) for name in STRATEGY_FIELDS if name != "score"),
         ("logprobs", pa.list_(_LIKELY_TOKENS)),
     ]
     return pa.schema(
@@ -118,6 +126,7 @@ def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, An
         "finish_reason": body["finish_reason"],
         "tokens": len(body["token_ids"]),
         "cumulative_logprob": body["cumulative_logprob"],
+        **{name: body.get(name) for name in STRATEGY_FIELDS},
         "logprobs": _likely_tokens(body.get("logprobs")),
     }
 

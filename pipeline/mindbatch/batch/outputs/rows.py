@@ -11,13 +11,16 @@ import orjson
 from mindbatch.data.token_bytes import TokenBytes
 from mindbatch.dataset.rows import DataRow
 
+STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
+"""What a generation has only where its strategy ranks or drafts."""
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
     """A row with its result.
 
     body: as the ledger keeps it: generations (index, text, token_ids, finish_reason, cumulative_logprob and,
-        if asked for, logprobs), prompt_tokens and, if asked for, prompt_logprobs.
+        where they apply, STRATEGY_FIELDS and logprobs), prompt_tokens and, if asked for, prompt_logprobs.
     """
 
     key: str

@@ -1,0 +1,167 @@
+"""Owns the decoding parameters of OpenAI's requests: what each field of a body means here.
+
+Besides OpenAI's own there are those that vLLM's run-batch adds to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.data.messages import shown
+from mindbatch.dataset.draft import RowDraft
+
+_SAME_MEANING = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "n": "num_return_sequences",
+    "seed": "seed",
+    "stop": "stop",
+    "skip_special_tokens": "skip_special_tokens",
+}
+"""Fields that are decoding parameters under another name."""
+PARAMETERS = (
+    *_SAME_MEANING,
+    "logprobs",
+    "top_logprobs",
+    "best_of",
+    "use_beam_search",
+    "ignore_eos",
+    "stop_token_ids",
+    "response_format",
+    "guided_json",
+    "guided_regex",
+)
+_NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "num_return_sequences": 1, "best_of": None}
+"""Any other value asks for sampling, which is what OpenAI does unless the temperature is 0."""
+_FORMATS: dict[str, Any] = {"text": None, "json_object": {"type": "object"}, "json_schema": None}
+"""By type of response_format, the schema that it stands for."""
+_SCHEMA_FIELDS = {"name", "description", "schema", "strict"}
+"""Of a format with a schema of its own. What is generated follows it strictly, also where that is not asked."""
+
+
+def read_parameters(body: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
+    """Puts everything of `body` that is a decoding parameter into `draft`; null means left out, as for OpenAI."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in [name for name in _SAME_MEANING if name in given]:
+        value = 0 if (name, given[name]) == ("top_k", -1) else given[name]
+        _take(draft, _SAME_MEANING[name], value, name)
+    _read_logprobs(given, is_chat, draft)
+    _read_ends(given, draft)
+    _read_constraints(given, draft)
+    if _flag(given, "use_beam_search", draft):
+        _read_beams(given, draft)
+    else:
+        _read_candidates(given, draft)
+
+
+def _take(draft: RowDraft, parameter: str, value: Any, field: str) -> None:
+    if draft.decoding.get(parameter, value) != value:
+        draft.row_faults.append(f"body.{field}={shown(value)}: contradicts {draft.shown_as[parameter]}")
+    draft.decoding[parameter] = value
+    draft.shown_as[parameter] = f"body.{field}"
+
+
+def _flag(given: Mapping[str, Any], name: str, draft: RowDraft) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        draft.row_faults.append(f"body.{name}={shown(value)}: must be true or false")
+    return value is True
+
+
+def _read_candidates(given: Mapping[str, Any], draft: RowDraft) -> None:
+    """Sampling, with best_of the best by log-probability per token, which 1 of 1 is not."""
+    if "best_of" in given:
+        is_off = given["best_of"] is not True and given["best_of"] == given.get("n", 1) == 1
+        _take(draft, "best_of", None if is_off else given["best_of"], "best_of")
+    if any(draft.decoding.get(name, neutral) != neutral for name, neutral in _NEUTRAL.items()):
+        draft.decoding["do_sample"] = True
+
+
+def _read_beams(given: Mapping[str, Any], draft: RowDraft) -> None:
+    """vLLM's beam search has n beams, or best_of, and draws nothing."""
+    field = "best_of" if "best_of" in given else "n"
+    if given.get(field, 1) == 1:
+        draft.row_faults.append(
+            "body.use_beam_search=true: needs n or best_of above 1: how many beams there are"
+        )
+        return
+    _take(draft, "num_beams", given[field], field)
+    draft.decoding |= {"do_sample": False, "best_of": None}
+
+
+def _read_logprobs(given: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
+    """A completion asks with one number; a chat with a flag, and a number beside it."""
+    wanted, top = given.get("logprobs"), given.get("top_logprobs")
+    if not is_chat:
+        if wanted is not None:
+            _take(draft, "logprobs", wanted, "logprobs")
+        if top is not None:
+            draft.row_faults.append("body.top_logprobs: belongs to chats; give the number as logprobs")
+    elif not isinstance(wanted, (bool, type(None))):
+        draft.row_faults.append(
+            f"body.logprobs={shown(wanted)}: must be true or false; top_logprobs has the number"
+        )
+    elif wanted:
+        _take(draft, "logprobs", 0 if top is None else top, "top_logprobs")
+    elif top:
+        draft.row_faults.append(f"body.top_logprobs={shown(top)}: has no effect without logprobs=true")
+    elif wanted is False:
+        draft.decoding["logprobs"] = None
+
+
+def _read_ends(given: Mapping[str, Any], draft: RowDraft) -> None:
+    """stop_token_ids come on top of the model's own end tokens, which are known only where those do not count."""
+    own = given.get("stop_token_ids", [])
+    if _flag(given, "ignore_eos", draft):
+        _take(draft, "eos_token_id", own, "stop_token_ids" if own else "ignore_eos")
+        if not own:  # nothing ends the output before min_tokens
+            draft.decoding |= {"min_new_tokens": 0, "min_length": 0}
+    elif own != []:
+        draft.row_faults.append(
+            f"body.stop_token_ids={shown(own)}: needs ignore_eos=true; list the model's own end tokens too"
+        )
+
+
+def _read_constraints(given: Mapping[str, Any], draft: RowDraft) -> None:
+    """What the output must match; at most one of the fields, which replaces what the run says of it."""
+    found = [name for name in ("response_format", "guided_json", "guided_regex") if name in given]
+    if len(found) > 1:
+        names = ", ".join(f"body.{name}" for name in found)
+        draft.row_faults.append(f"{names}: only one of these can be given")
+    elif found:
+        [name] = found
+        parameter = "regex" if name == "guided_regex" else "json_schema"
+        value = _schema_of(given[name], draft) if name == "response_format" else given[name]
+        draft.decoding |= {"regex": None, "json_schema": None, parameter: value}
+        draft.shown_as[parameter] = f"body.{name}"
+
+
+def _schema_of(form: Any, draft: RowDraft) -> Any:
+    """The schema that a response_format stands for; None for any text."""
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if not isinstance(kind, str) or kind not in _FORMATS or form.keys() - {"type", kind}:
+        allowed = (
+            "must be {type: text}, {type: json_object} or {type: json_schema, json_schema: {schema: ...}}"
+        )
+        draft.row_faults.append(f"body.response_format={shown(form)}: {allowed}")
+        return None
+    if kind != "json_schema":
+        return _FORMATS[kind]
+    given = form.get("json_schema")
+    if not isinstance(given, Mapping) or "schema" not in given or given.keys() - _SCHEMA_FIELDS:
+        allowed = "must be a mapping with schema, and name, description and strict if need be"
+        draft.row_faults.append(f"body.response_format.json_schema={shown(given)}: {allowed}")
+        return None
+    return given["schema"]

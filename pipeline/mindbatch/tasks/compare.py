@@ -1,0 +1,83 @@
+"""`mindbatch compare`: the same prompts under several decoding strategies."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from mindbatch.config.saved_config import save_config
+from mindbatch.config.schema import CompareConfig
+from mindbatch.data.prompts import PromptRows, read_prompts
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.request import RequestOutput
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.evaluation.comparison import Comparison, Setup, compare
+from mindbatch.evaluation.page import page
+from mindbatch.llm import LLM
+from mindbatch.storage import StorageError, write_whole
+from mindbatch.tasks.compare_page import compare_page
+from mindbatch.tasks.compare_runs import run_strategies
+
+BATCHES_WARMED_UP = 2
+"""Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
+
+
+def run(config: CompareConfig) -> int:
+    """Runs the task; returns the exit code: failed when any prompt could not be run."""
+    strategies = {
+        name: DecodingParams(**dataclasses.asdict(decoding)) for name, decoding in config.variants.items()
+    }
+    rows = read_prompts(
+        prompts=config.prompts,
+        prompts_file=config.prompts_file,
+        messages=config.messages,
+        chat=config.chat,
+        system=config.system,
+    )
+    llm = LLM.from_config(config.model, config.runtime)
+    setup = _setup(config, rows)
+    runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts)
+    comparison = compare(setup, runs, has_text=llm.tokenizer is not None)
+    written = [] if config.output.dir is None else _write(comparison, config, Path(config.output.dir))
+    if config.output.format == "json":
+        print(comparison.as_json().decode())
+    else:
+        print(compare_page(comparison, config.limit))
+    for path in written:
+        print(f"mindbatch: written {path}", file=sys.stderr)
+    return _report_failures([result for run in runs for result in run.results])
+
+
+def _setup(config: CompareConfig, rows: PromptRows) -> Setup:
+    most = BATCHES_WARMED_UP * config.model.batch_size
+    return Setup(
+        model=config.model.checkpoint_name_or_path or "",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        batch_size=config.model.batch_size,
+        prefix_caching=config.runtime.prefix_caching,
+        warm_up_prompts=min(most, len(rows.prompts)) if config.warm_up else 0,
+    )
+
+
+def _write(comparison: Comparison, config: CompareConfig, folder: Path) -> list[Path]:
+    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError.writing(folder, error) from error
+    data, html = folder / "comparison.json", folder / "comparison.html"
+    write_whole(data, comparison.as_json() + b"\n")
+    write_whole(html, page(comparison).encode())
+    save_config(config, folder / "comparison.config.yaml")
+    return [data, html]
+
+
+def _report_failures(results: Sequence[RequestOutput]) -> int:
+    """Says once for each prompt why it could not be run, whatever the strategies that it failed with."""
+    failures = {(int(result.key), result.error): result.error for result in results if result.error}
+    for key in sorted(failures, key=lambda failure: failure[0]):
+        print(f"mindbatch: {failures[key]}", file=sys.stderr)
+    return EXIT_FAILED if failures else EXIT_DONE

@@ -1,0 +1,82 @@
+"""What `mindbatch compare` prints: the texts of the first prompts, and the table of the measures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
+from mindbatch.evaluation.measures import MEASURES
+from mindbatch.tasks.screen_text import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDEST = 10_000
+"""Columns of a page that no terminal shows: lines are not broken for other programs."""
+
+
+def compare_page(comparison: Comparison, limit: int) -> str:
+    """The comparison for people: the texts of up to `limit` prompts, then the table."""
+    blocks = []
+    for position, prompt in enumerate(comparison.prompts[:limit]):
+        rows = [(report.name, report.prompts[position]) for report in comparison.strategies]
+        blocks.append("\n".join([f"{position + 1}. {_prompt(prompt)}", _drawn(_texts(rows))]))
+    more = len(comparison.prompts) - limit
+    if more > 0:
+        blocks.append(f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all")
+    return "\n\n".join([*blocks, _drawn(_measures(comparison))])
+
+
+def _prompt(prompt: PromptReport) -> str:
+    return printable(prompt.prompt) if prompt.prompt is not None else f"token ids {prompt.prompt_token_ids}"
+
+
+def _texts(rows: Sequence[tuple[str, PromptOutputs]]) -> Table:
+    table = _table(("", "left"), ("", "left"))
+    table.show_header = False
+    for name, row in rows:
+        for line in _lines(row):
+            _add(table, [f"  {printable(name)}", line])
+            name = ""
+    return table
+
+
+def _lines(row: PromptOutputs) -> Iterator[str]:
+    if row.error is not None:
+        yield f"({printable(row.error)})"
+    for output in row.outputs:
+        yield printable(output.text.replace("\n", " ").strip()) or "(no text)"
+
+
+def _measures(comparison: Comparison) -> Table:
+    table = _table(("strategy", "left"), *((measure.heading, "right") for measure in MEASURES))
+    for report in comparison.strategies:
+        _add(table, [printable(report.name), *(measure.shown(report.metrics) for measure in MEASURES)])
+    return table
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading, justify in columns:
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    return table
+
+
+def _add(table: Table, cells: Sequence[str]) -> None:
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells))  # as text: brackets in it are no markup
+
+
+def _drawn(table: Table) -> str:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -1,0 +1,251 @@
+"""The assistant over a shadow model: drafts equal those from scratch, whatever its cache went through."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as testing
+from hypothesis import strategies as st
+from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
+
+from mindbatch.decoding import Choice, DecodingParams, Draft, Row
+from mindbatch.decoding.guess import guess
+from mindbatch.decoding.philox import row_hash
+from mindbatch.engine.assistant import Assistant
+
+EOS = (7,)
+TINY = {"num_blocks": 7, "max_batched_tokens": 5, "seq_length": 26}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"repetition_penalty": 1.7, "min_new_tokens": 6},
+    {"do_sample": True, "seed": 3},
+    {"do_sample": True, "top_k": 3, "repetition_penalty": 1.3},
+]
+
+
+def row(key: str, prompt: Sequence[int], output: Sequence[int] = (), **params: Any) -> Row:
+    return Row(DecodingParams(**params), tuple(prompt), list(output), EOS, row_hash(key), key=key)
+
+
+def from_scratch(one: Row, count: int, positions: int) -> Draft | None:
+    """What the row must be given, without a cache or other rows."""
+    ahead, guesses = one.fork(), []
+    for _ in range(min(count, positions - len(one.prompt_token_ids) - one.step + 1)):
+        logits = logits_of(fingerprints([*ahead.prompt_token_ids, *ahead.output_token_ids])[-1])
+        guesses += guess([ahead], logits[np.newaxis])
+        ahead.append(Choice(guesses[-1].token_id, 0.0))
+        if guesses[-1].token_id in EOS:
+            break
+    if not guesses:
+        return None
+    drawn = [found.probabilities for found in guesses if found.probabilities is not None]
+    return Draft(tuple(found.token_id for found in guesses), tuple(drawn) or None)
+
+
+def check(draft: Draft | None, expected: Draft | None) -> None:
+    if draft is None or expected is None:
+        assert draft is expected
+        return
+    assert draft.token_ids == expected.token_ids
+    assert (draft.probabilities is None) == (expected.probabilities is None)
+    for found, hoped in zip(draft.probabilities or (), expected.probabilities or (), strict=True):
+        np.testing.assert_array_equal(found, hoped)
+
+
+def make(**changes: int) -> tuple[Assistant, ShadowRunner]:
+    limits = settings(**changes)
+    runner = ShadowRunner(limits)
+    return Assistant(runner, limits), runner
+
+
+def grow(one: Row, tokens: Sequence[int]) -> None:
+    for token in tokens:
+        one.append(Choice(token, 0.0))
+
+
+def spans(runner: ShadowRunner) -> list[tuple[int, int]]:
+    """First position and the one after the last of all that the runner computed; forgets it."""
+    found = [(start, stop) for step in runner.steps for _, start, stop, _ in step]
+    runner.steps.clear()
+    return found
+
+
+class TestCaughtUp:
+    """A row of five tokens that is given four guesses at a time."""
+
+    def test_after_a_draft_that_held_only_the_last_tokens_are_new(self) -> None:
+        assistant, runner = make()
+        one = row("a", [3, 1, 4, 1, 5])
+        [draft] = assistant.propose([one], [4])
+        assert draft is not None
+        assert spans(runner) == [(0, 5), (5, 6), (6, 7), (7, 8)]
+        grow(one, [*draft.token_ids, 9])
+        check(*assistant.propose([one], [2]), from_scratch(one, 2, 40))
+        assert spans(runner) == [(8, 10), (10, 11)]
+
+    def test_refused_guesses_are_computed_over(self) -> None:
+        assistant, runner = make()
+        one = row("a", [3, 1, 4, 1, 5])
+        [draft] = assistant.propose([one], [4])
+        assert draft is not None
+        spans(runner)
+        grow(one, [draft.token_ids[0], (draft.token_ids[1] + 1) % VOCABULARY])
+        check(*assistant.propose([one], [2]), from_scratch(one, 2, 40))
+        assert spans(runner) == [(6, 7), (7, 8)]
+
+    def test_a_row_that_has_not_moved_is_asked_again_for_one_token(self) -> None:
+        assistant, runner = make()
+        one = row("a", [3, 1, 4, 1, 5])
+        first = assistant.propose([one], [4])
+        spans(runner)
+        assert assistant.propose([one], [4]) == first
+        assert spans(runner)[0] == (4, 5)
+
+    def test_a_forgotten_row_begins_anew(self) -> None:
+        assistant, runner = make()
+        one = row("a", [3, 1, 4])
+        assistant.propose([one], [1])
+        assistant.forget(one)
+        assistant.forget(one)
+        assert assistant.blocks.num_free == 400
+        spans(runner)
+        assistant.propose([one], [1])
+        assert spans(runner) == [(0, 3)]
+
+
+class TestSharing:
+    def test_samples_compute_their_prompt_once(self) -> None:
+        assistant, runner = make()
+        rows = [row("a", range(10), [token], do_sample=True) for token in (1, 2, 3)]
+        for index, one in enumerate(rows):
+            one.sample_index = index
+        drafts = assistant.propose(rows, [1, 1, 1])
+        assert spans(runner) == [(0, 11), (8, 11), (8, 11)]
+        for draft, one in zip(drafts, rows, strict=True):
+            check(draft, from_scratch(one, 1, 40))
+
+    def test_guesses_are_not_shared(self) -> None:
+        """Tokens that were refused may have filled a block."""
+        assistant, runner = make()
+        one = row("a", [3, 1, 4])
+        [draft] = assistant.propose([one], [6])
+        assert draft is not None
+        spans(runner)
+        assistant.propose([row("b", [3, 1, 4, *draft.token_ids])], [1])
+        assert spans(runner)[0][0] == 0
+
+
+class TestLimits:
+    def test_positions_run_out(self) -> None:
+        assistant, _ = make(seq_length=10)
+        rows = [row(str(size), [5] * size) for size in (6, 8, 10, 11, 30)]
+        drafts = assistant.propose(rows, [4] * 5)
+        for draft, one in zip(drafts, rows, strict=True):
+            check(draft, from_scratch(one, 4, 10))
+        assert [draft is None for draft in drafts] == [False, False, False, True, True]
+
+    def test_a_cache_smaller_than_a_row(self) -> None:
+        assistant, _ = make(num_blocks=2)
+        drafts = assistant.propose([row("a", [5] * 8), row("b", [5] * 9)], [3, 3])
+        check(drafts[0], from_scratch(row("a", [5] * 8), 3, 8))
+        assert drafts[1] is None
+
+    def test_no_tokens_wanted(self) -> None:
+        assistant, runner = make()
+        assert assistant.propose([row("a", [1])], [0]) == [None]
+        assert assistant.propose([], []) == []
+        assert runner.steps == []
+
+    def test_an_end_token_is_the_last_guess(self) -> None:
+        found = []
+        assistant, _ = make()
+        for number in range(40):
+            one = row(str(number), [number % VOCABULARY, number // VOCABULARY])
+            [draft] = assistant.propose([one], [6])
+            assert draft is not None
+            found.append(draft.token_ids)
+        ended = [tokens for tokens in found if EOS[0] in tokens]
+        assert ended
+        assert all(tokens.index(EOS[0]) == len(tokens) - 1 for tokens in ended)
+        assert all(len(tokens) == 6 for tokens in found if tokens not in ended)
+
+    def test_the_least_recently_used_is_dropped(self) -> None:
+        assistant, runner = make(num_blocks=6)
+        a, b, c = (row(key, [number] * 8) for number, key in enumerate("abc"))
+        assistant.propose([a, b], [1, 1])
+        assistant.propose([a], [1])
+        assistant.propose([c], [5])
+        spans(runner)
+        assistant.propose([a], [1])
+        assert spans(runner) == [(7, 8)]
+        assistant.propose([b], [1])
+        assert spans(runner) == [(0, 5)] or spans(runner)[0][0] < 7
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """What becomes of six rows: some are asked for, some grow, as guessed or not, some are forgotten."""
+    some = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True)
+    asking = st.tuples(
+        st.just("propose"),
+        some.flatmap(
+            lambda places: st.tuples(
+                st.just(places), st.lists(st.integers(0, 5), min_size=len(places), max_size=len(places))
+            )
+        ),
+    )
+    growing = st.tuples(
+        st.just("grow"),
+        st.tuples(
+            st.integers(0, 5),
+            st.integers(0, 4),
+            st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=2),
+        ),
+    )
+    forgetting = st.tuples(st.just("forget"), st.integers(0, 5))
+    return draw(st.lists(st.one_of(asking, asking, growing, growing, forgetting), max_size=14))
+
+
+@testing(max_examples=60, deadline=None)
+@given(programs(), st.sampled_from([{}, TINY, {"num_blocks": 13}, {"max_batched_tokens": 3}]))
+def test_drafts_equal_those_from_scratch(program: list[tuple[str, Any]], changes: dict[str, int]) -> None:
+    """The shadow runner checks besides that every token finds its own prefix in the cache."""
+    assistant, _ = make(**changes)
+    rows = [
+        row(f"row {n}", [1, 2, 3, 4, 5, 6, 7, 8, n][n % 2 : n + 4], [n], **SETTINGS[n % len(SETTINGS)])
+        for n in range(6)
+    ]
+    last: dict[int, Draft | None] = {}
+    limits = settings(**changes)
+    positions = min(limits.seq_length, limits.num_blocks * limits.block_size)
+    for name, what in program:
+        if name == "forget":
+            assistant.forget(rows[what])
+        elif name == "grow":
+            place, kept, tokens = what
+            draft = last.pop(place, None)
+            grow(rows[place], [*(draft.token_ids[:kept] if draft else ()), *tokens])
+        else:
+            places, counts = what
+            drafts = assistant.propose([rows[place] for place in places], counts)
+            for place, count, draft in zip(places, counts, drafts, strict=True):
+                check(draft, from_scratch(rows[place], count, positions))
+                last[place] = draft
+    for one in rows:
+        assistant.forget(one)
+    assert assistant.blocks.num_free == limits.num_blocks
+
+
+@pytest.mark.parametrize("changes", [{}, TINY])
+def test_many_rows_at_once(changes: dict[str, int]) -> None:
+    assistant, runner = make(**changes)
+    rows = [row(f"row {n}", range(n % 7 + 1), [n % 5], **SETTINGS[n % 4]) for n in range(24)]
+    for _ in range(3):
+        counts = [1 + (n * 7) % 5 for n in range(24)]
+        drafts = assistant.propose(rows, counts)
+        for one, count, draft in zip(rows, counts, drafts, strict=True):
+            check(draft, from_scratch(one, count, runner.limits.seq_length))
+            assert draft is not None
+            grow(one, [*draft.token_ids[: count - 1], 11])

@@ -1,0 +1,248 @@
+"""All strategies in one batch: each row gets what it gets alone, and no cache block is lost."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from shadow_model import VOCABULARY, drain, fingerprints, logits_of, make_engine, request, settings
+
+from mindbatch.decoding import DecodingParams, Row, strategy_for
+from mindbatch.decoding.processors import adjust
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import CompletionOutput, Request, RequestOutput
+from mindbatch.engine.settings import EngineSettings
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
+    "beam": {"num_beams": 4, "num_return_sequences": 2},
+    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "temperature": 0.8},
+    "group_beam": {
+        "num_beams": 4,
+        "num_beam_groups": 2,
+        "diversity_penalty": 0.7,
+        "num_return_sequences": 3,
+    },
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "sample_and_rank": {"do_sample": True, "best_of": 4, "num_return_sequences": 2},
+    "lookup": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
+    "sampled_lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1, "do_sample": True},
+}
+PROCESSORS: list[dict[str, Any]] = [
+    {},
+    {"repetition_penalty": 1.4},
+    {"no_repeat_ngram_size": 2},
+    {"suppress_tokens": (1, 5)},
+    {"bad_words_ids": ((3,), (2, 4))},
+    {"min_new_tokens": 3, "eos_token_id": (0, 7)},
+    {"stop": ("cb", "ee"), "logprobs": 2},
+    {"frequency_penalty": 0.8, "logit_bias": {4: 1.5}},
+]
+
+
+@st.composite
+def requests(draw: st.DrawFn, most: int = 9) -> list[Request]:
+    """Rows of any strategies, some of whose prompts begin alike."""
+    rows = []
+    for number in range(draw(st.integers(1, most))):
+        name = draw(st.sampled_from(list(STRATEGIES)))
+        new = draw(st.integers(1, 9))
+        ends = draw(st.sampled_from([(), (2,), (2, 9)]))
+        given = {"max_new_tokens": new, "eos_token_id": ends, **draw(st.sampled_from(PROCESSORS))}
+        if given.get("min_new_tokens", 0) > new:
+            del given["min_new_tokens"]
+        if name in ("beam", "group_beam", "sample_and_rank", "beam_sampling"):
+            given["length_penalty"] = draw(st.sampled_from([-1.0, 0.0, 1.0, 2.0]))
+        if name in ("beam", "group_beam"):
+            given["early_stopping"] = draw(st.sampled_from([False, True, "never"]))
+        prompt = [1, 2, 3, 1, 2, 3, 1][: draw(st.integers(0, 7))]
+        prompt += draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=9))
+        rows.append(request(f"{name}.{number}", prompt, **(STRATEGIES[name] | given)))
+    return rows
+
+
+def blocks_needed(rows: Sequence[Request], block_size: int) -> int:
+    """Cache blocks of the largest request: with fewer it is refused."""
+    width = [strategy_for(row.params).width(row.params) for row in rows]
+    return max(
+        wide * -(-row.params.max_total_tokens(len(row.prompt_token_ids), 40) // block_size)
+        for wide, row in zip(width, rows, strict=True)
+    )
+
+
+@st.composite
+def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
+    """A cache that holds the largest request and little more, and steps of few tokens."""
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    return settings(
+        batch_size=draw(st.sampled_from([1, 4, 9, 30])),
+        block_size=block_size,
+        num_blocks=blocks_needed(rows, block_size) + draw(st.integers(0, 12)),
+        max_batched_tokens=draw(st.integers(6, 40)),
+        use_past=draw(st.booleans()),
+        prefix_caching=draw(st.booleans()),
+    )
+
+
+def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
+    return [
+        (
+            each.index,
+            each.text,
+            each.token_ids,
+            each.finish_reason,
+            each.score,
+            each.rank,
+            each.cumulative_logprob,
+            each.logprobs,
+        )
+        for each in output.outputs
+    ]
+
+
+def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
+    """Results by key; what was streamed is what they hold."""
+    for row in rows:
+        engine.add(row)
+    results, events = drain(engine)
+    texts: dict[tuple[str, int], str] = defaultdict(str)
+    tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for event in events:
+        texts[event.key, event.index] += event.text
+        tokens[event.key, event.index] += event.token_ids
+    outputs = {(row.key, each.index): each for row in results.values() for each in row.outputs}
+    assert {place: each.text for place, each in outputs.items()} == texts
+    assert {place: each.token_ids for place, each in outputs.items()} == tokens
+    return results
+
+
+def alone(row: Request) -> RequestOutput:
+    """The row by itself, without any pressure."""
+    return run(make_engine(settings()), [row])[row.key]
+
+
+@given(st.data(), requests())
+@hypothesis_settings(deadline=None, max_examples=60)
+def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
+    results = run(make_engine(data.draw(limits(rows))), rows)
+    for row in rows:
+        assert shown(results[row.key]) == shown(alone(row)), row
+
+
+@pytest.mark.parametrize("use_past", [True, False])
+@pytest.mark.parametrize("block_size", [1, 3, 4])
+def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) -> None:
+    """Deterministic companion of the property above: here pre-emption is certain."""
+    rows = [
+        request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params)
+        for turn in range(2)
+        for name, params in STRATEGIES.items()
+    ]
+    tight = settings(
+        batch_size=30,
+        block_size=block_size,
+        num_blocks=blocks_needed(rows, block_size) + 4,
+        use_past=use_past,
+    )
+    engine = make_engine(tight)
+    results = run(engine, rows)
+    assert engine.scheduler.num_preemptions > 3
+    for row in rows:
+        assert shown(results[row.key]) == shown(alone(row)), row
+
+
+def test_dropping_requests_half_way_frees_their_blocks() -> None:
+    rows = [
+        request(name, [1, 2, 3, 1, 2], max_new_tokens=10, **params) for name, params in STRATEGIES.items()
+    ]
+    for steps in range(1, 8):
+        engine = make_engine(settings(batch_size=40))
+        for row in rows:
+            engine.add(row)
+        for _ in range(steps):
+            engine.step()
+        engine.abort()
+        assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
+        results = run(engine, rows)  # nothing of the first turn is left in a strategy
+        assert [shown(results[row.key]) for row in rows] == [shown(alone(row)) for row in rows]
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max()
+    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return found
+
+
+class Recomputed:
+    """Sums over an output's tokens, from the model's logits alone."""
+
+    def __init__(self, asked: Request, output: CompletionOutput) -> None:
+        self.params, prompt = asked.params, asked.prompt_token_ids
+        tokens = output.token_ids
+        states = fingerprints([*prompt, *tokens])[len(prompt) - 1 : -1]
+        raw = [log_softmax(logits_of(state)) for state in states]
+        self.raw = sum(float(scores[token]) for scores, token in zip(raw, tokens, strict=True))
+        # The processors as a search calls them: greedily, on log-probabilities.
+        greedy = replace(self.params, do_sample=False, temperature=1.0)
+        rows = [
+            Row(greedy, prompt, list(tokens[:step]), self.params.eos_token_id or (), 0)
+            for step in range(len(tokens))
+        ]
+        processed = [
+            adjust(scores.astype(np.float32), row)[token]
+            for scores, row, token in zip(raw, rows, tokens, strict=True)
+        ]
+        self.processed = float(sum(processed))
+        self.length = len(tokens) ** self.params.length_penalty
+
+
+def check_score(asked: Request, output: CompletionOutput) -> None:
+    """The score of a hypothesis to 1e-4."""
+    again, params = Recomputed(asked, output), asked.params
+    assert output.cumulative_logprob == pytest.approx(again.raw, abs=1e-4)
+    if output.score is None:
+        assert params.num_beams == 1
+        assert params.best_of is None
+    elif params.best_of is not None:
+        assert output.score == pytest.approx(again.raw / again.length, abs=1e-4)
+    elif params.num_beam_groups > 1:
+        # What the output alone does not tell is how often earlier groups had chosen its tokens.
+        times = (again.processed - output.score * again.length) / params.diversity_penalty
+        most = len(output.token_ids) * (params.num_beams - params.num_beams // params.num_beam_groups)
+        assert times == pytest.approx(round(times), abs=1e-3)
+        assert 0 <= round(times) <= most
+    else:
+        temperature = params.temperature if params.do_sample else 1.0
+        expected = again.processed / temperature / again.length
+        assert output.score == pytest.approx(expected, abs=1e-4, rel=1e-5)
+
+
+@given(requests(most=4))
+@hypothesis_settings(deadline=None, max_examples=60)
+def test_every_score_can_be_computed_again(rows: list[Request]) -> None:
+    results = run(make_engine(settings(batch_size=16)), rows)
+    for row in rows:
+        outputs = results[row.key].outputs
+        ranked = [output.score for output in outputs if output.score is not None]
+        assert ranked == sorted(ranked, reverse=True)
+        assert all(math.isfinite(score) for score in ranked)
+        for output in outputs:
+            check_score(row, output)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_there_are_as_many_outputs_as_asked_for(name: str) -> None:
+    params = DecodingParams(**STRATEGIES[name])
+    found = alone(request(name, [1, 2, 3], max_new_tokens=8, eos_token_id=(2, 5, 9), **STRATEGIES[name]))
+    assert [output.index for output in found.outputs] == list(range(params.num_return_sequences))
+    searches = params.num_beams > 1 or params.best_of is not None
+    ranks = list(range(1, 1 + params.num_return_sequences)) if searches else [None] * len(found.outputs)
+    assert [output.rank for output in found.outputs] == ranks

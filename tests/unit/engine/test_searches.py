@@ -1,0 +1,179 @@
+"""Searches through the engine: what they return, what they stream and where they end."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from shadow_model import (
+    VOCABULARY,
+    drain,
+    fingerprints,
+    hidden_of,
+    logits_of,
+    make_engine,
+    request,
+    run_all,
+    settings,
+    text_of,
+)
+
+from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
+
+PROMPT = [3, 1, 4, 1, 5]
+CONTRASTIVE: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
+RANKED: dict[str, Any] = {"do_sample": True, "best_of": 6, "seed": 4}
+SEARCHES = {"contrastive": CONTRASTIVE, "sample_and_rank": RANKED}
+
+
+def contrastive_tokens(prompt: list[int], count: int, alpha: float, k: int) -> list[int]:
+    """What contrastive search must give, straight from its definition."""
+    tokens = list(prompt)
+    for _ in range(count):
+        states = fingerprints(tokens)
+        logits = logits_of(states[-1]).astype(np.float64)
+        probabilities = np.exp(logits) / np.exp(logits).sum()
+        context = [unit(state) for state in states]
+        scores = {}
+        for candidate in np.argsort(-logits)[:k].tolist():
+            hidden = unit(fingerprints([*tokens, candidate])[-1])
+            likeness = max(float(hidden @ other) for other in context)
+            scores[candidate] = (1 - alpha) * probabilities[candidate] - alpha * likeness
+        tokens.append(max(scores, key=lambda candidate: scores[candidate]))
+    return tokens[len(prompt) :]
+
+
+def unit(state: int) -> Any:
+    hidden = hidden_of(state).astype(np.float64)
+    return hidden / np.linalg.norm(hidden)
+
+
+def one(params: dict[str, Any], eos: tuple[int, ...] = (), **sizes: int) -> CompletionOutput:
+    """The only output of PROMPT."""
+    results = run_all(make_engine(settings(**sizes), eos), [request("row", PROMPT, **params)])
+    [output] = results["row"].outputs
+    return output
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("k", [2, 4, VOCABULARY])
+def test_contrastive_search_follows_its_definition(alpha: float, k: int) -> None:
+    output = one({"penalty_alpha": alpha, "top_k": k, "max_new_tokens": 12}, batch_size=12)
+    assert output.token_ids == contrastive_tokens(PROMPT, 12, alpha, k)
+    assert (output.finish_reason, output.score, output.rank) == ("length", None, None)
+
+
+def test_contrastive_search_ends_with_the_end_token_it_takes() -> None:
+    free = contrastive_tokens(PROMPT, 12, 0.6, 4)
+    output = one({**CONTRASTIVE, "max_new_tokens": 12}, (free[5],))
+    assert output.token_ids == free[: free.index(free[5]) + 1]
+    assert output.finish_reason == "stop"
+
+
+def test_contrastive_search_knows_a_prompt_that_came_in_chunks_and_from_the_cache() -> None:
+    engine = make_engine(settings(max_batched_tokens=4, block_size=2))
+    long = [*PROMPT, 9, 2, 6, 5, 3]
+    for key in "ab":  # the second finds the blocks of the first, and may not use them
+        results = run_all(engine, [request(key, long, **CONTRASTIVE, max_new_tokens=8)])
+        assert results[key].outputs[0].token_ids == contrastive_tokens(long, 8, 0.6, 4)
+
+
+def test_ranked_samples_are_the_likeliest_of_all() -> None:
+    both = {"do_sample": True, "seed": 4, "max_new_tokens": 9}
+    engine = make_engine(settings(), eos=(0,))
+    asked = [
+        request("row", PROMPT, **both, best_of=6, num_return_sequences=3),
+        request("all", PROMPT, **both, num_return_sequences=6),
+    ]
+    ranked = run_all(engine, asked[:1])["row"].outputs
+    asked[1] = request("row", PROMPT, **both, num_return_sequences=6)
+    free = run_all(make_engine(settings(), eos=(0,)), asked[1:])["row"].outputs
+    free.sort(key=lambda output: -output.cumulative_logprob / len(output.token_ids))
+    assert [output.token_ids for output in ranked] == [output.token_ids for output in free[:3]]
+    assert [output.rank for output in ranked] == [1, 2, 3]
+    for output in ranked:
+        assert output.score == pytest.approx(output.cumulative_logprob / len(output.token_ids))
+    assert len({len(output.token_ids) for output in free}) > 1
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
+def test_the_length_penalty_is_the_exponent(penalty: float) -> None:
+    output = one({**RANKED, "length_penalty": penalty, "max_new_tokens": 9}, (0,))
+    assert output.score == pytest.approx(output.cumulative_logprob / len(output.token_ids) ** penalty)
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("returned", [1, 2])
+def test_the_stream_is_the_output(search: dict[str, Any], returned: int) -> None:
+    if returned > 1:
+        search = {**RANKED, "num_return_sequences": returned}
+    engine = make_engine(settings(), eos=(0,))
+    engine.add(request("row", PROMPT, **search, max_new_tokens=15, stop=["ab", "cc"]))
+    results, events = drain(engine)
+    check_stream(results["row"], events)
+
+
+def check_stream(result: RequestOutput, events: list[StreamEvent]) -> None:
+    """Joined, what was streamed of each output is the output; nothing was taken back."""
+    streamed: dict[int, list[StreamEvent]] = defaultdict(list)
+    for event in events:
+        streamed[event.index].append(event)
+    assert list(streamed) == [output.index for output in result.outputs]
+    for output in result.outputs:
+        pieces = streamed[output.index]
+        assert [token for event in pieces for token in event.token_ids] == output.token_ids
+        assert "".join(event.text for event in pieces) == output.text
+        assert [event.finish_reason for event in pieces] == [None] * (len(pieces) - 1) + [output.finish_reason]
+
+
+def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
+    engine = make_engine(settings())
+    engine.add(request("row", PROMPT, **CONTRASTIVE, max_new_tokens=6))
+    _, events = drain(engine)
+    assert [len(event.token_ids) for event in events] == [1] * 6
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
+    params = {**search, "max_new_tokens": 12}
+    free = one(params)
+    place = next(n for n in range(3, 12) if free.text.find(free.text[n - 1 : n + 1]) == n - 1)
+    if search is RANKED:
+        params |= {"length_penalty": 0.0, "best_of": 1}
+        free = one(params)
+    stop = free.text[place - 1 : place + 1]
+    output = one({**params, "stop": [stop]})
+    assert stop in free.text
+    assert (output.text, output.finish_reason) == (free.text[: free.text.index(stop)], "stop")
+    assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]
+
+
+@effort(max_examples=40, deadline=None)
+@given(
+    block_size=st.integers(1, 6),
+    num_blocks=st.integers(70, 120),
+    batched=st.integers(6, 40),
+    use_past=st.booleans(),
+    batch_size=st.integers(1, 12),
+    ends=st.lists(st.integers(0, VOCABULARY - 1), max_size=2).map(tuple),
+)
+def test_searches_do_not_depend_on_the_sizes(
+    block_size: int, num_blocks: int, batched: int, use_past: bool, batch_size: int, ends: tuple[int, ...]
+) -> None:
+    def run(**sizes: Any) -> dict[str, list[tuple[Any, ...]]]:
+        asked = [
+            request(str(n), PROMPT[: n + 1], **search, max_new_tokens=10)
+            for n, search in enumerate([CONTRASTIVE, RANKED, {}, {**RANKED, "num_return_sequences": 2}])
+        ]
+        results = run_all(make_engine(settings(**sizes), ends), asked)
+        return {
+            key: [(o.token_ids, o.text, o.score, o.finish_reason) for o in result.outputs]
+            for key, result in results.items()
+        }
+
+    small = {"block_size": block_size, "num_blocks": num_blocks * 6 // block_size + 20}
+    limits = {"max_batched_tokens": batched, "use_past": use_past, "batch_size": batch_size, **small}
+    assert run(**limits) == run()
