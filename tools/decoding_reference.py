@@ -104,7 +104,7 @@ def disturbed(model: PreTrainedModel, seed: int) -> Iterator[None]:
 
 
 def decode(
-    model: PreTrainedModel, prompt: list[int], params: dict[str, Any], pad_token_id: int
+    model: PreTrainedModel, prompt: list[int], params: dict[str, Any]
 ) -> tuple[list[list[int]], list[float] | None, float]:
     """Output tokens of each returned sequence up to its end token, their scores, and the smallest gap."""
     options = {name: value for name, value in params.items() if value != []}
@@ -112,8 +112,9 @@ def decode(
         options["forced_eos_token_id"] = options["forced_eos_token_id"][0]
     if "exponential_decay_length_penalty" in options:
         options["exponential_decay_length_penalty"] = tuple(options["exponential_decay_length_penalty"])
+    ends = params.get("eos_token_id", [])
     config = GenerationConfig(
-        **options, pad_token_id=pad_token_id, return_dict_in_generate=True, output_scores=True
+        **options, pad_token_id=ends[0] if ends else 0, return_dict_in_generate=True, output_scores=True
     )
     grouped = params.get("num_beam_groups", 1)
     per_group = params.get("num_beams", params.get("top_k", 1)) // grouped
@@ -121,7 +122,6 @@ def decode(
     ids = torch.tensor([prompt])
     with watched(gaps, params.get("penalty_alpha", 0.0)):
         found = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    ends = set(params.get("eos_token_id", []))
     outputs = [until_end(row[len(prompt) :].tolist(), ends) for row in found.sequences]
     scores = getattr(found, "sequences_scores", None)
     if scores is not None:
@@ -129,7 +129,7 @@ def decode(
     return outputs, None if scores is None else scores.tolist(), gaps.smallest
 
 
-def until_end(tokens: list[int], ends: set[int]) -> list[int]:
+def until_end(tokens: list[int], ends: list[int]) -> list[int]:
     """The tokens up to the first end token, which stays; padding follows it."""
     stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
     return tokens[: stop + 1]

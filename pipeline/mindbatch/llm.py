@@ -41,6 +41,8 @@ class LLM:
         seq_length: most tokens of prompt and output together; None is the model's own limit.
         dtype: "auto" or "float32", the only type with a usable matrix product on CPU.
         tokenizer: folder of the tokenizer; None is `path`.
+        assistant: folder of a smaller model with the same vocabulary, which drafts tokens for requests with
+            num_assistant_tokens; its cache is paid from the same budget.
         cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
         block_size: tokens per cache block: 8, 16, 32, 64 or 128.
         max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
@@ -65,6 +67,7 @@ class LLM:
         seq_length: int | None = None,
         dtype: str = "auto",
         tokenizer: str | Path | None = None,
+        assistant: str | Path | None = None,
         cache_memory: str | int = "1GiB",
         block_size: int = 16,
         max_batched_tokens: int = 512,
@@ -82,6 +85,7 @@ class LLM:
             seq_length=seq_length,
             dtype=dtype,
             tokenizer=None if tokenizer is None else str(tokenizer),
+            assistant=None if assistant is None else str(assistant),
         )
         runtime = RuntimeConfig(
             device_target=device_target,

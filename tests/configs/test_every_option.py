@@ -1,9 +1,12 @@
 """Every shipped option of every group composes; those that this version can run also validate."""
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.keys import schema_keys
@@ -68,19 +71,23 @@ STRATEGIES = {
 }
 
 
+def params_of(name: str) -> DecodingParams:
+    """What a decoding option composes to."""
+    values: Any = OmegaConf.to_container(compose_task("generate", [f"decoding={name}"]).tree.decoding)
+    return DecodingParams(**values)
+
+
 @pytest.mark.parametrize("name", OPTIONS.names("decoding"))
 def test_a_decoding_option_asks_for_the_strategy_of_its_name(name: str) -> None:
-    decoding = compose_task("generate", [f"decoding={name}"]).tree.decoding
-    params = DecodingParams(**decoding)
+    params = params_of(name)
     assert strategy_name(params) == STRATEGIES.get(name, "sampling")
-    if name in decoding:
-        neutral = getattr(DecodingParams(), name)
-        assert getattr(params, name) != neutral
+    if name in {field.name for field in dataclasses.fields(params)}:
+        assert getattr(params, name) != getattr(DecodingParams(), name)
 
 
 def test_no_two_decoding_options_are_the_same() -> None:
-    composed = [compose_task("generate", [f"decoding={name}"]) for name in OPTIONS.names("decoding")]
-    assert len({DecodingParams(**each.tree.decoding) for each in composed}) == len(composed)
+    names = OPTIONS.names("decoding")
+    assert len({params_of(name) for name in names}) == len(names)
 
 
 def test_the_worked_sums_are_right() -> None:

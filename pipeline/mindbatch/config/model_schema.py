@@ -85,7 +85,7 @@ class DecodingConfig:
     sequence_bias: Any = option(
         (), "added to the score of a token that ends a sequence", accepts="list of [token ids, bias]"
     )
-    logit_bias: Any = option((), "added to logits of tokens", accepts="mapping from token ids to biases")
+    logit_bias: Any = option(None, "added to logits", accepts="mapping from token ids to biases, or null")
     suppress_tokens: Any = option((), "tokens that never come", accepts="list of token ids")
     begin_suppress_tokens: Any = option((), "tokens that never come first", accepts="list of token ids")
     forced_bos_token_id: int | None = option(None, "the output's first token")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.assistant_faults import assistant_faults
 from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
@@ -22,6 +21,7 @@ from mindbatch.config.schema import (
 )
 from mindbatch.config.settings import shown
 from mindbatch.config.sizes import parse_bytes
+from mindbatch.config.speculation_faults import speculation_faults
 from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
 
@@ -38,7 +38,7 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
         faults += _runtime_faults(config.runtime, config.model)
         faults += _parallel_faults(config.parallel, config.model)
         faults += _decoding_faults(config)
-        faults += assistant_faults(config)
+        faults += speculation_faults(config)
     if isinstance(config, PromptTaskConfig):
         faults += input_faults(config)
     if isinstance(config, BatchConfig):

@@ -48,11 +48,11 @@ _NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "num_return_se
 _FORMATS: dict[str, Any] = {"text": None, "json_object": {"type": "object"}, "json_schema": None}
 """By type of response_format, the schema that it stands for."""
 _SCHEMA_FIELDS = {"name", "description", "schema", "strict"}
-"""Of a format with a schema of its own. What is generated follows it strictly, also where that is not asked."""
+"""Of a format with a schema of its own, which the output follows strictly whether that is asked or not."""
 
 
 def read_parameters(body: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
-    """Puts everything of `body` that is a decoding parameter into `draft`; null means left out, as for OpenAI."""
+    """Puts every decoding parameter of `body` into `draft`; null means left out, as it does for OpenAI."""
     given = {name: value for name, value in body.items() if value is not None}
     for name in [name for name in _SAME_MEANING if name in given]:
         value = 0 if (name, given[name]) == ("top_k", -1) else given[name]
@@ -122,7 +122,7 @@ def _read_logprobs(given: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> 
 
 
 def _read_ends(given: Mapping[str, Any], draft: RowDraft) -> None:
-    """stop_token_ids come on top of the model's own end tokens, which are known only where those do not count."""
+    """Tokens of stop_token_ids end the output beside the model's own, which are not known here."""
     own = given.get("stop_token_ids", [])
     if _flag(given, "ignore_eos", draft):
         _take(draft, "eos_token_id", own, "stop_token_ids" if own else "ignore_eos")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_scores import processed_scores
 from mindbatch.decoding.beams import Beams, Candidate, RequestStep, request_steps
+from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.draw import draw_without_replacement
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
@@ -41,45 +42,53 @@ class BeamSampling:
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite and dead ends."""
         raw = RawScores([row for group in groups for row in group.rows], logits)
-        return [_decide(request) for request in request_steps(groups, raw)]
+        requests = list(request_steps(groups, raw))
+        drawn = zip(requests, _uniforms(requests), strict=True)
+        return [_decide(request, numbers) for request, numbers in drawn]
 
 
-def _decide(request: RequestStep) -> Decision:
+def _decide(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:
     beams: Beams = request.group.state
     kept = [_kept(request, parent) for parent in range(len(beams.totals))]
-    return beams.go_on(request, _drawn(request, kept, beams.totals))
+    return beams.go_on(request, _drawn(kept, beams.totals, uniforms))
 
 
-def _kept(request: RequestStep, parent: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Tokens that may follow row `parent`, and their scores."""
+def _kept(request: RequestStep, parent: int) -> Candidates:
+    """What may follow row `parent`."""
     scores = processed_scores(request, parent)
     if scores is None:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
+        return Candidates(np.empty(0, dtype=np.float32))
     left = sampling_candidates(scores, request.params, min_tokens_to_keep=request.fan_out)
+    if not request.params.renormalize_logits:
+        return left
     tokens = left.tokens(np.arange(left.scores.size))
-    return tokens, renormalised(left.scores, request.params)
+    return Candidates(renormalised(left.scores, request.params), tokens)
 
 
 def _drawn(
-    request: RequestStep,
-    kept: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]],
-    totals: Sequence[float],
+    kept: Sequence[Candidates], totals: Sequence[float], uniforms: NDArray[np.float64]
 ) -> list[Candidate]:
-    """As many candidates as the request looks at, or as are possible, in the order of the draws."""
+    """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
     best = max(totals)
-    sums = [scores + np.float32(total - best) for (_, scores), total in zip(kept, totals, strict=True)]
+    sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]
     ends = np.cumsum([part.size for part in sums])
     drawn = []
-    for place in draw_without_replacement(np.concatenate(sums), _uniforms(request)):
+    for place in draw_without_replacement(np.concatenate(sums), uniforms):
         parent = int(np.searchsorted(ends, place, side="right"))
-        tokens, scores = kept[parent]
-        index = place - (ends[parent] - tokens.size)
-        drawn.append(Candidate(parent, int(tokens[index]), totals[parent] + float(scores[index])))
+        index = place - (ends[parent] - sums[parent].size)
+        token = kept[parent].tokens(np.array([index]))[0]
+        drawn.append(Candidate(parent, int(token), totals[parent] + float(kept[parent].scores[index])))
     return drawn
 
 
-def _uniforms(request: RequestStep) -> NDArray[np.float64]:
-    """A number for each draw."""
-    row = request.group.rows[0]
-    draws = np.arange(request.fan_out * row.params.num_beams)
-    return uniform(row.params.seed, row.row_hash, draws, row.step)
+def _uniforms(requests: Sequence[RequestStep]) -> list[NDArray[np.float64]]:
+    """For each request, a number for each candidate that it looks at."""
+    rows = [request.group.rows[0] for request in requests]
+    counts = [request.fan_out * request.params.num_beams for request in requests]
+    places = [
+        (row.params.seed, row.row_hash, draw, row.step)
+        for row, count in zip(rows, counts, strict=True)
+        for draw in range(count)
+    ]
+    seeds, hashes, draws, steps = zip(*places, strict=True)
+    return np.split(uniform(seeds, hashes, draws, steps), np.cumsum(counts)[:-1])

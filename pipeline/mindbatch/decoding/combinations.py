@@ -21,7 +21,7 @@ def combination_faults(params: DecodingParams) -> list[str]:
         _unfit_candidates,
         _too_many_outputs,
         _crossed_lengths,
-        _forced_and_forbidden,
+        _forced_and_suppressed,
     )
     return [fault for check in checks for fault in check(params)]
 
@@ -60,7 +60,7 @@ _NEEDS = (
         ("length_penalty",),
         lambda p: p.num_beams > 1 or p.best_of is not None,
         "num_beams",
-        "set num_beams above 1 or best_of",
+        "set num_beams above 1 or best_of,",
     ),
     _Need(
         ("max_matching_ngram_size",),
@@ -188,20 +188,16 @@ def _crossed_lengths(params: DecodingParams) -> Iterator[str]:
             yield f"{_shown(params, low)} is above {_shown(params, high)}; must be at most that"
 
 
-def _forced_and_forbidden(params: DecodingParams) -> Iterator[str]:
-    """A forced token that is also ruled out would leave nothing to choose."""
-    banned = {
-        "suppress_tokens": set(params.suppress_tokens),
-        "bad_words_ids": {words[0] for words in params.bad_words_ids if len(words) == 1},
-    }
+def _forced_and_suppressed(params: DecodingParams) -> Iterator[str]:
+    """Other bans come before a token is forced; after that, suppress_tokens would leave nothing to choose."""
     forced = {
         "forced_bos_token_id": () if params.forced_bos_token_id is None else (params.forced_bos_token_id,),
         "forced_eos_token_id": params.forced_eos_token_id or (),
     }
     for name, tokens in forced.items():
-        for other, refused in banned.items():
-            if tokens and refused.issuperset(tokens):
-                yield f"{_shown(params, name)} cannot go with {_shown(params, other)}, which rules it out"
+        if tokens and set(tokens) <= set(params.suppress_tokens):
+            other = _shown(params, "suppress_tokens")
+            yield f"{_shown(params, name)} cannot go with {other}, which leaves nothing to choose"
 
 
 def _shown(params: DecodingParams, name: str) -> str:

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_SAMPLE = 1024
-"""About so many keys are sorted for a guess at where the limit is crossed."""
+_STRETCHES, _STRETCH = 128, 8
+"""The sample is so many stretches of so many neighbours: one stretch lies in one or two lines of the cache."""
 _SORTED_AT_MOST = 2048
 """With so few keys, sorting them is quicker than guessing."""
 _POOR_ESTIMATE = 0.2
 """An estimate of the whole sum that is wrong by this share lacks a large weight or counts one too often."""
+_LARGE_AT_MOST = 1024
+"""Weights above one such share of the whole sum are large; there are no more than that."""
 _STANDARD_ERRORS = 3.0
 """How sure the search should be of the stretch of keys that it sorts; if that fails, it sorts everything."""
 
@@ -25,29 +27,31 @@ class Crossing:
 
 @dataclass(slots=True, frozen=True)
 class Limit:
-    """A share of the whole sum `total`, which a sum crosses by exceeding it, or by reaching it.
+    """A share of the whole sum `total`, which a sum crosses by exceeding it, or if `reached`, by reaching it.
 
     Shares are compared in float32, as PyTorch does with sums that it accumulates in float64.
     """
 
     share: np.float32
     total: float
-    reached: bool
+    reached: bool = False
+
+    def is_crossed(self, weight: float) -> bool:
+        """Whether a sum of `weight` crosses it."""
+        found = np.float32(weight / self.total)
+        return bool(found >= self.share if self.reached else found > self.share)
 
     def num_short(self, sums: NDArray[np.float64]) -> int:
-        """How many of `sums`, in ascending order, have not crossed it."""
+        """How many of `sums`, in ascending order, do not cross it."""
         shares = (sums / self.total).astype(np.float32)
         return int(np.searchsorted(shares, self.share, side="left" if self.reached else "right"))
 
 
-def crossing(
-    keys: NDArray[np.float32], weights: NDArray[np.float32], share: float, *, reached: bool = False
-) -> Crossing:
-    """The first of `keys` [n], ascending, at which the sum of `weights` [n] exceeds `share` of the whole sum.
+def crossing(keys: NDArray[np.float32], weights: NDArray[np.float32], limit: Limit) -> Crossing:
+    """The first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses the limit.
 
-    With `reached`, the first at which it is no longer below that. The last key if there is none.
+    The last key if there is none.
     """
-    limit = Limit(np.float32(share), float(weights.sum()), reached)
     found = _guessed(keys, weights, limit) if keys.size > _SORTED_AT_MOST else None
     found = found or crossing_after(0.0, keys, weights, limit)
     return found or Crossing(keys.max(), np.count_nonzero(keys == keys.max()) - 1)
@@ -60,7 +64,7 @@ def crossing_after(
 
     None if it is not among them, but before them or after.
     """
-    if not limit.num_short(np.array([tail])):
+    if limit.is_crossed(tail):
         return None
     order = np.argsort(keys)
     place = limit.num_short(tail + np.cumsum(weights[order], dtype=np.float64))
@@ -81,40 +85,50 @@ def _guessed(keys: NDArray[np.float32], weights: NDArray[np.float32], limit: Lim
     last = ordered.size - 1
     guess = min(int(np.searchsorted(sums, goal)), last)
     up_to_pivot = keys <= ordered[guess]
-    below = float((weights * up_to_pivot).sum())
+    below = float((weights * up_to_pivot.astype(np.float32)).sum())
     target = sums[guess] + goal - below
     aim = min(int(np.searchsorted(sums, target)), last)
-    doubt = _STANDARD_ERRORS * np.sqrt(abs(squares[aim] - squares[guess]) + (sums[guess] - target) ** 2 / 16)
-    if limit.num_short(np.array([below])):
-        end = int(np.searchsorted(sums, target + doubt)) + 1
-        places = np.flatnonzero(~up_to_pivot & (keys <= ordered[end]) if end <= last else ~up_to_pivot)
-        return crossing_after(below, keys[places], weights[places], limit)
-    start = int(np.searchsorted(sums, target - doubt)) - 1
-    places = np.flatnonzero(up_to_pivot & (keys > ordered[start]) if start >= 0 else up_to_pivot)
-    near = weights[places]
-    tail = below - float(near.sum(dtype=np.float64)) if start >= 0 else 0.0
-    return crossing_after(tail, keys[places], near, limit)
+    doubt = _STANDARD_ERRORS * float(np.sqrt(abs(squares[aim] - squares[guess]))) + abs(goal - below) / 4
+    if limit.is_crossed(below):
+        start = int(np.searchsorted(sums, target - doubt)) - 1
+        places = np.flatnonzero(up_to_pivot & (keys > ordered[start]) if start >= 0 else up_to_pivot)
+        near = weights[places]
+        tail = below - float(near.sum(dtype=np.float64)) if start >= 0 else 0.0
+        return crossing_after(tail, keys[places], near, limit)
+    end = int(np.searchsorted(sums, target + doubt)) + 1
+    places = np.flatnonzero(~up_to_pivot & (keys <= ordered[end]) if end <= last else ~up_to_pivot)
+    return crossing_after(below, keys[places], weights[places], limit)
 
 
 def _sample(
     keys: NDArray[np.float32], weights: NDArray[np.float32], total: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
-    """Every so many of the keys in ascending order, estimates of the sums up to them, and their variances.
+    """Some of the keys in ascending order, estimates of the sums up to them, and the variances of these.
 
     The variance of such a sum is at most the sum of squares. If the sample misses large weights, they are all
     taken in besides, for which they need no estimate.
     """
-    stride = keys.size // _SAMPLE
-    places = np.arange(stride // 2, keys.size, stride)
-    shares = stride * weights[places].astype(np.float64)
-    squares = shares**2
+    sampled, some = _stretches(keys), _stretches(weights)
+    shares = some * (keys.size / some.size)
+    large = None
     if abs(shares.sum() - total) > _POOR_ESTIMATE * total:
-        bound = np.float32(total / _SAMPLE)
+        bound = np.float32(total / _LARGE_AT_MOST)
         large = np.flatnonzero(weights > bound)
-        small = weights[places] <= bound
-        places = np.concatenate([places[small], large])
+        small = some <= bound
+        sampled = np.concatenate([sampled[small], keys[large]])
         shares = np.concatenate([shares[small], weights[large]])
-        squares = np.concatenate([squares[small], np.zeros(large.size)])
-    sampled = keys[places]
     order = np.argsort(sampled)
-    return sampled[order], np.cumsum(shares[order]), np.cumsum(squares[order])
+    squares = shares * shares
+    if large is not None:
+        squares[squares.size - large.size :] = 0.0
+    return (
+        sampled[order],
+        np.cumsum(shares[order], dtype=np.float64),
+        np.cumsum(squares[order], dtype=np.float64),
+    )
+
+
+def _stretches(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The sample of `values` [n]."""
+    apart = values.size // _STRETCHES
+    return values[: apart * _STRETCHES].reshape(_STRETCHES, apart)[:, :_STRETCH].ravel()

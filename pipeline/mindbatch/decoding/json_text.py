@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-MOST_CHARACTERS = 1 << 20
+MOST_CHARACTERS = 1 << 16
 """Of a schema's text."""
 MOST_NESTING = 100
 """Levels of objects and arrays in a schema."""

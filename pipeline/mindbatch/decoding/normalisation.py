@@ -12,6 +12,8 @@ from mindbatch.decoding.json_text import canonical_schema
 
 def normalised(name: str, value: Any) -> Any:
     """The value in the form that the rules test; one that no rule accepts comes back much as it is."""
+    if value is None and name in _NONE_IS_EMPTY:
+        return ()
     return _FORMS.get(name, _plain)(value)
 
 
@@ -111,6 +113,10 @@ _REALS = (
     "frequency_penalty",
     "presence_penalty",
 )
+_NONE_IS_EMPTY = frozenset(
+    {"bad_words_ids", "sequence_bias", "logit_bias", "suppress_tokens", "begin_suppress_tokens"}
+)
+"""As in transformers, where these are null if they are not given."""
 _FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(_REALS, _real),
     "stop": _texts,

@@ -7,8 +7,11 @@ from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.crossing import Crossing, Limit, crossing, crossing_after
 from mindbatch.decoding.selection import largest
 
-_LIKELY_AT_MOST = 4096
-"""Tokens above one such share of the whole probability count as likely; there are no more than that."""
+_LIKELY = 1 / 4096
+"""Tokens above this share of the tail's probability count as likely; all others together are seldom more than the
+tail."""
+_PEAKED = 0.004
+"""From this probability of the likeliest token on, the likely tokens may well hold the nucleus."""
 
 
 def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.bool_]:
@@ -20,24 +23,26 @@ def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
     scores, weights = candidates.scores, candidates.weights
-    mask = _among_the_likely(scores, weights, top_p)
+    limit = Limit(np.float32(1.0 - top_p), float(weights.sum()))
+    mask = _among_the_likely(scores, weights, limit)
     if mask is None:
-        mask = _from(crossing(scores, weights, 1.0 - top_p), scores)
+        mask = _from(crossing(scores, weights, limit), scores)
     if least > 1:
         mask[scores.size - 1 - largest(scores[::-1], least)] = True
     return mask
 
 
 def _among_the_likely(
-    scores: NDArray[np.float32], weights: NDArray[np.float32], top_p: float
+    scores: NDArray[np.float32], weights: NDArray[np.float32], limit: Limit
 ) -> NDArray[np.bool_] | None:
-    """The nucleus of a distribution that is peaked, so that the few likely tokens hold it; None if it is not."""
-    limit = Limit(np.float32(1.0 - top_p), float(weights.sum()), reached=False)
-    likely = weights > np.float32(limit.total / _LIKELY_AT_MOST)
-    places = np.flatnonzero(likely)
-    if weights[places].sum() < top_p * limit.total:
+    """The nucleus of a distribution so peaked that a few likely tokens hold it; None if they do not."""
+    if limit.total * _PEAKED > 1.0:  # the largest weight is 1
         return None
-    scores, tail = scores[places], float((weights * ~likely).sum())
+    likely = weights > np.float32(limit.total * limit.share * _LIKELY)
+    places = np.flatnonzero(likely)
+    if weights[places].sum() < (1.0 - limit.share) * limit.total:
+        return None
+    tail, scores = float((weights * ~likely).sum()), scores[places]
     edge = crossing_after(tail, scores, weights[places], limit)
     if edge is None:
         return None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mindbatch.decoding.grammar import constraint_fault
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.philox import SEED_LIMIT
 
@@ -16,6 +17,7 @@ SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 LARGEST_EXPONENT = 20
 """Of a length: a million tokens to this power are still a float."""
 _SHOWN_CHARACTERS = 80
+_NO_CONSTRAINT: dict[str, str | None] = {"regex": None, "json_schema": None}
 
 Rule = Callable[[Any], str | None]
 """What a normalised value must be, in words, if it is not that; None if it is."""
@@ -24,7 +26,11 @@ Rule = Callable[[Any], str | None]
 def field_faults(values: Mapping[str, Any]) -> dict[str, str]:
     """By name, a line for each normalised value that its own rule refuses."""
     refused = {name: rule(values[name]) for name, rule in _RULES.items()}
-    return {name: f"{shown(name, values[name])}: {must}" for name, must in refused.items() if must}
+    faults = {name: f"{shown(name, values[name])}: {must}" for name, must in refused.items() if must}
+    for name in ("regex", "json_schema"):  # compiled in another process, so only what looks sound
+        if name not in faults and (fault := constraint_fault(**_NO_CONSTRAINT | {name: values[name]})):
+            faults[name] = fault
+    return faults
 
 
 def shown(name: str, value: Any) -> str:

@@ -1,7 +1,7 @@
 """Selecting the largest of a vocabulary's scores without sorting them: of one row, or of all rows of a batch.
 
 `largest(scores [V], k)` gives places [k], `largest_of_rows(scores [S, V], k)` places [S, k]. On two cores of a
-2.1 GHz Xeon the 8 largest of each of 32 rows of 50,257 take 0.9 ms together and 1.7 ms row by row.
+2.1 GHz Xeon the 8 largest of each of 32 rows of 50,257 take 0.9 ms together and 1.5 ms row by row.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _GROUPS_PER_KEPT = 8
 """At least so many groups for each score that is wanted."""
 _SCORES_PER_GROUP = 4
 """With fewer scores in a group, the bound saves nothing over selecting among all of them."""
-_TOGETHER_AT_MOST = 64
+_TOGETHER_AT_MOST = 32
 """For more scores than this of each row, going row by row is as fast."""
 _CROWD = 4
 """Rows with more groups than this for each score wanted, none below the bound, are full of equal scores."""
@@ -53,7 +53,7 @@ def largest_of_rows(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     if not groups or not 0 < k <= _TOGETHER_AT_MOST:
         return _row_by_row(scores, k)
     whole = _whole(size, groups)
-    maxima = scores[:, :whole].reshape(count, -1, groups).max(axis=1)
+    maxima = scores[:, :whole].reshape(count, whole // groups, groups).max(axis=1)
     bounds = np.partition(maxima, groups - k, axis=1)[:, groups - k, np.newaxis]
     worth_a_look = maxima >= bounds
     crowded = np.count_nonzero(worth_a_look, axis=1) > _CROWD * k

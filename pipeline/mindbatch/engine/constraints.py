@@ -1,11 +1,65 @@
-"""Placeholder until the real one lands (same interface)."""
+"""ConstraintFactory: makes the constraint of a request's row for one model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
 
 from mindbatch.data.tokenizer import Tokenizer
-from mindbatch.decoding import Constraint, DecodingParams
+from mindbatch.decoding.constraint import Constraint
+from mindbatch.decoding.grammar import Grammar, constraint_fault, grammar_of
+from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.vocabulary import Vocabulary
+from mindbatch.engine.detokenizer import last_text_token
+from mindbatch.engine.token_texts import token_texts
+from mindbatch.errors import PromptError
+
+_KEPT_GRAMMARS = 64
 
 
 class ConstraintFactory:
-    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None: ...
+    """One for a loaded model; the library and the vocabulary are made at the first row that asks.
 
-    def make(self, params: DecodingParams) -> Constraint | None:
-        return None
+    tokenizer: None if the model has none.
+    vocab_size: the model's, which may be more than the tokenizer's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._vocabulary: Vocabulary | None = None
+        self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
+
+    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int]) -> Constraint | None:
+        """The constraint of a row that continues this prompt, or None if its parameters ask for none.
+
+        Raises:
+            PromptError: the constraint cannot be compiled, no output of this model can fulfil it, or there is
+                no tokenizer to say what the tokens' text is.
+        """
+        if params.regex is None and params.json_schema is None:
+            return None
+        if self._tokenizer is None:
+            name = "regex" if params.regex is not None else "json_schema"
+            raise PromptError(f"decoding.{name} needs the model's tokenizer, and its folder has none")
+        if reason := constraint_fault(params.regex, params.json_schema):
+            raise PromptError(reason)
+        grammar = grammar_of(params.regex, params.json_schema)
+        assert grammar is not None
+        first = last_text_token(self._tokenizer, prompt_token_ids) is None
+        constraint = GrammarConstraint(self._grammar(grammar, self._tokenizer), first=first)
+        if constraint.fault is not None:
+            raise PromptError(constraint.fault)
+        return constraint
+
+    def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
+        """Compiled, or kept from an earlier row with the same text."""
+        if self._vocabulary is None:
+            self._vocabulary = Vocabulary(*token_texts(tokenizer, self._vocab_size))
+        if grammar not in self._compiled:
+            self._compiled[grammar] = CompiledGrammar(grammar, self._vocabulary)
+        self._compiled.move_to_end(grammar)
+        while len(self._compiled) > _KEPT_GRAMMARS:
+            self._compiled.popitem(last=False)
+        return self._compiled[grammar]

@@ -22,7 +22,7 @@ class IncrementalDetokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._previous = _last_text_token(tokenizer, prompt_token_ids)
+        self._previous = last_text_token(tokenizer, prompt_token_ids)
         self._utf8 = _Utf8Decoder(errors="replace")
 
     def push(self, token_id: int) -> str:
@@ -49,7 +49,7 @@ class IncrementalDetokenizer:
         return twin
 
 
-def _last_text_token(tokenizer: Tokenizer, token_ids: Sequence[int]) -> int | None:
+def last_text_token(tokenizer: Tokenizer, token_ids: Sequence[int]) -> int | None:
     """The last token of the prompt if it shows text, else None: the output then begins a text of its own."""
     if not token_ids or token_ids[-1] in tokenizer.special_ids:
         return None

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mindbatch.evaluation.axis import Axis, axis_for
 from mindbatch.evaluation.labels import Box, place_labels
 from mindbatch.evaluation.markup import Markup, element
+from mindbatch.evaluation.measures import Measure
 
 WIDTH, NAMES, VALUES = 340, 122, 58
 """Of a bar chart: all of it, the column of names, the column of values."""
 ROW, BAR = 22, 14
 LONGEST_NAME = 18
-PLOT_WIDTH, PLOT_HEIGHT = 460, 340
-
-Written = Callable[[float], str]
+PLOT_WIDTH, PLOT_HEIGHT = 400, 310
 
 
-def bar_chart(
-    identity: str, title: str, names: Sequence[str], values: Sequence[float | None], written: Written
-) -> Markup:
-    """Horizontal bars that begin at 0, a row for each name; of a negative value the bar shows its size.
+def bar_chart(measure: Measure, names: Sequence[str], values: Sequence[float | None]) -> Markup:
+    """Horizontal bars from the measure's origin, a row for each name; below the origin they go right, too.
 
-    identity: unique in the page. A value that is None or not finite has no bar.
+    A value that is None or not finite has no bar.
     """
-    largest = (
-        max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
-        or 1.0
-    )
-    rows = [
-        _bar(position * ROW, name, value, largest, written)
-        for position, (name, value) in enumerate(zip(names, values, strict=True))
+    sizes = [
+        None if value is None or not math.isfinite(value) else abs(value - measure.origin) for value in values
     ]
-    said = ", ".join(f"{name} {_words(value, written)}" for name, value in zip(names, values, strict=True))
-    return _picture(identity, WIDTH, len(names) * ROW, title, said, rows, "bars")
+    largest = max((size for size in sizes if size is not None), default=0.0) or 1.0
+    written = [measure.written(value) for value in values]
+    rows = [
+        _bar(position * ROW, name, number, None if size is None else size / largest)
+        for position, (name, number, size) in enumerate(zip(names, written, sizes, strict=True))
+    ]
+    said = ", ".join(f"{name} {number}" for name, number in zip(names, written, strict=True))
+    identity = f"bars-{measure.field}"
+    return _picture(identity, WIDTH, len(names) * ROW, measure.title, said, rows, "bars")
 
 
 def scatter(
@@ -52,6 +51,9 @@ def scatter(
     short = [_short(name) for name in names]
     marks: list[Markup] = [*_grid(across, upwards, frame), *_axis_titles(axis_names, across, frame)]
     for (x, y), name, label in zip(places, short, place_labels(places, short, frame), strict=True):
+        if label.y != y:
+            ends = {"x1": _at(x), "y1": _at(y), "x2": _at(label.x), "y2": _at(label.y)}
+            marks.append(element("line", **ends, class_="leader"))
         marks.append(element("circle", cx=_at(x), cy=_at(y), r=5, class_="point"))
         marks.append(
             element("text", name, x=_at(label.x), y=_at(label.y + 4), text_anchor=label.anchor, class_="name")
@@ -76,19 +78,21 @@ def _picture(
     )
 
 
-def _bar(top: int, name: str, value: float | None, largest: float, written: Written) -> Markup:
+def _bar(top: int, name: str, number: str, share: float | None) -> Markup:
+    """A row of a bar chart; `share` of the longest bar, None for no bar."""
     middle = top + ROW // 2 + 4
-    label = element("text", _short(name), x=NAMES - 8, y=middle, text_anchor="end", class_="name")
-    hint = element("title", f"{name}: {_words(value, written)}")
-    if value is None or not math.isfinite(value):
-        missing = element("text", _words(value, written), x=NAMES + 2, y=middle, class_="missing")
-        return element("g", hint, label, missing)
-    length = abs(value) / largest * (WIDTH - NAMES - VALUES)
-    bar = element(
-        "rect", x=NAMES, y=top + (ROW - BAR) // 2, width=_at(max(length, 1)), height=BAR, rx=2, class_="bar"
+    length = (share or 0.0) * (WIDTH - NAMES - VALUES)
+    return element(
+        "g",
+        element("title", f"{name}: {number}"),
+        element("text", _short(name), x=NAMES - 8, y=middle, text_anchor="end", class_="name"),
+        None if share is None else _rectangle(top + (ROW - BAR) // 2, max(length, 1)),
+        element("text", number, x=_at(NAMES + length + 6), y=middle, class_="value"),
     )
-    number = element("text", written(value), x=_at(NAMES + length + 6), y=middle, class_="value")
-    return element("g", hint, label, bar, number)
+
+
+def _rectangle(top: int, width: float) -> Markup:
+    return element("rect", x=NAMES, y=top, width=_at(width), height=BAR, rx=2, class_="bar")
 
 
 def _grid(across: Axis, upwards: Axis, frame: Box) -> list[Markup]:
@@ -118,12 +122,6 @@ def _axis_titles(names: tuple[str, str], across: Axis, frame: Box) -> list[Marku
         ),
         element("text", names[1], x=12, y=_at(height), text_anchor="middle", transform=turned, class_="axis"),
     ]
-
-
-def _words(value: float | None, written: Written) -> str:
-    if value is None:
-        return "not measured"
-    return written(value) if math.isfinite(value) else "infinite"
 
 
 def _short(name: str) -> str:

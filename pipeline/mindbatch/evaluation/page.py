@@ -6,13 +6,13 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from mindbatch.evaluation.charts import bar_chart, scatter
-from mindbatch.evaluation.comparison import Comparison, Metrics
+from mindbatch.evaluation.comparison import Comparison
 from mindbatch.evaluation.findings import alike, headlines
 from mindbatch.evaluation.markup import Markup, element, joined
-from mindbatch.evaluation.measures import MEASURES, PLOTTED, Measure
+from mindbatch.evaluation.measures import MEASURES, PLOTTED
 from mindbatch.evaluation.metrics import LARGEST_SET
 from mindbatch.evaluation.page_style import STYLE
 from mindbatch.evaluation.page_texts import texts
@@ -58,7 +58,7 @@ def _header(comparison: Comparison) -> Iterator[Markup]:
     setup = comparison.setup
     prompts = _count(len(comparison.prompts), "prompt", "prompts")
     yield element("h1", _title(comparison))
-    yield element("p", f"{prompts} · {setup.model} · {setup.created}", class_="quiet facts")
+    yield element("p", f"{prompts} · {setup.model} · {_moment(setup.created)}", class_="quiet facts")
     found = [
         element("div", element("dt", each.title), element("dd", each.who), element("dd", each.number))
         for each in headlines(comparison)
@@ -72,13 +72,18 @@ def _header(comparison: Comparison) -> Iterator[Markup]:
         yield element("p", f"{_count(failed, 'prompt', 'prompts')} could not be run.", class_="error")
 
 
+def _moment(created: str) -> str:
+    """A time in ISO 8601 as people read it."""
+    return f"{created[:16].replace('T', ' ')} UTC"
+
+
 def _charts(comparison: Comparison) -> Iterator[Markup]:
     names = [report.name for report in comparison.strategies]
     yield element("h2", "Measure by measure")
     figures = []
     for measure in PLOTTED:
         values = [measure.value(report.metrics) for report in comparison.strategies]
-        chart = bar_chart(f"bars-{measure.field}", measure.title, names, values, measure.written)
+        chart = bar_chart(measure, names, values)
         caption = element("figcaption", measure.meaning)
         figures.append(element("figure", element("h3", measure.title), caption, chart))
     yield element("div", figures, class_="charts")
@@ -98,8 +103,8 @@ def _plot(comparison: Comparison) -> Iterator[Markup]:
     yield element("h2", "Likely or varied")
     yield element(
         "p",
-        "Left: text that the model finds likely. Top: text that does not say the same thing again. Search "
-        "goes left and down, sampling right and up.",
+        "Left: the model finds the text likely. Top: few pairs of tokens come again, within an output or in "
+        "another one.",
     )
     chart = scatter(
         "likely-or-varied",
@@ -108,36 +113,47 @@ def _plot(comparison: Comparison) -> Iterator[Markup]:
         [place for _, place in points],
         ("perplexity", "distinct-2"),
     )
-    yield element("figure", chart)
+    yield element("figure", chart, class_="plot")
 
 
 def _table(comparison: Comparison) -> Iterator[Markup]:
     yield element("h2", "All numbers")
-    headings = ["strategy", *(measure.heading for measure in MEASURES), "seconds", "kind and settings"]
-    rows = []
-    for report in comparison.strategies:
-        numbers = [_cell(measure, report.metrics) for measure in MEASURES]
-        settings = ", ".join([report.strategy, *_settings(report.decoding)])
-        rows.append(
-            element(
-                "tr",
-                element("th", report.name, scope="row"),
-                numbers,
-                element("td", f"{report.metrics.seconds:.2f}"),
-                element("td", settings, class_="settings"),
-            )
-        )
-    head = element("thead", element("tr", [element("th", heading, scope="col") for heading in headings]))
-    table = element("table", head, element("tbody", rows))
-    yield element("div", table, class_="scroll", tabindex="0", role="region", aria_label="All numbers")
+    yield _rows(
+        "All numbers",
+        ["strategy", *(measure.heading for measure in MEASURES), "seconds"],
+        [
+            [
+                report.name,
+                *(measure.shown(report.metrics) for measure in MEASURES),
+                f"{report.metrics.seconds:.2f}",
+            ]
+            for report in comparison.strategies
+        ],
+    )
+    yield element("h2", "Settings")
+    yield _rows(
+        "Settings",
+        ["strategy", "kind", "what differs from the defaults"],
+        [[report.name, report.strategy, _settings(report.decoding)] for report in comparison.strategies],
+        class_="words",
+    )
 
 
-def _cell(measure: Measure, metrics: Metrics) -> Markup:
-    return element("td", measure.shown(metrics))
+def _rows(
+    label: str, headings: Sequence[str], rows: Sequence[Sequence[str]], class_: str | None = None
+) -> Markup:
+    """A table, which scrolls by itself where it is wider than the page."""
+    head = element("tr", [element("th", heading, scope="col") for heading in headings])
+    body = [
+        element("tr", element("th", name, scope="row"), [element("td", cell) for cell in cells])
+        for name, *cells in rows
+    ]
+    table = element("table", element("thead", head), element("tbody", body), class_=class_)
+    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def _settings(decoding: dict[str, object]) -> list[str]:
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in decoding.items()]
+def _settings(decoding: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in decoding.items())
 
 
 def _texts(comparison: Comparison) -> Iterator[Markup]:
@@ -146,7 +162,7 @@ def _texts(comparison: Comparison) -> Iterator[Markup]:
         "p",
         "Grey is what a text has in common with the first one of its prompt; ",
         element("mark", "marked"),
-        " is what it has not.",
+        " is what it has not. A text with neither has nothing in common with it.",
     )
     yield joined(texts(comparison))
 
@@ -171,8 +187,8 @@ def _notes(comparison: Comparison) -> Iterator[Markup]:
 
 def _timing(warm_up_prompts: int, prefix_caching: bool, batch_size: int) -> str:
     warm_up = (
-        f"Before it was timed, each strategy ran the first {_count(warm_up_prompts, 'prompt', 'prompts')} "
-        "once, so that compiling is counted as little as possible."
+        f"Before any was timed, every strategy ran the first {_count(warm_up_prompts, 'prompt', 'prompts')}, "
+        "so that the graphs for steps like theirs were compiled already."
         if warm_up_prompts
         else "There was no warm-up: compiling is counted, most of it for the first strategy."
     )

@@ -52,7 +52,8 @@ figcaption { margin-top: 0.4rem; }
 .charts figcaption { margin: 0 0 0.6rem; min-height: 2.8em; line-height: 1.4; }
 svg { display: block; width: 100%; height: auto; }
 svg.bars { max-width: 26rem; }
-svg.scatter { max-width: 44rem; }
+.plot { max-width: 38rem; }
+svg .leader { stroke: var(--quiet); stroke-width: 1; }
 svg text { fill: var(--quiet); font-size: 12px; }
 svg .name, svg .value { fill: var(--ink); }
 svg .value { font-variant-numeric: tabular-nums; }
@@ -78,8 +79,10 @@ th, td {
   white-space: nowrap;
   border-bottom: 1px solid var(--line);
 }
-th:first-child, td.settings { text-align: left; }
-td.settings { white-space: normal; min-width: 14rem; color: var(--quiet); }
+th:first-child { text-align: left; }
+.words td { text-align: left; white-space: normal; }
+.words td:last-child { overflow-wrap: anywhere; min-width: 12rem; width: 70%; }
+.words th { text-align: left; }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { color: var(--quiet); font-weight: 500; }
 details { margin-top: 1.25rem; border-top: 1px solid var(--line); padding-top: 0.75rem; }
@@ -105,6 +108,7 @@ summary .number { color: var(--quiet); margin-right: 0.5rem; }
   unicode-bidi: isolate;
 }
 .prompt { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; font-weight: 600; }
+@media (max-width: 40rem) { .plot { padding: 0.5rem; } }
 .shared { color: var(--quiet); }
 mark { background: var(--shade); color: inherit; border-radius: 2px; }
 .error { color: var(--alert); overflow-wrap: anywhere; }

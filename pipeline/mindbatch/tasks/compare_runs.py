@@ -21,8 +21,8 @@ def run_strategies(
 ) -> list[StrategyRun]:
     """Each strategy's results for all rows, in their order, and what it took.
 
-    warm_up_prompts: so many of the rows are run before the clock starts. The same rows take the same steps
-    again, so that the graphs that these need are there already.
+    warm_up_prompts: every strategy runs so many of the rows before any is timed. The same rows take the same
+    steps again, so that the graphs that these need are there already.
     """
     total = len(strategies) * (len(rows.prompts) + warm_up_prompts)
     runs, ended = [], 0
@@ -31,6 +31,7 @@ def run_strategies(
             for _ in _results(llm, params, rows.prompts[:warm_up_prompts]):
                 ended += 1
                 bar.set(ended, total, f"{name}, warming up")
+        for name, params in strategies.items():
             started, results = time.perf_counter(), _refused(rows)
             for result in _results(llm, params, rows.prompts):
                 results.append(result)

@@ -73,6 +73,7 @@ def test_each_file_is_in_one_digest(folder: Path, name: str, field: str) -> None
         ({"model__seq_length": 64}, "model.seq_length"),
         ({"decoding__temperature": 0.7}, "decoding.temperature"),
         ({"decoding__seed": 1}, "decoding.seed"),
+        ({"decoding__logit_bias": {"5": 1}}, "decoding.logit_bias"),
         ({"data__template": "{{ q }}"}, "data.template"),
         ({"data__key_column": "id"}, "data.key_column"),
         ({"data__system": "Be brief."}, "data.system"),
@@ -93,6 +94,24 @@ def test_a_tokenizer_of_its_own_counts(folder: Path, tmp_path: Path) -> None:
     assert fields(folder, model__tokenizer=str(other)) == fields(folder)
     (other / "vocab.json").write_text("{}")
     assert changed(fields(folder), fields(folder, model__tokenizer=str(other))) == {"tokenizer"}
+
+
+def test_the_same_decoding_is_the_same_however_it_is_written(folder: Path) -> None:
+    one = fields(folder, decoding__logit_bias={"5": 1, "3": -2}, decoding__json_schema={"type": "null"})
+    other = fields(
+        folder, decoding__logit_bias=[[3, -2.0], [5, 1]], decoding__json_schema='{ "type": "null" }'
+    )
+    assert one == other
+
+
+def test_an_assistant_counts(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "assistant"))
+    before = fields(folder, model__assistant=str(other))
+    assert changed(fields(folder), before) == {"assistant"}
+    moved = Path(shutil.move(other, tmp_path / "elsewhere"))
+    assert fields(folder, model__assistant=str(moved)) == before
+    (moved / "config.json").write_bytes((moved / "config.json").read_bytes() + b"\n")
+    assert changed(before, fields(folder, model__assistant=str(moved))) == {"assistant"}
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:

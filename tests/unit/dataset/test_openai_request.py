@@ -88,9 +88,60 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "stops": ({"stop": ["x", "y"]}, {"stop": ["x", "y"]}),
     "seed": ({"seed": 3}, {"seed": 3}),
     "vLLM's": (
-        {"repetition_penalty": 1.2, "min_tokens": 2, "ignore_eos": True, "skip_special_tokens": False},
-        {"eos_token_id": [], "min_new_tokens": 2, "repetition_penalty": 1.2, "skip_special_tokens": False},
+        {"repetition_penalty": 1.2, "min_tokens": 2, "skip_special_tokens": False},
+        {"min_new_tokens": 2, "repetition_penalty": 1.2, "skip_special_tokens": False},
     ),
+    "no end before min_tokens or anywhere": (
+        {"min_tokens": 2, "ignore_eos": True},
+        {"eos_token_id": [], "min_length": 0, "min_new_tokens": 0},
+    ),
+    "other ends": (
+        {"min_tokens": 2, "ignore_eos": True, "stop_token_ids": [5, 6]},
+        {"eos_token_id": [5, 6], "min_new_tokens": 2},
+    ),
+    "penalties": (
+        {"presence_penalty": 0.5, "frequency_penalty": -1},
+        {"frequency_penalty": -1.0, "presence_penalty": 0.5},
+    ),
+    "logit_bias": ({"logit_bias": {"50256": -100, "3": 1.5}}, {"logit_bias": [[3, 1.5], [50256, -100.0]]}),
+    "best of several": (
+        {"best_of": 4, "n": 2, "length_penalty": 0.5},
+        {"best_of": 4, "do_sample": True, "length_penalty": 0.5, "num_return_sequences": 2},
+    ),
+    "best of one": ({"best_of": 1, "n": 1}, {"best_of": None, "num_return_sequences": 1}),
+    "beams": (
+        {"use_beam_search": True, "n": 3, "length_penalty": 2, "early_stopping": True, "temperature": 0},
+        {
+            "best_of": None,
+            "do_sample": False,
+            "early_stopping": True,
+            "length_penalty": 2.0,
+            "num_beams": 3,
+            "num_return_sequences": 3,
+            "temperature": 0.0,
+        },
+    ),
+    "more beams than outputs": (
+        {"use_beam_search": True, "best_of": 4},
+        {"best_of": None, "do_sample": False, "num_beams": 4},
+    ),
+    "no beams": ({"use_beam_search": False}, {}),
+    "any text": ({"response_format": {"type": "text"}}, {"json_schema": None, "regex": None}),
+    "any object": (
+        {"response_format": {"type": "json_object"}},
+        {"json_schema": '{"type":"object"}', "regex": None},
+    ),
+    "an object": (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"b": {}, "a": 1}},
+            }
+        },
+        {"json_schema": '{"b":{},"a":1}', "regex": None},
+    ),
+    "vLLM's regex": ({"guided_regex": "[0-9]+"}, {"json_schema": None, "regex": "[0-9]+"}),
+    "vLLM's schema": ({"guided_json": '{"type": "null"}'}, {"json_schema": '{"type":"null"}', "regex": None}),
     "eos as usual": ({"ignore_eos": False}, {}),
     "logprobs": ({"logprobs": True}, {"logprobs": 0}),
     "top_logprobs": ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
@@ -102,14 +153,14 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as if left out": (
         {
             "stream": False,
-            "presence_penalty": 0,
-            "frequency_penalty": 0.0,
-            "response_format": {"type": "text"},
-            "logit_bias": {},
             "tools": [],
             "stop_token_ids": [],
         },
         {},
+    ),
+    "neutral where the run may not be": (
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
+        {"frequency_penalty": 0.0, "logit_bias": [], "presence_penalty": 0.0},
     ),
 }
 
@@ -132,18 +183,62 @@ def test_the_runs_parameters_stay_where_a_request_says_nothing():
     assert row(line(temperature=0), base).params(base).greedy
 
 
+def test_a_requests_format_goes_before_the_runs():
+    base = DecodingParams(regex="[a-z]+")
+    assert row(line(), base).params(base).regex == "[a-z]+"
+    params = row(line(response_format={"type": "json_object"}), base).params(base)
+    assert (params.regex, params.json_schema) == (None, '{"type":"object"}')
+    assert row(line(response_format={"type": "text"}), base).params(base) == DecodingParams()
+
+
+def test_a_request_is_held_against_the_runs_strategy():
+    base = DecodingParams(num_beams=4, early_stopping=True)
+    assert row(line(length_penalty=2), base).params(base).length_penalty == 2
+    assert "decoding.num_beams=4 cannot go with body.best_of=3" in reason(line(best_of=3), base)
+    found = reason(line(n=5, use_beam_search=True, best_of=2), base)
+    assert found == "body.n=5 is above body.best_of=2; must be at most that"
+    contrastive = DecodingParams(penalty_alpha=0.6, top_k=4)
+    assert "decoding.penalty_alpha=0.6 cannot go with decoding.do_sample=true" in reason(
+        line(temperature=0.7), contrastive
+    )
+
+
 BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
     "tools": (
         {"tools": [{"type": "function"}]},
         "body.tools=[{'type': 'function'}]: not supported; leave it out",
     ),
-    "penalty": ({"presence_penalty": 0.5}, "body.presence_penalty=0.5: not supported; leave it out"),
+    "penalty": ({"presence_penalty": 2.5}, "body.presence_penalty=2.5: must be from -2 to 2"),
+    "bias": ({"logit_bias": {"x": 5}}, "body.logit_bias=(('x', 5.0),): must be a mapping from token ids"),
     "stream": ({"stream": True}, "body.stream=True: not supported"),
     "format": (
-        {"response_format": {"type": "json_object"}},
-        "body.response_format={'type': 'json_object'}: not",
+        {"response_format": {"type": "xml"}},
+        "body.response_format={'type': 'xml'}: must be {type: text}",
     ),
+    "format of a wrong type": ({"response_format": ["json"]}, "body.response_format=['json']: must be"),
+    "schema in the wrong place": (
+        {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+        "body.response_format={'type': 'json_object', 'json_schema': {'sche",
+    ),
+    "no schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"type": "object"}}},
+        "body.response_format.json_schema={'type': 'object'}: must be a mapping with schema",
+    ),
+    "no JSON": ({"guided_json": "{"}, "body.guided_json='{': is not JSON"),
+    "two formats": (
+        {"guided_regex": "a", "guided_json": {}},
+        "body.guided_json, body.guided_regex: only one of these can be given",
+    ),
+    "best of greedy ones": (
+        {"best_of": 3, "temperature": 0},
+        "body.best_of=3 has no effect with body.temperature=0.0; set temperature above 0 or remove it",
+    ),
+    "best of fewer": ({"best_of": 2, "n": 3}, "body.n=3 is above body.best_of=2; must be at most that"),
+    "best of a truth": ({"best_of": True}, "body.best_of=true: must be a whole number, from 1"),
+    "one beam": ({"use_beam_search": True}, "body.use_beam_search=true: needs n or best_of above 1"),
+    "perhaps beams": ({"use_beam_search": 1}, "body.use_beam_search=1: must be true or false"),
+    "ends beside the model's": ({"stop_token_ids": [5]}, "body.stop_token_ids=[5]: needs ignore_eos=true"),
     "prompt in a chat": ({"prompt": "a"}, "body.prompt: unknown"),
     "model": ({"model": 4}, "body.model=4: must be a text"),
     "model of half a character": ({"model": "\ud83d"}, "body.model: is not valid Unicode"),

@@ -28,6 +28,14 @@ GOOD: dict[str, tuple[Any, dict[str, Any]]] = {
     "nulls, as Parquet has them": ({"top_k": None, "seed": 3, "stop": None}, {"seed": 3}),
     "a cell of a CSV file": ('{"seed": 3}', {"seed": 3}),
     "lists": ({"stop": "x", "eos_token_id": 5}, {"eos_token_id": [5], "stop": ["x"]}),
+    "lists within lists": (
+        {"bad_words_ids": [[1], [2, 3]], "logit_bias": {"7": 1}, "sequence_bias": [[[1, 2], -3]]},
+        {"bad_words_ids": [[1], [2, 3]], "logit_bias": [[7, 1.0]], "sequence_bias": [[[1, 2], -3.0]]},
+    ),
+    "a schema": (
+        {"json_schema": {"type": "object", "properties": {"b": {}, "a": {}}}},
+        {"json_schema": '{"type":"object","properties":{"b":{},"a":{}}}'},
+    ),
 }
 
 
@@ -37,9 +45,8 @@ def test_what_a_row_may_say(own: Any, expected: dict[str, Any]):
     assert isinstance(item, DataRow), item
     assert item.overrides == expected
     assert list(item.overrides) == sorted(item.overrides)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()}
     kept = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 32}
-    assert item.params(SAMPLING) == DecodingParams(**kept | given)
+    assert item.params(SAMPLING) == DecodingParams(**kept | expected)
 
 
 BAD: dict[str, tuple[Any, list[str]]] = {
@@ -82,6 +89,17 @@ BAD: dict[str, tuple[Any, list[str]]] = {
         "hot",
         ["own='hot': must be a mapping of decoding parameters, like {temperature: 0.7}, or null"],
     ),
+    "another strategy than the run's": (
+        {"penalty_alpha": 0.6, "top_k": 4},
+        [
+            "own.penalty_alpha=0.6 cannot go with decoding.do_sample=true: contrastive search does not sample",
+            "set do_sample=false",
+        ],
+    ),
+    "a function": (
+        {"prefix_allowed_tokens_fn": "print"},
+        ["own.prefix_allowed_tokens_fn: no decoding parameter"],
+    ),
     "key": ({1: 2}, ["own: 1 is no decoding parameter"]),
 }
 
@@ -120,6 +138,13 @@ def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):
     for seed in range(20):
         rules.check({"seed": seed}, {})
     assert len(rules._known) <= 4
+
+
+def test_the_order_within_a_schema_counts():
+    rules = OverrideRules(SAMPLING)
+    first, second = {"properties": {"a": {}, "b": {}}}, {"properties": {"b": {}, "a": {}}}
+    texts = [rules.check({"json_schema": schema}, {})[0]["json_schema"] for schema in (first, second)]
+    assert texts == ['{"properties":{"a":{},"b":{}}}', '{"properties":{"b":{},"a":{}}}']
 
 
 def test_one_rows_overrides_are_not_anothers():

@@ -1,9 +1,10 @@
-"""Drawing at given uniform numbers, by hand and over more scores than one block holds."""
+"""Drawing at given uniform numbers, by hand and over more scores than one block holds; and without replacement."""
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
-from mindbatch.decoding.draw import draw
+from mindbatch.decoding.draw import draw, draw_without_replacement
 
 INF = np.inf
 
@@ -38,3 +39,52 @@ def test_equals_the_inverse_of_one_cumulative_sum() -> None:
 
 def test_no_numbers_draw_nothing() -> None:
     assert draw(np.zeros(3, dtype=np.float32), np.empty(0)).size == 0
+
+
+class TestWithoutReplacement:
+    def test_by_hand(self) -> None:
+        """0.5, 0.25, 0.125, 0.125; without the first 0.5, 0.25, 0.25; then without the third."""
+        scores = np.log(np.array([0.5, 0.25, 0.125, 0.125])).astype(np.float32)
+        assert draw_without_replacement(scores, np.array([0.4, 0.6, 0.5])).tolist() == [0, 2, 1]
+        assert draw_without_replacement(scores, np.array([0.4, 0.4, 0.51])).tolist() == [0, 1, 3]
+
+    def test_first_is_that_of_a_draw(self) -> None:
+        scores = np.random.default_rng(3).standard_normal(5000).astype(np.float32)
+        for number in np.random.default_rng(4).random(50):
+            drawn = draw_without_replacement(scores, np.array([number, 0.5]))
+            assert drawn[:1].tolist() == draw(scores, np.array([number])).tolist()
+            assert drawn[0] != drawn[1]
+
+    @pytest.mark.parametrize("size", [6, 700])
+    def test_distribution_of_pairs(self, size: int) -> None:
+        """P(i, then j) = p_i p_j / (1 - p_i), counted over 20,000 draws of two in a few likely places."""
+        generator = np.random.default_rng(size)
+        scores = np.full(size, -INF, dtype=np.float32)
+        places = np.sort(generator.permutation(size)[:5])
+        scores[places] = generator.standard_normal(5)
+        shares = np.exp(scores[places].astype(np.float64))
+        shares /= shares.sum()
+        expected = shares[:, np.newaxis] * shares / (1 - shares[:, np.newaxis])
+        np.fill_diagonal(expected, 0)
+        seen = np.zeros((5, 5))
+        for numbers in generator.random((20_000, 2)):
+            seen[tuple(np.searchsorted(places, draw_without_replacement(scores, numbers)))] += 1
+        assert np.trace(seen) == 0
+        off = ~np.eye(5, dtype=bool)
+        assert chisquare(seen[off], 20_000 * expected[off]).pvalue > 1e-3
+
+    def test_unlikely_places_follow_when_the_likely_ones_are_gone(self) -> None:
+        """Weights beside a score of 500 are 0 in float32; those left afterwards are 0.5, 0.25 and 0.25."""
+        scores = np.array([-300.0, 500.0, -300 + np.log(2), -INF, -300.0], dtype=np.float32)
+        for number, place in ((0.2, 0), (0.3, 2), (0.7, 2), (0.8, 4)):
+            assert draw_without_replacement(scores, np.array([0.9, number])).tolist() == [1, place]
+
+    def test_ends_when_nothing_is_left(self) -> None:
+        scores = np.array([-INF, 1.0, -INF, 2.0], dtype=np.float32)
+        assert sorted(draw_without_replacement(scores, np.full(4, 0.5)).tolist()) == [1, 3]
+        assert draw_without_replacement(np.full(3, -INF, dtype=np.float32), np.full(2, 0.5)).size == 0
+
+    def test_the_scores_are_not_changed(self) -> None:
+        scores = np.arange(4, dtype=np.float32)
+        draw_without_replacement(scores, np.full(4, 0.5))
+        assert scores.tolist() == [0, 1, 2, 3]

@@ -1,16 +1,22 @@
-"""Top-k, top-p and min-p against plain definitions, on random and tied scores of every size."""
+"""Each sampling filter against its plain definition, on random and tied scores of every size."""
+
+from typing import Any
 
 import numpy as np
+import plain_filters
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.filters import Candidates, min_p_mask, sampling_candidates, top_k_mask
+from mindbatch.decoding.candidates import Candidates
+from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
+from mindbatch.decoding.filters import sampling_candidates, top_k_mask
 from mindbatch.decoding.nucleus import nucleus
-from mindbatch.decoding.selection import kth_largest, largest
-from mindbatch.decoding.softmax import softmax
+from mindbatch.decoding.softmax import entropy, weights_of
+from mindbatch.decoding.top_h import top_h_mask
+from mindbatch.decoding.typical import typical_mask
 
 
 def random_scores(seed: int, size: int, scale: float, *, tied: bool = False) -> NDArray[np.float32]:
@@ -27,39 +33,34 @@ score_arrays = st.builds(
 )
 
 
-def sorted_nucleus(scores: NDArray[np.float32], top_p: float) -> NDArray[np.bool_]:
-    """Top-p by its definition, sorting everything."""
-    order = np.argsort(scores, kind="stable")
-    sums = np.cumsum(softmax(scores)[order], dtype=np.float64).astype(np.float32)
-    mask = np.empty(scores.size, dtype=np.bool_)
-    mask[order] = sums > np.float32(1 - top_p)
-    mask[order[-1]] = True
-    return mask
+def assert_same_but_for(mask: NDArray[np.bool_], expected: NDArray[np.bool_], edge: int) -> None:
+    """Sums in another order differ in the last bit, so that as many tokens on the very edge may."""
+    assert mask.any()
+    assert np.count_nonzero(mask != expected) <= edge
 
 
 @given(score_arrays, st.floats(1e-6, 1.0, exclude_max=True))
 @settings(max_examples=300, deadline=None)
 def test_nucleus_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top_p: float) -> None:
-    mask, expected = nucleus(scores, top_p), sorted_nucleus(scores, top_p)
-    # Sums in another order may differ in the last bit, so that one token on the very edge may.
-    assert np.count_nonzero(mask != expected) <= 1
+    mask = nucleus(Candidates(scores), top_p)
+    assert_same_but_for(mask, plain_filters.top_p(scores, top_p), 1)
     assert scores[mask].min() >= scores[~mask].max(initial=-np.inf)
 
 
 @pytest.mark.parametrize("size", [8, 4096])
 def test_nucleus_removes_earlier_equals_first(size: int) -> None:
-    mask = nucleus(np.zeros(size, dtype=np.float32), 0.5)
+    mask = nucleus(Candidates(np.zeros(size, dtype=np.float32)), 0.5)
     np.testing.assert_array_equal(mask, np.arange(size) >= size // 2)
 
 
 def test_nucleus_drops_what_is_already_filtered_out() -> None:
     scores = np.array([-np.inf, 1.0, -np.inf, 1.0], dtype=np.float32)
-    assert nucleus(scores, 0.999999).tolist() == [False, True, False, True]
+    assert nucleus(Candidates(scores), 0.999999).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("size", [8, 4096])
 def test_nucleus_always_keeps_one(size: int) -> None:
-    mask = nucleus(random_scores(1, size, 1.0), 1e-9)
+    mask = nucleus(Candidates(random_scores(1, size, 1.0)), 1e-9)
     assert np.flatnonzero(mask).tolist() == [random_scores(1, size, 1.0).argmax()]
 
 
@@ -70,22 +71,112 @@ def test_top_k_keeps_the_k_largest_and_their_equals(scores: NDArray[np.float32],
     np.testing.assert_array_equal(top_k_mask(scores, k), scores >= kth)
 
 
-@given(score_arrays, st.integers(0, 6000))
+@given(score_arrays, st.floats(1e-6, 0.999))
+@settings(max_examples=300, deadline=None)
+def test_typical_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], typical_p: float) -> None:
+    mask, expected = typical_mask(Candidates(scores), typical_p), plain_filters.typical_p(scores, typical_p)
+    differ = scores[mask != expected]
+    assert mask.any()
+    # On the edge there may be one token above and one below the expected information; equals count once.
+    assert np.unique(differ).size <= 2
+    assert plain_filters.probabilities(scores)[mask].sum() >= typical_p - 2e-5
+
+
+@given(score_arrays, st.floats(1e-4, 0.9999))
 @settings(max_examples=200, deadline=None)
-def test_largest_are_in_order_with_the_lower_place_first(scores: NDArray[np.float32], k: int) -> None:
-    expected = sorted(range(scores.size), key=lambda place: (-scores[place], place))[:k]
-    assert largest(scores, k).tolist() == expected
+def test_top_h_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top_h: float) -> None:
+    assert_same_but_for(top_h_mask(Candidates(scores), top_h), plain_filters.top_h(scores, top_h), 1)
 
 
-def test_kth_largest_with_filtered_scores() -> None:
-    scores = np.full(50_000, -np.inf, dtype=np.float32)
-    scores[[5, 40_000]] = [1.0, 2.0]
-    assert kth_largest(scores, 2) == 1.0
-    assert kth_largest(scores, 3) == -np.inf
+@given(score_arrays, st.floats(1e-6, 0.5))
+@settings(max_examples=200, deadline=None)
+def test_eta_by_its_definition(scores: NDArray[np.float32], epsilon: float) -> None:
+    mask, expected = eta_mask(Candidates(scores), epsilon), plain_filters.eta(scores, epsilon)
+    assert mask.any()
+    assert np.unique(scores[mask != expected]).size <= 1
+
+
+@given(score_arrays)
+@settings(max_examples=100, deadline=None)
+def test_entropy(scores: NDArray[np.float32]) -> None:
+    scores = np.append(scores, np.float32(-np.inf))
+    expected = plain_filters.entropy(plain_filters.probabilities(scores))
+    assert entropy(scores, weights_of(scores)) == pytest.approx(expected, abs=1e-5)
+
+
+class TestByHand:
+    """Probabilities 0.6, 0.05, 0.3 and 0.05; minus their logarithms are 0.51, 3.00, 1.20, 3.00, which 0.967 is
+    the expectation of: 0.46, 2.03, 0.24 and 2.03 away."""
+
+    candidates = Candidates(np.log(np.array([0.6, 0.05, 0.3, 0.05])).astype(np.float32))
+
+    @pytest.mark.parametrize(
+        ("typical_p", "least", "kept"),
+        [(0.29, 1, [2]), (0.31, 1, [0, 2]), (0.89, 1, [0, 2]), (0.91, 1, [0, 1, 2, 3]), (0.01, 2, [0, 2])],
+    )
+    def test_typical(self, typical_p: float, least: int, kept: list[int]) -> None:
+        assert np.flatnonzero(typical_mask(self.candidates, typical_p, least)).tolist() == kept
+
+    @pytest.mark.parametrize(
+        ("epsilon", "least", "kept"),
+        [(0.04, 1, [0, 1, 2, 3]), (0.06, 1, [0, 2]), (0.7, 1, [0]), (0.7, 2, [0, 2]), (0.7, 3, [0, 1, 2, 3])],
+    )
+    def test_epsilon(self, epsilon: float, least: int, kept: list[int]) -> None:
+        assert np.flatnonzero(epsilon_mask(self.candidates, epsilon, least)).tolist() == kept
+
+    @pytest.mark.parametrize(
+        # Above 0.145 the square root times exp(-0.967) = 0.380 is the lower bound of the two.
+        ("epsilon", "least", "kept"),
+        [(0.04, 1, [0, 1, 2, 3]), (0.06, 1, [0, 2]), (0.6, 1, [0, 2]), (0.64, 1, [0]), (0.64, 2, [0, 2])],
+    )
+    def test_eta(self, epsilon: float, least: int, kept: list[int]) -> None:
+        assert np.flatnonzero(eta_mask(self.candidates, epsilon, least)).tolist() == kept
+
+    @pytest.mark.parametrize(
+        # The terms of the entropy, likeliest first: 0.306, 0.361, 0.150, 0.150, of 0.967.
+        ("top_h", "kept"),
+        [(0.1, [0]), (0.33, [0]), (0.68, [0]), (0.70, [0, 2]), (0.85, [0, 1, 2]), (0.99, [0, 1, 2])],
+    )
+    def test_top_h(self, top_h: float, kept: list[int]) -> None:
+        assert np.flatnonzero(top_h_mask(self.candidates, top_h)).tolist() == kept
+
+    @pytest.mark.parametrize(("least", "kept"), [(1, [0]), (2, [0, 2]), (3, [0, 1, 2])])
+    def test_min_p_keeps_the_least(self, least: int, kept: list[int]) -> None:
+        assert np.flatnonzero(min_p_mask(self.candidates, 0.9, least)).tolist() == kept
+
+    @pytest.mark.parametrize(("least", "kept"), [(1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])])
+    def test_top_p_keeps_the_least_the_later_of_equals(self, least: int, kept: list[int]) -> None:
+        assert np.flatnonzero(nucleus(self.candidates, 0.1, least)).tolist() == kept
+
+
+def test_top_h_keeps_no_more_than_a_hundred() -> None:
+    mask = top_h_mask(Candidates(np.zeros(5000, dtype=np.float32)), 0.9999)
+    assert np.flatnonzero(mask).tolist() == list(range(99))  # the lower places, one of the hundred over the limit
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}, {"typical_p": 0.01}, {"epsilon_cutoff": 0.9}, {"eta_cutoff": 0.9}],
+    ids=str,
+)
+def test_every_filter_keeps_the_least(setting: dict[str, Any]) -> None:
+    scores = random_scores(6, 400, 30.0)
+    params = DecodingParams(do_sample=True, **setting)
+    for least, expected in ((1, 1), (3, 3), (400, 400), (900, 400)):
+        left = sampling_candidates(scores, params, least).dense(400)
+        assert np.count_nonzero(np.isfinite(left)) == expected
+
+
+def test_filters_in_a_row_see_what_is_left() -> None:
+    """Of 0.4, 0.25 and 0.35 top_k leaves 0.53 and 0.47; before it, 0.35 was below epsilon."""
+    scores = np.log(np.array([0.4, 0.25, 0.35])).astype(np.float32)
+    params = DecodingParams(do_sample=True, top_k=2, epsilon_cutoff=0.4)
+    kept = np.isfinite(sampling_candidates(scores, params).dense(3))
+    assert kept.tolist() == [True, False, True]
 
 
 def test_min_p_of_one_keeps_the_likeliest_and_its_equals() -> None:
-    assert min_p_mask(np.array([1, 3, 3, 2], dtype=np.float32), 1.0).tolist() == [False, True, True, False]
+    assert min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0).tolist() == [False, True, True, False]
 
 
 class TestCandidates:
@@ -103,6 +194,20 @@ class TestCandidates:
         twice = once.keep(np.arange(20) == 7)
         assert twice.tokens(np.array([0])).tolist() == [353]
         assert np.flatnonzero(np.isfinite(twice.dense(1000))).tolist() == [353]
+
+    def test_weights_outlive_filters(self) -> None:
+        for kept in (5, 50):
+            candidates = Candidates(self.scores)
+            mask = self.scores >= np.sort(self.scores)[-kept]
+            before = candidates.weights
+            left = candidates.keep(mask)
+            np.testing.assert_array_equal(left.weights, weights_of(left.scores))
+            np.testing.assert_array_equal(left.weights[left.weights > 0], before[mask])
+
+    def test_draws_tokens(self) -> None:
+        mask = np.arange(100) % 50 == 3
+        left = Candidates(np.zeros(100, dtype=np.float32)).keep(mask)
+        assert left.draw(np.array([0.0, 0.49, 0.51])).tolist() == [3, 3, 53]
 
     def test_without_a_filter_nothing_is_copied(self) -> None:
         candidates = sampling_candidates(self.scores, DecodingParams(do_sample=True))

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +77,11 @@ def blocks_needed(rows: Sequence[Request], block_size: int) -> int:
     )
 
 
+def drafts(rows: Sequence[Request]) -> bool:
+    """Whether a row decodes speculatively, for which keys and values must be kept."""
+    return any(row.params.num_draft_tokens for row in rows)
+
+
 @st.composite
 def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
     """A cache that holds the largest request and little more, and steps of few tokens."""
@@ -87,7 +91,7 @@ def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
         block_size=block_size,
         num_blocks=blocks_needed(rows, block_size) + draw(st.integers(0, 12)),
         max_batched_tokens=draw(st.integers(6, 40)),
-        use_past=draw(st.booleans()),
+        use_past=drafts(rows) or draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
     )
 
@@ -130,7 +134,7 @@ def alone(row: Request) -> RequestOutput:
 
 
 @given(st.data(), requests())
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(deadline=None, max_examples=25)
 def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
     results = run(make_engine(data.draw(limits(rows))), rows)
     for row in rows:
@@ -145,6 +149,7 @@ def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) ->
         request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params)
         for turn in range(2)
         for name, params in STRATEGIES.items()
+        if use_past or "lookup" not in name
     ]
     tight = settings(
         batch_size=30,
@@ -163,7 +168,8 @@ def test_dropping_requests_half_way_frees_their_blocks() -> None:
     rows = [
         request(name, [1, 2, 3, 1, 2], max_new_tokens=10, **params) for name, params in STRATEGIES.items()
     ]
-    for steps in range(1, 8):
+    expected = [shown(alone(row)) for row in rows]
+    for steps in (1, 4, 8):
         engine = make_engine(settings(batch_size=40))
         for row in rows:
             engine.add(row)
@@ -172,7 +178,7 @@ def test_dropping_requests_half_way_frees_their_blocks() -> None:
         engine.abort()
         assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
         results = run(engine, rows)  # nothing of the first turn is left in a strategy
-        assert [shown(results[row.key]) for row in rows] == [shown(alone(row)) for row in rows]
+        assert [shown(results[row.key]) for row in rows] == expected
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -190,11 +196,10 @@ class Recomputed:
         states = fingerprints([*prompt, *tokens])[len(prompt) - 1 : -1]
         raw = [log_softmax(logits_of(state)) for state in states]
         self.raw = sum(float(scores[token]) for scores, token in zip(raw, tokens, strict=True))
-        # The processors as a search calls them: greedily, on log-probabilities.
-        greedy = replace(self.params, do_sample=False, temperature=1.0)
+        names = {name for processors in PROCESSORS for name in processors}
+        only = DecodingParams(**{name: getattr(self.params, name) for name in names})
         rows = [
-            Row(greedy, prompt, list(tokens[:step]), self.params.eos_token_id or (), 0)
-            for step in range(len(tokens))
+            Row(only, prompt, list(tokens[:step]), only.eos_token_id or (), 0) for step in range(len(tokens))
         ]
         processed = [
             adjust(scores.astype(np.float32), row)[token]
@@ -226,7 +231,7 @@ def check_score(asked: Request, output: CompletionOutput) -> None:
 
 
 @given(requests(most=4))
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(deadline=None, max_examples=30)
 def test_every_score_can_be_computed_again(rows: list[Request]) -> None:
     results = run(make_engine(settings(batch_size=16)), rows)
     for row in rows:

@@ -26,7 +26,14 @@ from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEven
 PROMPT = [3, 1, 4, 1, 5]
 CONTRASTIVE: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
 RANKED: dict[str, Any] = {"do_sample": True, "best_of": 6, "seed": 4}
-SEARCHES = {"contrastive": CONTRASTIVE, "sample_and_rank": RANKED}
+BEAMS: dict[str, Any] = {"num_beams": 4}
+SEARCHES = {
+    "contrastive": CONTRASTIVE,
+    "sample_and_rank": RANKED,
+    "beam_search": BEAMS,
+    "beam_sampling": {**BEAMS, "do_sample": True, "seed": 2},
+    "group_beam_search": {**BEAMS, "num_beam_groups": 2, "diversity_penalty": 0.7},
+}
 
 
 def contrastive_tokens(prompt: list[int], count: int, alpha: float, k: int) -> list[int]:
@@ -105,13 +112,15 @@ def test_the_length_penalty_is_the_exponent(penalty: float) -> None:
     assert output.score == pytest.approx(output.cumulative_logprob / len(output.token_ids) ** penalty)
 
 
-@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-@pytest.mark.parametrize("returned", [1, 2])
-def test_the_stream_is_the_output(search: dict[str, Any], returned: int) -> None:
-    if returned > 1:
-        search = {**RANKED, "num_return_sequences": returned}
+@pytest.mark.parametrize("stops", [[], ["ab", "cc", "h"]])
+@pytest.mark.parametrize(
+    ("name", "returned"),
+    [(name, returned) for name in SEARCHES for returned in (1, 2) if (name, returned) != ("contrastive", 2)],
+)
+def test_the_stream_is_the_output(name: str, returned: int, stops: list[str]) -> None:
+    several = {} if returned == 1 else {"num_return_sequences": returned}
     engine = make_engine(settings(), eos=(0,))
-    engine.add(request("row", PROMPT, **search, max_new_tokens=15, stop=["ab", "cc"]))
+    engine.add(request("row", PROMPT, **SEARCHES[name], **several, max_new_tokens=15, stop=stops))
     results, events = drain(engine)
     check_stream(results["row"], events)
 
@@ -126,7 +135,9 @@ def check_stream(result: RequestOutput, events: list[StreamEvent]) -> None:
         pieces = streamed[output.index]
         assert [token for event in pieces for token in event.token_ids] == output.token_ids
         assert "".join(event.text for event in pieces) == output.text
-        assert [event.finish_reason for event in pieces] == [None] * (len(pieces) - 1) + [output.finish_reason]
+        assert [event.finish_reason for event in pieces] == [None] * (len(pieces) - 1) + [
+            output.finish_reason
+        ]
 
 
 def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
@@ -136,7 +147,7 @@ def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
     assert [len(event.token_ids) for event in events] == [1] * 6
 
 
-@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("search", [CONTRASTIVE, RANKED], ids=["contrastive", "sample_and_rank"])
 def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
     params = {**search, "max_new_tokens": 12}
     free = one(params)
@@ -166,7 +177,7 @@ def test_searches_do_not_depend_on_the_sizes(
     def run(**sizes: Any) -> dict[str, list[tuple[Any, ...]]]:
         asked = [
             request(str(n), PROMPT[: n + 1], **search, max_new_tokens=10)
-            for n, search in enumerate([CONTRASTIVE, RANKED, {}, {**RANKED, "num_return_sequences": 2}])
+            for n, search in enumerate([*SEARCHES.values(), {}])
         ]
         results = run_all(make_engine(settings(**sizes), ends), asked)
         return {

@@ -70,8 +70,7 @@ def _followers(tokens: NDArray[np.int64], latest: Sequence[int], size: int) -> N
     """The last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest` ones."""
     if size == 1:
         return tokens
-    if len(latest) < size - 1:
-        return tokens[:0]
+    # With fewer tokens than `size` in all, the slice is empty.
     starts = np.flatnonzero(tokens[size - 2 : -1] == latest[-1])
     for offset in range(size - 3, -1, -1):
         if not starts.size:

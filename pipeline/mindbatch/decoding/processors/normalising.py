@@ -9,8 +9,8 @@ from mindbatch.decoding.params import DecodingParams
 def renormalised(scores: NDArray[np.float32], params: DecodingParams) -> NDArray[np.float32]:
     """Log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores` itself.
 
-    One score must be finite; a token at minus infinity stays there. Without sampling, `adjust` does this; with
-    it, this comes after the filters, so whoever applies those does it.
+    One score must be finite; a token at minus infinity stays there. Without sampling, `adjust` does this.
+    With sampling it comes after the filters, so whoever applies those does it.
     """
     if not params.renormalize_logits:
         return scores

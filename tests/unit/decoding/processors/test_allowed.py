@@ -33,9 +33,14 @@ class Only:
         return self
 
 
-def after(constraint: Only | None = None, output: Sequence[int] = (0,), **params: Any) -> set[int]:
+def after(
+    constraint: Only | None = None,
+    output: Sequence[int] = (0,),
+    eos: tuple[int, ...] = (END,),
+    **params: Any,
+) -> set[int]:
     """The tokens that stay possible after a prompt of one token."""
-    row = Row(DecodingParams(**params), [0], list(output), (END,), row_hash=1, key="r", constraint=constraint)
+    row = Row(DecodingParams(**params), [0], list(output), eos, row_hash=1, key="r", constraint=constraint)
     return {int(token) for token in np.flatnonzero(np.isfinite(adjust(SCORES, row)))}
 
 
@@ -104,6 +109,7 @@ def test_a_minimum_length_forbids_the_end_that_a_constraint_allows() -> None:
 
 def test_where_the_constraint_can_only_end_it_ends_below_a_minimum_length() -> None:
     assert after(Only(END), min_new_tokens=9) == {END}
+    assert after(Only(2, END), eos=(2, END, 99), min_new_tokens=9) == {2, END}
 
 
 def test_a_forced_end_against_the_constraint_is_left_to_the_length_limit() -> None:

@@ -1,0 +1,161 @@
+"""GrammarConstraint: a row that follows a regular expression or a schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.grammar import Grammar, plain_reason
+from mindbatch.decoding.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import llguidance
+
+
+_ROWS_TOGETHER = 256
+"""Copies of one matcher share what the library computes and never gives back: after so many it starts anew."""
+_MOST_LEXER_STATES = 50_000
+"""Of the copies of one matcher together; about 2 kB each."""
+
+
+class CompiledGrammar:
+    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library computes."""
+
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+        self.grammar = grammar
+        self.vocabulary = vocabulary
+        self._copies = 0
+        self._matcher = self.compiled()
+
+    def compiled(self) -> llguidance.LLMatcher:
+        """A matcher that shares nothing with any other. It never raises: a failure is its state."""
+        import llguidance
+
+        # Eager work over the whole vocabulary saves no measurable time later, and has no bound.
+        limits = llguidance.LLParserLimits(
+            max_lexer_states=_MOST_LEXER_STATES, precompute_large_lexemes=False, verbose_errors=False
+        )
+        return llguidance.LLMatcher(self.vocabulary.tokenizer, self.grammar.text, log_level=0, limits=limits)
+
+    def matcher(self) -> llguidance.LLMatcher:
+        """A copy at the beginning."""
+        if self._copies == _ROWS_TOGETHER:
+            self.renew()
+        self._copies += 1
+        return self._matcher.deep_copy()
+
+    def renew(self) -> None:
+        """Rows to come share nothing with those before."""
+        self._copies = 0
+        self._matcher = self.compiled()
+
+
+class GrammarConstraint:
+    """A `Constraint` whose text is the output of a row so far.
+
+    first: whether the output begins a text of its own, so that its first token takes its first form.
+    """
+
+    def __init__(self, compiled: CompiledGrammar, *, first: bool) -> None:
+        self._compiled = compiled
+        self._begins_text = first
+        self._matcher = compiled.matcher()
+        self._token_ids: list[int] = []
+        self._mask: NDArray[np.bool_] | None = None
+        self._fault: str | None = None
+
+    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
+        mask = self._next()
+        if self._fault is not None or not eos_token_ids:
+            return mask
+        ends = {token: self._may_end_with(token) for token in eos_token_ids if token < mask.size}
+        if any(mask[token] != may_end for token, may_end in ends.items()):
+            mask = mask.copy()
+            mask[list(ends)] = list(ends.values())
+        return mask
+
+    @property
+    def is_complete(self) -> bool:
+        return self.fault is None and self._matcher.is_accepting() and not self._next().any()
+
+    @property
+    def fault(self) -> str | None:
+        self._next()
+        return self._fault
+
+    def advance(self, token_id: int) -> None:
+        """Tokens without text change nothing: of these only end tokens are ever allowed."""
+        if not self._compiled.vocabulary.shows_text(token_id) or self._fault is not None:
+            return
+        entry = self._entry(token_id)
+        self._token_ids.append(token_id)
+        self._mask = None
+        if not self._matcher.consume_token(entry):
+            self._retry()
+
+    def fork(self) -> GrammarConstraint:
+        twin = object.__new__(type(self))
+        twin._compiled, twin._begins_text = self._compiled, self._begins_text
+        twin._matcher = self._matcher.deep_copy()
+        twin._token_ids = list(self._token_ids)
+        twin._mask, twin._fault = self._mask, self._fault
+        return twin
+
+    def _next(self) -> NDArray[np.bool_]:
+        """Which tokens [V] may add text."""
+        if self._mask is None:
+            self._mask = self._computed()
+            if self._matcher.is_error() and not self._is_stuck():
+                self._retry()
+                self._mask = self._computed()
+            if self._fault is None and not self._mask.any() and not self._matcher.is_accepting():
+                self._fault = self._reason()
+            self._mask.flags.writeable = False
+        return self._mask
+
+    def _computed(self) -> NDArray[np.bool_]:
+        first = self._begins_text and not self._token_ids
+        return self._compiled.vocabulary.allowed(self._matcher, first=first)
+
+    def _entry(self, token_id: int) -> int:
+        first = self._begins_text and not self._token_ids
+        return self._compiled.vocabulary.entry(token_id, first=first)
+
+    def _may_end_with(self, token_id: int) -> bool:
+        """Whether the output may end with this token; one that shows text is itself part of the output."""
+        if not self._compiled.vocabulary.shows_text(token_id):
+            return bool(self._matcher.is_accepting())
+        if not self._next()[token_id]:
+            return False
+        trial = self._matcher.deep_copy()
+        return bool(trial.consume_token(self._entry(token_id)) and trial.is_accepting())
+
+    def _retry(self) -> None:
+        """Once more without what other rows of the grammar have left behind: the library bounds what all
+        copies of a matcher hold together, and what a row gets must not depend on the others."""
+        self._compiled.renew()
+        self._matcher = self._compiled.compiled()
+        vocabulary, begins = self._compiled.vocabulary, self._begins_text
+        entries = [
+            vocabulary.entry(token, first=begins and not place) for place, token in enumerate(self._token_ids)
+        ]
+        consumed = self._matcher.try_consume_tokens(entries)
+        if self._matcher.is_error():
+            self._fault = self._reason()
+        elif consumed < len(entries):
+            self._fault = (
+                f"{self._compiled.grammar.name}: token {self._token_ids[consumed]} is not allowed there"
+            )
+
+    def _is_stuck(self) -> bool:
+        return "NoExtension" in self._matcher.get_error()
+
+    def _reason(self) -> str:
+        name, count = self._compiled.grammar.name, len(self._token_ids)
+        if self._is_stuck() or not self._matcher.is_error():
+            why = "no token of the model can follow"
+        else:
+            why = plain_reason(self._matcher.get_error())
+        return f"{name}: the output cannot go on after {count} tokens: {why}"

@@ -1,0 +1,85 @@
+"""Plots: bars as long as their values, points where they belong, names that do not cover each other."""
+
+import math
+import re
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.evaluation.axis import axis_for
+from mindbatch.evaluation.charts import bar_chart, scatter
+from mindbatch.evaluation.labels import Box, place_labels
+from mindbatch.evaluation.measures import Measure
+
+SPEED = Measure("speed", "speed", "Speed", "How fast.", ".1f")
+FROM_ONE = Measure("odd", "odd", "Odd", "From 1.", ".1f", origin=1.0)
+
+
+def widths(svg: str) -> list[float]:
+    return [float(bar.attrib["width"]) for bar in ElementTree.fromstring(svg).iter("rect")]
+
+
+def test_bars_are_in_proportion() -> None:
+    one, two, four = widths(bar_chart(SPEED, ["a", "b", "c"], [1.0, -2.0, 4.0]))
+    assert (two / one, four / one) == (pytest.approx(2, rel=0.01), pytest.approx(4, rel=0.01))
+
+
+def test_bars_begin_at_the_origin() -> None:
+    two, four = widths(bar_chart(FROM_ONE, ["a", "b"], [2.0, 4.0]))
+    assert four / two == pytest.approx(3, rel=0.01)
+
+
+def test_what_is_missing_has_no_bar_but_is_named() -> None:
+    svg = bar_chart(SPEED, ["a", "b", "c"], [None, math.inf, 0.0])
+    assert len(widths(svg)) == 1
+    root = ElementTree.fromstring(svg)
+    assert root.findtext("desc") == "a -, b infinite, c 0.0"
+    assert root.findtext("title") == "Speed"
+    assert root.attrib["role"] == "img"
+
+
+def test_a_long_name_is_cut_and_kept_in_the_hint() -> None:
+    name = "a_name_that_is_too_long_for_its_column"
+    svg = bar_chart(SPEED, [name], [1.0])
+    assert [each.text for each in ElementTree.fromstring(svg).iter("title")][1] == f"{name}: 1.0"
+    assert "a_name_that_is_to…" in svg
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=9), st.booleans())
+def test_an_axis_holds_its_values_and_its_ticks(values: list[float], logarithmic: bool) -> None:
+    axis = axis_for(values, 10, 100, logarithmic=logarithmic)
+    assert all(10 <= axis.place(value) <= 100 for value in values)
+    ticks = axis.ticks()
+    assert 1 <= len(ticks) <= 12
+    assert all(9.9 <= axis.place(tick) <= 100.1 for tick in ticks)
+    assert ticks == sorted(ticks)
+
+
+def test_an_axis_that_spans_a_lot_is_logarithmic() -> None:
+    wide, narrow = axis_for([1, 1000], 0, 1, logarithmic=True), axis_for([1, 9], 0, 1, logarithmic=True)
+    assert (wide.logarithmic, narrow.logarithmic) == (True, False)
+    assert wide.place(math.sqrt(1000)) == pytest.approx(0.5, abs=0.01)
+    assert wide.ticks() == [1, 10, 100, 1000]
+    assert narrow.ticks() == [2, 4, 6, 8]
+
+
+def test_points_stand_in_order() -> None:
+    svg = scatter("id", "Title", ["a", "b", "c"], [(1, 0.1), (2, 0.5), (3, 0.2)], ("x", "y"))
+    places = [
+        (float(point.attrib["cx"]), float(point.attrib["cy"]))
+        for point in ElementTree.fromstring(svg).iter("circle")
+    ]
+    assert sorted(places) == places
+    assert [y for _, y in sorted(places, key=lambda place: -place[1])] != [y for _, y in places]
+    assert min(range(3), key=lambda point: places[point][1]) == 1
+    assert re.search("<desc[^>]*>x across, y upwards. a: 1, 0.1; b: 2, 0.5", svg)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_names_of_points_that_crowd_do_not_meet(count: int) -> None:
+    points = [(200.0 + 3 * index, 150.0 + 2 * index) for index in range(count)]
+    labels = place_labels(points, ["strategy"] * count, Box(0, 0, 460, 340))
+    assert not any(first.box.meets(second.box) for first, second in combinations(labels, 2))

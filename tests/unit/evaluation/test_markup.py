@@ -1,0 +1,58 @@
+"""No text becomes markup."""
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.evaluation.markup import Markup, element, joined, text
+
+
+class Seen(HTMLParser):
+    """What a reader of the markup sees."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_an_element_with_children_and_attributes() -> None:
+    made = element(
+        "p", "a < b", element("br"), ["c", None, "d"], class_="x", data_n=3, open=True, hidden=False
+    )
+    assert made == '<p class="x" data-n="3" open>a &lt; b<br>cd</p>'
+
+
+@given(st.text(), st.text())
+def test_text_and_attributes_stay_what_they_are(content: str, value: str) -> None:
+    seen = Seen(element("p", content, joined([content]), title=value))
+    assert seen.tags == ["p"]
+    assert len(seen.attributes) == 1
+
+
+@pytest.mark.parametrize("evil", ["</p><script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "\"'><a>"])
+def test_evil_text_is_shown_to_the_letter(evil: str) -> None:
+    seen = Seen(element("p", evil, title=evil))
+    assert (seen.tags, seen.text, seen.attributes) == (["p"], evil, [("title", evil)])
+
+
+def test_characters_that_hide_or_reorder_are_written_out() -> None:
+    assert text("a\0b\x9b\u202ec\ud800") == "a\\x00b\\x9b\\u202ec\\ud800"
+    assert text("line\n\tfamily 👨\u200d👩 مرحبا") == "line\n\tfamily 👨\u200d👩 مرحبا"
+    text("\ud800").encode()
+
+
+def test_only_markup_is_taken_as_markup() -> None:
+    assert joined([Markup("<b>"), "<b>"]) == "<b>&lt;b&gt;"

@@ -1,0 +1,150 @@
+"""`mindbatch compare` over the shadow model: runs, the printed page, the files."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadow_llm import load_tokenizer, make_llm
+from small_gpt2 import write_small_gpt2
+
+from mindbatch import cli
+from mindbatch.config.compose import compose_task
+from mindbatch.data.prompts import read_prompts
+from mindbatch.decoding import DecodingParams
+from mindbatch.evaluation.comparison import Setup, compare
+from mindbatch.llm import LLM
+from mindbatch.tasks import compare_runs
+from mindbatch.tasks.compare_page import compare_page
+from mindbatch.tasks.compare_runs import run_strategies
+
+FEW = {"max_new_tokens": 6, "eos_token_id": ()}
+STRATEGIES = {
+    "greedy": DecodingParams(**FEW),
+    "sampling": DecodingParams(do_sample=True, **FEW),
+    "greedy too": DecodingParams(**FEW),
+}
+
+
+@pytest.fixture
+def llm(tmp_path: Path) -> LLM:
+    return make_llm(load_tokenizer(tmp_path / "tokenizer"))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterator[Any]:
+    """Runs the command line with the shadow model in place of the folder's."""
+    folder = write_small_gpt2(tmp_path / "model")
+    monkeypatch.setattr(LLM, "from_config", lambda model, runtime: llm)
+
+    def run(*arguments: str) -> int:
+        model = f"model.checkpoint_name_or_path={folder}"
+        return cli.main(
+            ["compare", model, "decoding=[greedy,sampling]", "decoding.max_new_tokens=5", *arguments]
+        )
+
+    yield run
+
+
+def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
+    rows = read_prompts(prompts=["hello", [300, 301], "world"])
+    runs = run_strategies(llm, STRATEGIES, rows, 2)
+    assert [run.name for run in runs] == list(STRATEGIES)
+    for run in runs:
+        alone = llm.generate(["hello", [300, 301], "world"], run.params)
+        assert [result.outputs for result in run.results] == [result.outputs for result in alone]
+        assert run.seconds > 0
+
+
+def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that counts the tokens generated so far in place of seconds."""
+    monkeypatch.setattr(compare_runs.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
+    rows = read_prompts(prompts=["hello", "world", "more"])
+    runs = run_strategies(llm, STRATEGIES, rows, 2)
+    assert [run.seconds for run in runs] == [18, 18, 18]
+    assert llm.statistics.generated_tokens == 3 * (12 + 18)
+    assert [len(run.results) for run in runs] == [3, 3, 3]
+
+
+def test_rows_that_cannot_run_keep_their_place(llm: LLM) -> None:
+    rows = read_prompts(prompts=["hello", 5, "x" * 500, "world"])
+    runs = run_strategies(llm, STRATEGIES, rows, 4)
+    for run in runs:
+        assert [result.error is None for result in run.results] == [True, False, False, True]
+        assert [result.key for result in run.results] == ["0", "1", "2", "3"]
+
+
+def page_of(llm: LLM, prompts: list[Any], limit: int) -> str:
+    runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=prompts), 0)
+    return compare_page(compare(Setup("m", "2026-01-01T00:00:00+00:00", 4, False, 0), runs), limit)
+
+
+def test_the_page_shows_texts_side_by_side_and_a_table(llm: LLM) -> None:
+    lines = page_of(llm, ["hello\n[bold]\x1b[2J", [300, 301]], limit=1).splitlines()
+    assert lines[0] == "1. hello\\n[bold]\\x1b[2J"
+    assert [line.split()[0] for line in lines[1:4]] == ["greedy", "sampling", "greedy"]
+    assert lines[1].removeprefix("  greedy ").strip() == lines[3].removeprefix("  greedy too ").strip()
+    assert "1 more prompts; limit=N shows the texts of more" in lines[5]
+    assert lines[7].split()[:3] == ["strategy", "perplexity", "log-prob"]
+    greedy, sampling, too = (line.split() for line in lines[-3:])
+    assert (greedy[0], sampling[0], greedy[-1]) == ("greedy", "sampling", "12")
+    assert too[2:9] == greedy[1:8]
+
+
+def test_prompts_of_token_ids_and_errors_are_shown(llm: LLM) -> None:
+    page = page_of(llm, [[300, 301], "x" * 500], limit=5)
+    assert "1. token ids [300, 301]" in page
+    assert page.count("(prompts[1]: the prompt has") == 3
+    assert "more prompts" not in page
+
+
+def test_the_command_writes_three_files(
+    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "folder"
+    assert command("prompts=[hello, world]", f"output.dir={folder}") == 0
+    out, err = capsys.readouterr()
+    assert err == (
+        f"mindbatch: written {folder}/comparison.json\nmindbatch: written {folder}/comparison.html\n"
+    )
+    assert out.startswith("1. hello\n")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "comparison.config.yaml",
+        "comparison.html",
+        "comparison.json",
+    ]
+    assert (folder / "comparison.html").read_text().startswith("<!doctype html>")
+    content = json.loads((folder / "comparison.json").read_bytes())
+    assert [each["name"] for each in content["strategies"]] == ["greedy", "sampling"]
+    assert content["setup"]["warm_up_prompts"] == 2
+    assert content["setup"]["prefix_caching"] is False
+    saved = compose_task("compare", [], folder / "comparison.config.yaml").finish()
+    assert list(saved.variants) == ["greedy", "sampling"]
+
+
+def test_json_on_standard_output(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("prompts=[hello]", "output.format=json", "warm_up=false") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["setup"]["warm_up_prompts"] == 0
+
+
+def test_a_bad_prompt_is_named_once_and_fails_the_command(
+    command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("prompts=[hello, '']", f"prompts=[{'x' * 500}, hello, 7]") == 1
+    out, err = capsys.readouterr()
+    assert out.count("hello") == 1
+    assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == [
+        "prompts[0]",
+        "prompts[2]",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
+    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").touch()
+    assert command("prompts=[hello]", f"output.dir={tmp_path}/taken") == 2
+    assert capsys.readouterr().err.endswith("taken: is a file; give a folder\n")
