@@ -105,6 +105,8 @@ class Search:
     def step(self) -> Decision:
         """One step of this search alone."""
         [decision] = self.strategy.advance([self.view()], self.logits())
+        if decision.error is not None:
+            raise decision.error
         self.grow(decision)
         return decision
 

@@ -93,8 +93,9 @@ PROCESSORS: dict[str, Part] = {
     "begin_suppress_tokens": lambda m: {"begin_suppress_tokens": [m.plain[0]]},
 }
 """Every processor that is no sampling filter. Not among them: renormalize_logits, idle by itself."""
-INCOMPARABLE = {("forced_bos_token_id", "begin_suppress_tokens")}
-"""transformers moves the suppression on by a token when the first is forced; here "first" stays first."""
+INCOMPARABLE = {("forced_bos_token_id", "begin_suppress_tokens"), ("min_length", "min_new_tokens")}
+"""transformers moves the suppression on by a token when the first is forced, here "first" stays first; and it
+forgets min_length when min_new_tokens is given, here both hold."""
 
 
 def plans(strategy: str, model: str) -> Iterator[Plan]:

@@ -1,11 +1,12 @@
 """What transformers decodes, and by how little it might have decoded something else."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 import transformers.generation.utils as generation
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -23,6 +24,20 @@ def load(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
+def penalised_for_every_beam(penalise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """transformers' encoder_repetition_penalty with beams would leave all of them but the first alone."""
+
+    def penalised(self: Any, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.encoder_input_ids = self.encoder_input_ids[:1].expand(len(scores), -1)
+        return penalise(self, input_ids, scores)
+
+    return penalised
+
+
+Penalty = transformers.EncoderRepetitionPenaltyLogitsProcessor
+Penalty.__call__ = penalised_for_every_beam(Penalty.__call__)
+
+
 class Gaps:
     """The smallest difference between a score that was taken and the next one that was not.
 
@@ -34,7 +49,14 @@ class Gaps:
         self.smallest = float("inf")
 
     def see(self, scores: torch.Tensor, ranks: range) -> None:
-        """Scores [.., n] of which the first `ranks` are taken."""
+        """Scores [.., n] of which the first `ranks` are taken.
+
+        A score that is no number decides nothing: transformers makes some where an end token that is not
+        allowed yet should become likelier.
+        """
+        if scores.isnan().any():
+            self.smallest = 0.0
+            return
         best = torch.sort(scores.detach().float(), dim=-1, descending=True).values
         for rank in ranks:
             if rank < best.shape[-1]:

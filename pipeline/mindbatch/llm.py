@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
@@ -154,11 +155,12 @@ class LLM:
         prompts: one or a list of strings, lists of token ids, or lists of chat messages.
         params: one for all, or one for each; None is greedy decoding with the defaults.
         streamer: an object with put() and end(), such as MindFormers' TextStreamer or TextIteratorStreamer.
-        on_error: "record" gives a bad prompt a result with `error` set and runs the others.
+        on_error: "record" gives a prompt that cannot be run, or cannot go on, a result with `error` set.
 
         Raises:
             ConfigError: `prompts` or `params` is not what is described here.
             PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
+                Or one could not go on, which is known only at the end.
         """
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
@@ -168,7 +170,10 @@ class LLM:
         results = {failure.key: failure for failure in failures}
         for item in self._fed(streamer, requests):
             results[item.key] = item
-        return [results[key] for key in sorted(results, key=int)]
+        in_order = [results[key] for key in sorted(results, key=int)]
+        if on_error == "raise":
+            _refuse_failed(in_order)
+        return in_order
 
     def stream(
         self, prompts: PromptInput | Sequence[PromptInput], params: Params = None
@@ -177,12 +182,19 @@ class LLM:
 
         Raises:
             ConfigError: `prompts` or `params` is not what `generate` describes.
-            PromptError: prompts cannot be run; all of them are named, none is run.
+            PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
         requests, failures = self._prepare(prompts, params)
         if failures:
             self._refuse(failures)
-        return (item for item in self.run(requests) if isinstance(item, StreamEvent))
+        return self._streamed(requests)
+
+    def _streamed(self, requests: Sequence[Request]) -> Iterator[StreamEvent]:
+        for item in self.run(requests):
+            if isinstance(item, StreamEvent):
+                yield item
+            else:
+                _refuse_failed([item])
 
     def submit(
         self, rows: Iterable[tuple[Prompt, DecodingParams]]
@@ -244,12 +256,12 @@ class LLM:
 
     def _queue(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
         """Gives a row to the engine; a result with an error if it is refused."""
+        request = Request(row.key, (), params, row.text, source=row.source)
         try:
-            request = Request(row.key, tuple(token_ids_of(row, self.tokenizer)), params, row.text)
+            request = replace(request, prompt_token_ids=tuple(token_ids_of(row, self.tokenizer)))
             self._model.engine.add(request)
         except PromptError as error:
-            reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
-            return RequestOutput.failed(row.key, f"{row.source}: {reason}", row.text)
+            return request.failure(error)
         return request
 
     def _begin(self) -> int:
@@ -306,7 +318,12 @@ class LLM:
         failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
         return requests, failures
 
-    def _refuse(self, failures: Sequence[RequestOutput]) -> NoReturn:
+    def _refuse(self, failures: Sequence[RequestOutput]) -> None:
         self._model.engine.abort()
-        in_order = sorted(failures, key=lambda failure: int(failure.key))
-        raise PromptError([failure.error or "" for failure in in_order])
+        _refuse_failed(sorted(failures, key=lambda failure: int(failure.key)))
+
+
+def _refuse_failed(results: Iterable[RequestOutput]) -> None:
+    faults = [result.error for result in results if result.error is not None]
+    if faults:
+        raise PromptError(faults)

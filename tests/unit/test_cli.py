@@ -54,8 +54,17 @@ def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture
     for key in schema_keys(SCHEMAS[name]).keys.values():
         assert f"{key.name}=" in shown
         assert key.meaning in shown
+        assert f"\n\n  {key.topic}\n  {key.name}=" in shown or not key.topic
     has_groups = "decoding" in schema_keys(SCHEMAS[name]).sections
-    assert ("decoding=NAME chooses values for the group: greedy, " in shown) == has_groups
+    takes_list = SCHEMAS[name].listed_group == "decoding"
+    assert ("decoding=NAME chooses values for the group: beam4, " in shown) == (has_groups and not takes_list)
+    assert ("decoding='[NAME,...]' lists some of these: beam4, " in shown) == takes_list
+
+
+def test_the_many_keys_of_decoding_have_topics() -> None:
+    topics = [key.topic for key in schema_keys(SCHEMAS["generate"]).keys.values() if key.topic]
+    assert topics[0] == "Sampling"
+    assert len(topics) == len(set(topics)) > 4
 
 
 def test_help_shows_the_words_that_a_task_takes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from mindbatch.data.prompt_tokens import token_ids_of
@@ -41,12 +42,12 @@ class RowCheck:
     def count(self, row: DataRow) -> RowTokens | RowFailure:
         """The row's tokens, or why it cannot be run."""
         params = row.params(self._params)
+        request = Request(row.key, (), params)
         try:
             token_ids = tuple(token_ids_of(row.prompt(), self._tokenizer))
-            self._engine.add(Request(row.key, token_ids, params))
+            self._engine.add(replace(request, prompt_token_ids=token_ids))
         except PromptError as error:
-            reason = "; ".join(fault.removeprefix(f"{row.key}: ") for fault in error.faults)
-            return RowFailure(row.key, row.source, row.line, "prompt", reason)
+            return RowFailure(row.key, row.source, row.line, "prompt", request.reason(error))
         self._engine.abort()
         most = params.max_total_tokens(len(token_ids), self._engine.settings.seq_length)
         return RowTokens(len(token_ids), most - len(token_ids), params.num_return_sequences)

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator
 
-from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import GenerateConfig, ModelTaskConfig
-
-_DRAFTING = ("num_assistant_tokens", "prompt_lookup_num_tokens")
 
 
 def speculation_faults(config: ModelTaskConfig) -> Iterator[str]:
     """An assistant that nothing asks for is at fault where no row of data could ask for it either."""
     decodings = [*config.variants.values()] or [config.decoding]
-    drafted = {name: _most(decodings, name) for name in _DRAFTING}
-    wanted = drafted["num_assistant_tokens"]
+    wanted = max(decoding.num_assistant_tokens for decoding in decodings)
+    looked_up = max(decoding.prompt_lookup_num_tokens for decoding in decodings)
     if wanted > 0 and config.model.assistant is None:
         yield (
             f"decoding.num_assistant_tokens={wanted}: needs model.assistant, the folder of a smaller model "
@@ -20,10 +17,6 @@ def speculation_faults(config: ModelTaskConfig) -> Iterator[str]:
         )
     if wanted <= 0 and config.model.assistant is not None and isinstance(config, GenerateConfig):
         yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"
-    for name, most in drafted.items():
+    for name, most in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
         if most > 0 and not config.model.use_past:
             yield f"decoding.{name}={most}: cannot go with model.use_past=false; set it to true"
-
-
-def _most(decodings: list[DecodingConfig], name: str) -> int:
-    return max(getattr(decoding, name) for decoding in decodings)

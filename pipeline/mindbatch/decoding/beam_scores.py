@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beams import Candidate, RequestStep
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.selection import largest, largest_of_rows
+from mindbatch.errors import PromptError
 
 _NO_PENALTIES: Mapping[int, float] = {}
 
@@ -19,7 +20,7 @@ def processed_scores(
 ) -> NDArray[np.float32] | None:
     """Log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's processors.
 
-    None if those leave no token, which is noted in the request's dead ends.
+    None if those leave no token or fail, which is noted in the request's dead ends.
     """
     place = request.first + parent
     scores = request.raw.logits[place] - np.float32(request.raw.normalisers[place])
@@ -27,7 +28,7 @@ def processed_scores(
         scores[token] -= np.float32(penalty)
     try:
         return adjust(scores, request.group.rows[parent])
-    except NoTokenLeftError as error:
+    except PromptError as error:
         request.dead_ends.append(error)
         return None
 
@@ -83,7 +84,7 @@ class BestTokens:
 
 def _may_change_scores(row: Row) -> bool:
     """Whether the row's processors, which are not known before its first step, may do something."""
-    return row.processors != () or row.constraint is not None or row.params.renormalize_logits
+    return row.processors != () or row.constraint is not None
 
 
 def _process(

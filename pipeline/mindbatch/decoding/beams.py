@@ -16,6 +16,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+from mindbatch.errors import PromptError
 
 
 class Candidate(NamedTuple):
@@ -36,7 +37,7 @@ class RequestStep:
     group: GroupView
     raw: RawScores
     first: int
-    dead_ends: list[NoTokenLeftError] = field(default_factory=list)
+    dead_ends: list[PromptError] = field(default_factory=list)
 
     @property
     def params(self) -> DecodingParams:
@@ -74,13 +75,17 @@ class RequestStep:
     def decision(self, live: Sequence[tuple[int, Candidate]], hypotheses: Sequence[Hypothesis]) -> Decision:
         """Goes on with `live`, each with its sample index; without any, the search is over.
 
-        Raises NoTokenLeftError if it is over without a hypothesis.
+        If it is over without a hypothesis, what ended its rows is the request's error; a processor that failed
+        is so always.
         """
+        failures = [error for error in self.dead_ends if not isinstance(error, NoTokenLeftError)]
+        if failures:
+            return Decision([], error=failures[0])
         if live:
             branches = [Branch(each.parent, index, (self._choice(each),)) for index, each in live]
             return Decision(branches, kept=hypotheses)
         if not hypotheses and self.dead_ends:
-            raise self.dead_ends[0]
+            return Decision([], error=self.dead_ends[0])
         return Decision([], results=hypotheses)
 
     def _choice(self, candidate: Candidate) -> Choice:
@@ -155,8 +160,6 @@ class Beams:
 
         Of the first num_beams candidates those that end become hypotheses; of all that do not end, the
         num_beams with the highest totals live on, or fewer if there are not so many.
-
-        Raises NoTokenLeftError when the search is over without a hypothesis.
         """
         params = request.params
         live = []

@@ -15,8 +15,8 @@ _SPARSE_FRACTION = 16
 class Candidates:
     """Scores [n] in token order, of which some may be filtered out already.
 
-    A filter never takes away the largest score, so the weights, which are relative to it, outlive filters:
-    the exponential, the dearest part of sampling, is taken once.
+    Weights are relative to the largest score. They outlive every filter that leaves that score, so that the
+    exponential, the dearest part of sampling, is taken once.
     """
 
     __slots__ = ("_mask", "_scores", "_token_ids", "_weights")
@@ -46,20 +46,26 @@ class Candidates:
     @property
     def probabilities(self) -> NDArray[np.float32]:
         """Probabilities [n]."""
-        return self.weights / self.weights.sum()  # a pairwise sum, so accurate in float32
+        shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
+        return shares
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
-        """Those where `mask` [n] is true, the largest among them; none of them has been filtered out before."""
+        """Those where `mask` [n] is true, none of which has been filtered out before."""
         kept = np.count_nonzero(mask)
         if kept == mask.size:
             return self
+        weights = self._weights
         if kept * _SPARSE_FRACTION <= mask.size:
-            return self._at(np.flatnonzero(mask))
-        marked = Candidates(self._scores, self._token_ids)
-        marked._mask = mask
-        if self._weights is not None:
-            marked._weights = self._weights * mask
-        return marked
+            places = np.flatnonzero(mask)
+            left = Candidates(self._scores[places], self.tokens(places))
+            weights = None if weights is None else weights[places]
+        else:
+            left = Candidates(self._scores, self._token_ids)
+            left._mask = mask
+            weights = None if weights is None else weights * mask
+        if weights is not None and weights.max() == 1.0:
+            left._weights = weights
+        return left
 
     def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens at `places`."""
@@ -74,9 +80,3 @@ class Candidates:
         scores = np.full(vocabulary_size, -np.inf, dtype=np.float32)
         scores[slice(None) if self._token_ids is None else self._token_ids] = self.scores
         return scores
-
-    def _at(self, places: NDArray[np.int64]) -> Candidates:
-        few = Candidates(self._scores[places], self.tokens(places))
-        if self._weights is not None:
-            few._weights = self._weights[places]
-        return few

@@ -18,6 +18,7 @@ from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+from mindbatch.errors import PromptError
 
 
 @dataclass(slots=True)
@@ -78,7 +79,10 @@ class ContrastiveSearch:
         decisions = []
         first = 0
         for group in groups:
-            decisions.append(_advance(group, raw, first))
+            try:
+                decisions.append(_advance(group, raw, first))
+            except PromptError as error:
+                decisions.append(Decision([], error=error))
             first += len(group.rows)
         return decisions
 

@@ -29,7 +29,7 @@ def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDAr
 
 
 def eta_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
-    """As `epsilon_mask`, with a bound that is lower where the distribution is flat: sqrt(epsilon) * exp(-entropy).
+    """As `epsilon_mask`, but the bound is at most sqrt(epsilon) * exp(-entropy), for flat distributions.
 
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022, section 5.
     """

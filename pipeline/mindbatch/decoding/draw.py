@@ -8,7 +8,7 @@ from mindbatch.decoding.softmax import weights_of
 _BLOCK = 256
 """Scores summed as one: the running sum, which is slow, then runs over blocks and inside one of them."""
 _NEARLY_NOTHING = 1e-20
-"""Of weights whose largest was 1: below it float32 loses digits, so weights are taken anew from the scores."""
+"""A sum of weights, of which the largest was 1, that is too small for float32: they are then taken anew."""
 
 
 def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -31,9 +31,7 @@ def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) 
     return np.array(places, dtype=np.int64)
 
 
-def draw_without_replacement(
-    scores: NDArray[np.float32], uniforms: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Places in `scores` [n] drawn in turn, each with its softmax probability among those not drawn yet.
 
     One place for each of `uniforms` [m] in [0, 1), all different: [m], or as many as there are finite scores

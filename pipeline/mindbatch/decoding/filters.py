@@ -1,7 +1,8 @@
 """Which tokens sampling may choose from: temperature and the filters after it, in transformers' order.
 
-The rules are those of transformers 4.57 (generation/logits_process.py) without sorting the vocabulary; top_h is
-that of transformers 5. Each filter is a mask over the scores that the filters before it left.
+The rules are those of transformers 4.57 (generation/logits_process.py) without sorting the vocabulary; top_h
+is that of transformers 5. Each filter is a mask over the scores that the filters before it left. Rows are
+taken one by one: a row stays in the core's cache from one filter to the next.
 """
 
 import numpy as np

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 _ROWS_TOGETHER = 256
-"""Copies of one matcher share what the library computes and never gives back: after so many it starts anew."""
+"""Copies of a matcher share what the library computes and never gives back: after so many it starts anew."""
 _MOST_LEXER_STATES = 50_000
 """Of the copies of one matcher together; about 2 kB each."""
 
 
 class CompiledGrammar:
-    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library computes."""
+    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library finds."""
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.grammar = grammar
@@ -92,7 +92,7 @@ class GrammarConstraint:
         entry = self._entry(token_id)
         self._token_ids.append(token_id)
         self._mask = None
-        if not self._matcher.consume_token(entry):
+        if entry is not None and not self._matcher.consume_token(entry):
             self._retry()
 
     def fork(self) -> GrammarConstraint:
@@ -105,6 +105,8 @@ class GrammarConstraint:
 
     def _next(self) -> NDArray[np.bool_]:
         """Which tokens [V] may add text."""
+        if self._fault is not None:
+            return np.zeros(self._compiled.vocabulary.size, dtype=np.bool_)
         if self._mask is None:
             self._mask = self._computed()
             if self._matcher.is_error() and not self._is_stuck():
@@ -119,7 +121,7 @@ class GrammarConstraint:
         first = self._begins_text and not self._token_ids
         return self._compiled.vocabulary.allowed(self._matcher, first=first)
 
-    def _entry(self, token_id: int) -> int:
+    def _entry(self, token_id: int) -> int | None:
         first = self._begins_text and not self._token_ids
         return self._compiled.vocabulary.entry(token_id, first=first)
 
@@ -129,8 +131,8 @@ class GrammarConstraint:
             return bool(self._matcher.is_accepting())
         if not self._next()[token_id]:
             return False
-        trial = self._matcher.deep_copy()
-        return bool(trial.consume_token(self._entry(token_id)) and trial.is_accepting())
+        entry, trial = self._entry(token_id), self._matcher.deep_copy()
+        return bool((entry is None or trial.consume_token(entry)) and trial.is_accepting())
 
     def _retry(self) -> None:
         """Once more without what other rows of the grammar have left behind: the library bounds what all
@@ -138,24 +140,23 @@ class GrammarConstraint:
         self._compiled.renew()
         self._matcher = self._compiled.compiled()
         vocabulary, begins = self._compiled.vocabulary, self._begins_text
-        entries = [
-            vocabulary.entry(token, first=begins and not place) for place, token in enumerate(self._token_ids)
-        ]
-        consumed = self._matcher.try_consume_tokens(entries)
-        if self._matcher.is_error():
-            self._fault = self._reason()
-        elif consumed < len(entries):
-            self._fault = (
-                f"{self._compiled.grammar.name}: token {self._token_ids[consumed]} is not allowed there"
-            )
+        for place, token in enumerate(self._token_ids):
+            entry = vocabulary.entry(token, first=begins and not place)
+            if entry is not None and not self._matcher.try_consume_tokens([entry]):
+                refused = self._told(f"token {token} is not allowed there")
+                self._fault = self._reason() if self._matcher.is_error() else refused
+                return
 
     def _is_stuck(self) -> bool:
         return "NoExtension" in self._matcher.get_error()
 
     def _reason(self) -> str:
-        name, count = self._compiled.grammar.name, len(self._token_ids)
         if self._is_stuck() or not self._matcher.is_error():
             why = "no token of the model can follow"
         else:
             why = plain_reason(self._matcher.get_error())
+        return self._told(why)
+
+    def _told(self, why: str) -> str:
+        name, count = self._compiled.grammar.name, len(self._token_ids)
         return f"{name}: the output cannot go on after {count} tokens: {why}"

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.selection import largest
-from mindbatch.decoding.softmax import log_normalisers
+from mindbatch.decoding.softmax import likeliest_and_normalisers
 
 
 def token_logprobs(
@@ -14,7 +14,7 @@ def token_logprobs(
 
     `token_ids` [S] are the tokens that followed; for a prompt, row i is what the model said of token i + 1.
     """
-    normalisers = log_normalisers(logits, logits.argmax(axis=1))
+    normalisers = likeliest_and_normalisers(logits)[1]
     rows = zip(logits, normalisers, token_ids, strict=True)
     return [top_logprobs(row, normaliser, int(token), count) for row, normaliser, token in rows]
 

@@ -4,12 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.crossing import Crossing, Limit, crossing, crossing_after
+from mindbatch.decoding.crossing import Crossing, Limit, crossing, crossing_after, sum_where
 from mindbatch.decoding.selection import largest
 
 _LIKELY = 1 / 4096
-"""Tokens above this share of the tail's probability count as likely; all others together are seldom more than the
-tail."""
+"""Tokens above this share of the tail's probability count as likely; the others are often within the tail."""
 _PEAKED = 0.004
 """From this probability of the likeliest token on, the likely tokens may well hold the nucleus."""
 
@@ -42,7 +41,7 @@ def _among_the_likely(
     places = np.flatnonzero(likely)
     if weights[places].sum() < (1.0 - limit.share) * limit.total:
         return None
-    tail, scores = float((weights * ~likely).sum()), scores[places]
+    tail, scores = sum_where(weights, ~likely), scores[places]
     edge = crossing_after(tail, scores, weights[places], limit)
     if edge is None:
         return None

@@ -6,8 +6,10 @@ the two syntaxes write alike and mean differently (sets in sets, \\w, $, flags) 
 
 import re
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -19,12 +21,16 @@ else:
 
 MOST_CHARACTERS = 1 << 16
 """Of a regular expression."""
+MOST_NESTING = 60
+"""Groups in groups; repeats and alternatives count too."""
+# The library knows a later Unicode than Python, to which the characters that are new there mean nothing.
+_KNOWN = rf"\p{{age={'.'.join(unicodedata.unidata_version.split('.')[:2])}}}"
 _CATEGORIES = {
     # Python's \w is what str.isalnum accepts: letters and every kind of number. Its \s has the separators
     # U+001C to U+001F besides Unicode's white space.
-    constants.CATEGORY_DIGIT: (r"\d", "0-9"),
-    constants.CATEGORY_SPACE: (r"\s\x{1c}-\x{1f}", r"\x{20}\x{9}-\x{d}"),
-    constants.CATEGORY_WORD: (r"\p{L}\p{N}_", "0-9A-Za-z_"),
+    constants.CATEGORY_DIGIT: (rf"[\d&&{_KNOWN}]", "[0-9]"),
+    constants.CATEGORY_SPACE: (r"[\s\x{1c}-\x{1f}]", r"[\x{20}\x{9}-\x{d}]"),
+    constants.CATEGORY_WORD: (rf"[[\p{{L}}\p{{N}}_]&&{_KNOWN}]", "[0-9A-Za-z_]"),
 }
 _OPPOSITES = {
     constants.CATEGORY_NOT_DIGIT: constants.CATEGORY_DIGIT,
@@ -56,17 +62,28 @@ def translated(pattern: str) -> str:
     try:
         with warnings.catch_warnings():  # of sets that a later Python may read otherwise
             warnings.simplefilter("ignore")
-            tree = parser.parse(pattern)
+            tree: Any = parser.parse(pattern)
         flags = tree.state.flags
-        return _with_case(_sequence(tree, flags, True, True), 0, flags)
+        text = _with_case(_sequence(tree, flags, True, True), 0, flags)
     except re.error as error:
         raise ValueError(f"is no regular expression ({error})") from error
-    except (RecursionError, OverflowError) as error:
-        raise ValueError("is nested too deeply or repeats too often") from error
+    except OverflowError as error:
+        raise ValueError("repeats too often") from error
+    except RecursionError as error:
+        raise ValueError(_too_deep()) from error
+    # Every parenthesis of the text is a group: literal ones are written by number.
+    depths = accumulate((character == "(") - (character == ")") for character in text)
+    if max(depths, default=0) > MOST_NESTING:
+        raise ValueError(_too_deep())
+    return text
+
+
+def _too_deep() -> str:
+    return f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
 
 
 def _sequence(items: Iterable[Any], flags: int, at_start: bool, at_end: bool) -> str:
-    """`at_start` and `at_end`: nothing precedes the sequence, nothing follows it, so an anchor holds there."""
+    """`at_start` and `at_end`: nothing precedes the sequence or follows it, so an anchor holds there."""
     nodes = list(items)
     first, last = 0, len(nodes)
     while at_start and first < last and nodes[first] in _anchors(_BEGINNINGS):
@@ -129,7 +146,7 @@ def _member(op: Any, value: Any, flags: int) -> str:
     ascii_only = bool(flags & re.ASCII)
     if value in _OPPOSITES:
         return f"[^{_CATEGORIES[_OPPOSITES[value]][ascii_only]}]"
-    return f"[{_CATEGORIES[value][ascii_only]}]"
+    return _CATEGORIES[value][ascii_only]
 
 
 def _character(code: int) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.sampling import sample
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis
 
 
 class SampleAndRank:
@@ -35,15 +35,17 @@ class SampleAndRank:
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
         sampled = sample(groups, logits, self.width)
-        return [_decide(group, branches) for group, branches in zip(groups, sampled, strict=True)]
+        return [_decide(group, decision) for group, decision in zip(groups, sampled, strict=True)]
 
 
-def _decide(group: GroupView, branches: Sequence[Branch]) -> Decision:
+def _decide(group: GroupView, sampled: Decision) -> Decision:
     """Takes the samples that end out of the request's branches."""
+    if sampled.error is not None:
+        return sampled
     ended: dict[int, Hypothesis] = group.state
     params = group.rows[0].params
     live = []
-    for branch in branches:
+    for branch in sampled.branches:
         [choice] = branch.choices
         reason = group.ending(branch.parent, choice.token_id)
         if reason is None:

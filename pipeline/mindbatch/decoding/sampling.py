@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draw import draw
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
@@ -14,6 +13,7 @@ from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
+from mindbatch.errors import PromptError
 
 
 class SamplingStrategy:
@@ -35,27 +35,33 @@ class SamplingStrategy:
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
-        return [Decision(branches) for branches in sample(groups, logits, self.width)]
+        return sample(groups, logits, self.width)
 
 
 def sample(
     groups: Sequence[GroupView], logits: NDArray[np.float32], width: Callable[[DecodingParams], int]
-) -> list[list[Branch]]:
-    """Branches of each group, one per row; the first row of a request branches into `width` of them."""
+) -> list[Decision]:
+    """A branch for each row of each group; the first row of a request branches into `width` of them."""
     rows = [row for group in groups for row in group.rows]
-    samples = [indices for group in groups for indices in _samples(group, width)]
     raw = RawScores(rows, logits)
-    chosen = _choose(rows, samples, raw)
-    branched: list[list[Branch]] = []
-    place = 0
+    samples = [indices for group in groups for indices in _samples(group, width)]
+    uniforms = _uniforms(rows, samples)
+    decisions = []
+    first = 0
     for group in groups:
         branches: list[Branch] = []
-        for parent in range(len(group.rows)):
-            choices = zip(samples[place], chosen[place], strict=True)
-            branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in choices]
-            place += 1
-        branched.append(branches)
-    return branched
+        try:
+            for parent, row in enumerate(group.rows):
+                place = first + parent
+                tokens = _tokens(row, raw, place, uniforms[place])
+                chosen = zip(samples[place], tokens, strict=True)
+                branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in chosen]
+        except PromptError as error:
+            decisions.append(Decision([], error=error))
+        else:
+            decisions.append(Decision(branches))
+        first += len(group.rows)
+    return decisions
 
 
 def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[Sequence[int]]:
@@ -65,21 +71,17 @@ def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[S
     return [(row.sample_index,) for row in group.rows]
 
 
-def _choose(rows: Sequence[Row], samples: Sequence[Sequence[int]], raw: RawScores) -> list[list[int]]:
-    """For each row, a token for each of its samples.
+def _tokens(row: Row, raw: RawScores, place: int, uniforms: NDArray[np.float64]) -> list[int]:
+    """A token after the row for each uniform number, or the likeliest one.
 
     Rows are taken one by one: a row's scores stay in the core's cache, and no other row can touch its result.
     """
-    uniforms = _uniforms(rows, samples)
-    chosen = []
-    for row, numbers, logits, best in zip(rows, uniforms, raw.logits, raw.likeliest, strict=True):
-        scores = adjust(logits, row)
-        if not row.params.greedy:
-            candidates = sampling_candidates(scores, row.params)
-            chosen.append(candidates.tokens(draw(candidates.scores, numbers)).tolist())
-        else:
-            chosen.append([int(best if scores is logits else scores.argmax())])
-    return chosen
+    logits = raw.logits[place]
+    scores = adjust(logits, row)
+    if row.params.greedy:
+        return [int(raw.likeliest[place] if scores is logits else scores.argmax())]
+    drawn: list[int] = sampling_candidates(scores, row.params).draw(uniforms).tolist()
+    return drawn
 
 
 def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:

@@ -30,6 +30,29 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
     return np.float32(np.log(total) - (shifted * weights).sum() / total)
 
 
+def likeliest_and_normalisers(
+    logits: NDArray[np.float32],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The place of each row's largest logit, the lowest among equals, and its `log_normalisers`: [S] and [S].
+
+    Both at once, a few rows at a time, fetch the logits [S, V] from memory once instead of twice.
+    """
+    count, size = logits.shape
+    best = np.empty(count, dtype=np.int64)
+    maxima, sums = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
+    at_once = max(1, _SCORES_AT_ONCE // size)
+    space = np.empty((min(at_once, count), size), dtype=np.float32)
+    with np.errstate(invalid="ignore"):
+        for start in range(0, count, at_once):
+            rows = slice(start, start + at_once)
+            block = logits[rows]
+            likeliest = block.argmax(axis=1, out=best[rows])
+            maxima[rows] = block[np.arange(len(block)), likeliest]
+            shifted = np.subtract(block, maxima[rows, np.newaxis], out=space[: len(block)])
+            np.exp(shifted, out=shifted).sum(axis=1, out=sums[rows])
+    return best, maxima + np.log(sums, dtype=np.float64)
+
+
 def log_normalisers(logits: NDArray[np.float32], best: NDArray[np.int64]) -> NDArray[np.float64]:
     """What to subtract from each row of `logits` [S, V] to get log-probabilities: [S].
 

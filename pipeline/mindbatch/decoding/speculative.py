@@ -1,6 +1,7 @@
 """Speculative decoding: drafted tokens are verified in one step, and the output is the model's own."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import sample
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
+from mindbatch.errors import PromptError
 
 _TEST_STREAM = 1
 """Of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
@@ -45,12 +47,12 @@ class SpeculativeStrategy:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
-            return [Decision(branches) for branches in sample(groups, logits, self.width)]
+            return sample(groups, logits, self.width)
         counts = [sum(map(_num_logits, group.rows)) for group in groups]
         ours = np.repeat(drafted, counts)
         verified = iter(_verify(_where(groups, drafted), logits if ours.all() else logits[ours]))
         plain = iter(sample(_where(groups, ~drafted), logits[~ours], self.width) if not ours.all() else ())
-        return [Decision(next(verified if one else plain)) for one in drafted]
+        return [next(verified if one else plain) for one in drafted]
 
 
 def _where(groups: Sequence[GroupView], chosen: NDArray[np.bool_]) -> list[GroupView]:
@@ -61,22 +63,25 @@ def _num_logits(row: Row) -> int:
     return 1 if row.draft is None else 1 + len(row.draft.token_ids)
 
 
-def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[list[Branch]]:
+def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
     """A branch for each row of each group; none of these rows is about to split into samples."""
     rows = [row for group in groups for row in group.rows]
     counts = [_num_logits(row) for row in rows]
     raw = RawScores([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits)
-    starts = np.cumsum([0, *counts[:-1]])
-    verified = iter(
-        [
-            _verify_row(row, raw, int(start), numbers)
-            for row, start, numbers in zip(rows, starts, _uniforms(rows, counts), strict=True)
-        ]
-    )
-    return [
-        [Branch(parent, row.sample_index, next(verified)) for parent, row in enumerate(group.rows)]
-        for group in groups
-    ]
+    places = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
+    decisions = []
+    for group in groups:
+        branches: list[Branch] = []
+        own = list(islice(places, len(group.rows)))
+        try:
+            for parent, (row, (start, numbers)) in enumerate(zip(group.rows, own, strict=True)):
+                choices = _verify_row(row, raw, start, numbers)
+                branches.append(Branch(parent, row.sample_index, choices))
+        except PromptError as error:
+            decisions.append(Decision([], error=error))
+        else:
+            decisions.append(Decision(branches))
+    return decisions
 
 
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
@@ -152,7 +157,6 @@ def _accepted_or_drawn(
     if place.size > 0 and test * guessed[token] < wanted[place[0]]:
         return token
     lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))
-    lacking[place] = 0.0
     if lacking.max() == 0.0:  # p and q differ by rounding only
         return _drawn(candidates, number)
     return int(ids[draw_by_weight(lacking, np.array([number]))[0]])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row
+from mindbatch.errors import PromptError
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,11 +64,13 @@ class Decision:
         nobody's parent is dropped.
     kept: of a search, the hypotheses that have ended and may still be returned.
     results: of a search that is over, its outputs, best first.
+    error: why the request cannot go on, which does not concern the others; then there are no branches.
     """
 
     branches: Sequence[Branch]
     kept: Sequence[Hypothesis] = ()
     results: Sequence[Hypothesis] | None = None
+    error: PromptError | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -23,9 +23,9 @@ class Vocabulary:
     def __init__(self, first: Sequence[bytes], later: Sequence[bytes]) -> None:
         self.size = len(later)
         entries = list(later)
-        # What no token can be: an entry that is never allowed, for tokens that add nothing when they come first.
-        places = {b"": len(entries)}
+        self._silent = len(entries)  # what the library never allows: tokens that add nothing where they stand
         entries.append(b"")
+        places = {b"": self._silent}
         for place, text in enumerate(later):
             places.setdefault(text, place)
         self._first_entry = np.arange(self.size)
@@ -42,18 +42,28 @@ class Vocabulary:
         """False for control tokens and ids that have no token."""
         return 0 <= token_id < self.size and bool(self._has_text[token_id])
 
-    def entry(self, token_id: int, *, first: bool) -> int:
-        """The library's id of a token that shows text."""
-        return int(self._first_entry[token_id]) if first else token_id
+    def entry(self, token_id: int, *, first: bool) -> int | None:
+        """The library's id of a token that shows text; None if it adds nothing to an empty output."""
+        entry = int(self._first_entry[token_id]) if first else token_id
+        return None if entry == self._silent else entry
 
     def allowed(self, matcher: llguidance.LLMatcher, *, first: bool) -> NDArray[np.bool_]:
-        """Which tokens [V] may follow, end tokens left out; none if the matcher has failed."""
+        """Which tokens [V] may follow, end tokens left out; none if the matcher has failed.
+
+        A token that adds nothing to an empty output may come first if any other may come after it: the lone
+        space of sentencepiece, which models write before a digit or before a space that is to be seen.
+        """
         bits = np.zeros(self._end // 32 + 1, dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if matcher.is_error():
             return np.zeros(self.size, dtype=np.bool_)
-        entries = np.unpackbits(bits.view(np.uint8), count=self._end, bitorder="little").view(np.bool_)
-        return entries[self._first_entry] if first else entries[: self.size]
+        entries: NDArray[np.bool_] = np.unpackbits(
+            bits.view(np.uint8), count=self._end, bitorder="little"
+        ).view(np.bool_)
+        if not first:
+            return entries[: self.size]
+        entries[self._silent] = entries[: self.size].any()
+        return entries[self._first_entry]
 
 
 class _Entries:

@@ -88,12 +88,8 @@ class Assistant:
         for twin in droppable:
             if needed <= self.blocks.num_free:
                 break
-            self._drop(twin)
+            self.forget(twin.row)
         return needed <= self.blocks.num_free
-
-    def _drop(self, twin: Twin) -> None:
-        self.forget(twin.row)
-        twin.sequence.num_computed_tokens = 0
 
     def _draft(self, twins: list[Twin]) -> None:
         """Computes what the twins lack and lets each guess its tokens; their blocks are known to be free."""

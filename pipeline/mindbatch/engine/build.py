@@ -75,7 +75,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     arch = describe(folder.config, model.type, str(folder.path / "config.json"))
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
-    settings = engine_settings(arch, model, runtime, drafter and drafter.architecture)
+    settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
     # MindSpore is imported only from here on: everything that can be refused without it has been.
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels

@@ -31,7 +31,7 @@ class ConstraintFactory:
         self._vocabulary: Vocabulary | None = None
         self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
 
-    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int]) -> Constraint | None:
+    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> Constraint | None:
         """The constraint of a row that continues this prompt, or None if its parameters ask for none.
 
         Raises:

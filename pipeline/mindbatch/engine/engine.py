@@ -99,7 +99,7 @@ class Engine:
         max_tokens = params.max_total_tokens(len(prompt), self.settings.seq_length)
         self._check(request, max_tokens)
         eos = self._eos_token_ids if params.eos_token_id is None else params.eos_token_id
-        row = Row(params, prompt, [], eos, row_hash(request.key), key=request.key)
+        row = Row(params, prompt, [], eos, row_hash(request.key), key=request.key, max_tokens=max_tokens)
         row.constraint = None if self._make_constraint is None else self._make_constraint(params)
         strategy, text = strategy_for(params), self._text_of(request)
         # A search shows text of its own; its rows need theirs only to see a stop string.
@@ -217,6 +217,8 @@ def _view(turn: _Turn, output: StepOutput) -> GroupView:
 
 def _result(group: SequenceGroup) -> RequestOutput:
     request = group.request
+    if group.error is not None:
+        return request.failure(group.error)
     return RequestOutput(
         key=request.key,
         prompt=request.prompt,

@@ -11,7 +11,15 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 
 
 def grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[StreamEvent]:
-    """Changes a group as its strategy decided; returns what became visible of it."""
+    """Changes a group as its strategy decided; returns what became visible of it.
+
+    A group with an error is over; what it has finished is dropped with it.
+    """
+    if decision.error is not None:
+        group.error = decision.error
+        scheduler.release(group.sequences)
+        group.sequences = []
+        return []
     grown = _forked(group, decision, scheduler)
     if group.strategy.searches:
         for sequence, branch in zip(grown, decision.branches, strict=True):

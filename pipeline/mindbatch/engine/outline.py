@@ -83,8 +83,8 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
     arch = describe(folder.config, model.type, str(folder.path / "config.json"))
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
-    settings = engine_settings(arch, model, runtime, drafter and drafter.architecture)
     smaller = None if drafter is None else drafter.architecture
+    settings = engine_settings(arch, model, runtime, smaller)
     parameters = _num_parameters(arch) + (0 if smaller is None else _num_parameters(smaller))
     stored_bytes = folder.nbytes + (0 if drafter is None else drafter.folder.nbytes)
     return ModelOutline(arch, smaller, settings, tokenizer, stored_bytes, parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mindbatch.decoding import DecodingParams, FinishReason
+from mindbatch.errors import PromptError
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,7 @@ class Request:
 
     key: names the row; with the seed, the sample and the step it fixes the random numbers.
     adapter: the LoRA adapter that the row asks for; None is the base model.
+    source: what errors call the prompt; empty is its key.
     """
 
     key: str
@@ -20,6 +22,15 @@ class Request:
     params: DecodingParams
     prompt: str | None = None
     adapter: str | None = None
+    source: str = ""
+
+    def failure(self, error: PromptError) -> RequestOutput:
+        """The result when the prompt cannot be run, or cannot go on."""
+        return RequestOutput.failed(self.key, f"{self.source or self.key}: {self.reason(error)}", self.prompt)
+
+    def reason(self, error: PromptError) -> str:
+        """What an error that the engine raised for this prompt says of it."""
+        return "; ".join(fault.removeprefix(f"{self.key}: ") for fault in error.faults)
 
 
 @dataclass
@@ -52,8 +63,10 @@ class CompletionOutput:
 class RequestOutput:
     """All continuations of one prompt, or the reason why there are none.
 
+    An error may come before the first token or after some; `outputs` is empty then.
+
     prompt_logprobs: one entry per prompt token, None for the first, which nothing precedes.
-    error: why the prompt could not be run; then `outputs` is empty.
+    error: why the prompt could not be run, or could not go on.
     seconds: from the moment the request was added until its last token.
     num_cached_tokens: prompt tokens that were found in the cache, not computed.
     """

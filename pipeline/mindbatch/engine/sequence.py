@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mindbatch.decoding import FinishReason, Row, StopMatcher, Strategy
 from mindbatch.engine.request import CompletionOutput, Request
+from mindbatch.errors import PromptError
 
 
 class Detokenizer(Protocol):
@@ -127,6 +128,7 @@ class SequenceGroup:
     num_agreed_tokens: the output tokens on which they agree.
     finished: outputs of those that have ended.
     prompt_hidden: last hidden states of the prompt's tokens, in pieces, if the strategy needs them.
+    error: why the request could not go on.
     num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
     """
 
@@ -140,6 +142,7 @@ class SequenceGroup:
     finished: list[CompletionOutput] = field(default_factory=list)
     prompt_logprobs: list[dict[int, float] | None] | None = None
     prompt_hidden: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    error: PromptError | None = None
     num_cached_tokens: int | None = None
     started: float = field(default_factory=time.perf_counter)
 

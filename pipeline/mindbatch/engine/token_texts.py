@@ -1,4 +1,4 @@
-"""Owns the bytes that each token of a tokenizer adds to an output, for those who look at all tokens at once."""
+"""Owns the bytes that each token of a tokenizer adds to an output, for who looks at all tokens at once."""
 
 from __future__ import annotations
 

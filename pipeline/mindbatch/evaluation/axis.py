@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 LOGARITHMIC_FROM = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
+ROOM = 0.15
+"""Left free at each end, as a share of the distance of the smallest and the largest value: for names."""
 _STEPS = (1, 2, 5)
 
 
@@ -40,15 +42,17 @@ class Axis:
 
 
 def axis_for(values: Sequence[float], start: float, stop: float, *, logarithmic: bool = False) -> Axis:
-    """An axis that holds all `values`, with some room at its ends. With `logarithmic` it may become so.
+    """An axis that holds all `values`, with some room at its ends, but not below 0 without need. With
+    `logarithmic` it may become so.
 
     The values are finite; those of an axis that may be logarithmic are above 0.
     """
     low, high = min(values), max(values)
     if logarithmic and high >= LOGARITHMIC_FROM * low:
-        return Axis(low / 1.3, high * 1.3, start, stop, True)
-    room = 0.08 * (high - low) or 0.5 * abs(high) or 1.0
-    return Axis(low - room, high + room, start, stop)
+        room = (high / low) ** ROOM
+        return Axis(low / room, high * room, start, stop, True)
+    room = ROOM * (high - low) or 0.5 * abs(high) or 1.0
+    return Axis(max(0.0, low - room) if low >= 0 else low - room, high + room, start, stop)
 
 
 def _round_step(least: float) -> float:

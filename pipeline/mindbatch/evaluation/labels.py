@@ -9,6 +9,9 @@ from typing import Literal
 LETTER, HEIGHT, GAP = 6.6, 13.0, 8.0
 """Width and height of a letter, and the distance of a name from its point, in the plot's units."""
 
+FARTHEST = 8
+"""Rows that a name may stand above or below its point."""
+
 Anchor = Literal["start", "middle", "end"]
 
 
@@ -43,14 +46,13 @@ class Label:
 
 
 def place_labels(points: Sequence[tuple[float, float]], names: Sequence[str], frame: Box) -> list[Label]:
-    """A place for each name: the nearest to its point that is free, or else the last one tried."""
+    """A place for each name within `frame`: the nearest to its point that is free, or else the freest."""
     taken = [Box(x - 5, y - 5, x + 5, y + 5) for x, y in points]
     labels = []
     for (x, y), name in zip(points, names, strict=True):
         tried = list(_places(x, y, LETTER * len(name)))
         inside = [label for label in tried if label.box.within(frame)]
-        free = [label for label in inside if not any(label.box.meets(box) for box in taken)]
-        chosen = (free or inside or tried)[0]
+        chosen = min(inside or tried, key=lambda label: sum(label.box.meets(box) for box in taken))
         taken.append(chosen.box)
         labels.append(chosen)
     return labels
@@ -58,7 +60,7 @@ def place_labels(points: Sequence[tuple[float, float]], names: Sequence[str], fr
 
 def _places(x: float, y: float, width: float) -> Iterator[Label]:
     """Right, left, above and below the point, then the same farther up and down."""
-    for shift in (0.0, -HEIGHT, HEIGHT, -2 * HEIGHT, 2 * HEIGHT, -3 * HEIGHT, 3 * HEIGHT):
+    for shift in sorted((row * HEIGHT for row in range(-FARTHEST, FARTHEST + 1)), key=abs):
         top, bottom = y + shift - HEIGHT / 2, y + shift + HEIGHT / 2
         yield Label(x + GAP, y + shift, "start", Box(x + GAP, top, x + GAP + width, bottom))
         yield Label(x - GAP, y + shift, "end", Box(x - GAP - width, top, x - GAP, bottom))

@@ -6,10 +6,10 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from mindbatch.evaluation.charts import bar_chart, scatter
-from mindbatch.evaluation.comparison import Comparison
+from mindbatch.evaluation.comparison import Comparison, StrategyReport
 from mindbatch.evaluation.findings import alike, headlines
 from mindbatch.evaluation.markup import Markup, element, joined
 from mindbatch.evaluation.measures import MEASURES, PLOTTED
@@ -131,29 +131,25 @@ def _table(comparison: Comparison) -> Iterator[Markup]:
         ],
     )
     yield element("h2", "Settings")
-    yield _rows(
-        "Settings",
-        ["strategy", "kind", "what differs from the defaults"],
-        [[report.name, report.strategy, _settings(report.decoding)] for report in comparison.strategies],
-        class_="words",
-    )
+    yield element("dl", [_settings(report) for report in comparison.strategies], class_="settings")
 
 
-def _rows(
-    label: str, headings: Sequence[str], rows: Sequence[Sequence[str]], class_: str | None = None
-) -> Markup:
+def _rows(label: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     """A table, which scrolls by itself where it is wider than the page."""
     head = element("tr", [element("th", heading, scope="col") for heading in headings])
     body = [
         element("tr", element("th", name, scope="row"), [element("td", cell) for cell in cells])
         for name, *cells in rows
     ]
-    table = element("table", element("thead", head), element("tbody", body), class_=class_)
+    table = element("table", element("thead", head), element("tbody", body))
     return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def _settings(decoding: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in decoding.items())
+def _settings(report: StrategyReport) -> Markup:
+    """The strategy's kind, and its parameters that differ from their defaults."""
+    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in report.decoding.items()]
+    content = [element("dt", report.name), element("dd", ", ".join([report.strategy, *given]))]
+    return joined(content)
 
 
 def _texts(comparison: Comparison) -> Iterator[Markup]:

@@ -80,10 +80,16 @@ th, td {
   border-bottom: 1px solid var(--line);
 }
 th:first-child { text-align: left; }
-.words td { text-align: left; white-space: normal; }
-.words td:last-child { overflow-wrap: anywhere; min-width: 12rem; width: 70%; }
-.words th { text-align: left; }
 tbody tr:last-child > * { border-bottom: 0; }
+.settings {
+  display: grid;
+  grid-template-columns: max-content 1fr;
+  gap: 0.35rem 1rem;
+  margin: 0;
+  font-size: 0.875rem;
+}
+.settings dt { font-weight: 600; }
+.settings dd { margin: 0; overflow-wrap: anywhere; }
 thead th { color: var(--quiet); font-weight: 500; }
 details { margin-top: 1.25rem; border-top: 1px solid var(--line); padding-top: 0.75rem; }
 summary { cursor: pointer; overflow-wrap: anywhere; }

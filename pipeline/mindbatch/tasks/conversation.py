@@ -67,5 +67,8 @@ def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
         if isinstance(event, StreamEvent):
             print(event.text, end="", flush=True)
             parts.append(event.text)
+        elif event.error is not None:
+            print(f"\nmindbatch: {event.error}", file=sys.stderr)
+            return None
     print(flush=True)  # whoever reads through a pipe must see that the answer is over
     return "".join(parts)

@@ -47,9 +47,9 @@ def run(config: GenerateConfig) -> int:
     labelled = len(requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
-            _stream(llm, requests, params, destination, labelled)
+            failures += _stream(llm, requests, params, destination, labelled)
         else:
-            _write(llm, requests, failures, config, destination, labelled)
+            failures += _write(llm, requests, failures, config, destination, labelled)
     for failure in sorted(failures, key=lambda output: int(output.key)):
         print(f"mindbatch: {failure.error}", file=sys.stderr)
     if config.output.file is not None:
@@ -59,8 +59,11 @@ def run(config: GenerateConfig) -> int:
 
 def _stream(
     llm: LLM, requests: list[Request], params: DecodingParams, destination: Destination, labelled: bool
-) -> None:
-    """Prints the outputs one after the other, the first one token by token while all of them run."""
+) -> list[RequestOutput]:
+    """Prints the outputs one after the other, the first one token by token while all of them run.
+
+    Returns the results of prompts that could not go on.
+    """
 
     def streamer(request: Request) -> TextStreamer:
         return TextStreamer(
@@ -72,11 +75,14 @@ def _stream(
         )
 
     live = LiveText(requests, streamer, destination.file, labelled=labelled)
+    failures = []
     for item in llm.run(requests):
         if isinstance(item, RequestOutput):
             live.finish(item)
+            failures += [item] if item.error is not None else []
         else:
             live.put(item)
+    return failures
 
 
 def _write(
@@ -86,7 +92,8 @@ def _write(
     config: GenerateConfig,
     destination: Destination,
     labelled: bool,
-) -> None:
+) -> list[RequestOutput]:
+    """Writes each result once all before it are there; returns those of prompts that could not go on."""
     keys = sorted([request.key for request in requests] + [failure.key for failure in failures], key=int)
     writer = ResultWriter(
         keys,
@@ -97,8 +104,11 @@ def _write(
     )
     for failure in failures:
         writer.add(failure)
+    failed = []
     with Progress(len(requests), shown=len(keys) > 1, output=destination.file) as progress:
         for item in llm.run(requests):
             if isinstance(item, RequestOutput):
                 writer.add(item)
+                failed += [item] if item.error is not None else []
             progress.count(item)
+    return failed

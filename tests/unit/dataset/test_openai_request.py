@@ -225,6 +225,10 @@ BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema", "json_schema": {"type": "object"}}},
         "body.response_format.json_schema={'type': 'object'}: must be a mapping with schema",
     ),
+    "more than a schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "nme": "x"}}},
+        "body.response_format.json_schema={'schema': {}, 'nme': 'x'}: must be a mapping with schema",
+    ),
     "no JSON": ({"guided_json": "{"}, "body.guided_json='{': is not JSON"),
     "two formats": (
         {"guided_regex": "a", "guided_json": {}},

@@ -92,7 +92,8 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "another strategy than the run's": (
         {"penalty_alpha": 0.6, "top_k": 4},
         [
-            "own.penalty_alpha=0.6 cannot go with decoding.do_sample=true: contrastive search does not sample",
+            "own.penalty_alpha=0.6 cannot go with decoding.do_sample=true: "
+            "contrastive search does not sample",
             "set do_sample=false",
         ],
     ),

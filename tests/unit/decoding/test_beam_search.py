@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.errors import MindBatchError
 from search_play import (
     PROMPT,
     Model,
@@ -17,10 +21,6 @@ from search_play import (
     table_model,
     total_logprob,
 )
-
-from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.errors import MindBatchError
 
 NICE, DOG, CAR, WOMAN, HAS, OTHER = range(1, 7)
 THE = {
@@ -79,9 +79,7 @@ class TestAgainstExhaustiveSearch:
         for seed in range(20):
             model = random_model(4, seed)
             likeliest = max(every_output(4, 4, (0,)), key=lambda tokens: total_logprob(model, tokens))
-            search = Search(
-                model, num_beams=64, max_new_tokens=4, length_penalty=0.0, early_stopping="never"
-            )
+            search = Search(model, num_beams=64, max_new_tokens=4, length_penalty=0.0, early_stopping="never")
             assert tokens_of(search) == [likeliest]
 
 
@@ -130,22 +128,23 @@ class TestWorkedExamples:
         search.step()
         assert search.step().results is not None
 
-    @pytest.mark.parametrize("length_penalty", [0.0, -1.0])
-    def test_never_expects_nothing_of_length_that_is_not_rewarded(self, length_penalty: float) -> None:
+    def test_never_looks_no_further_where_length_is_punished(self) -> None:
+        # log(0.225) * 2 is above log(0.21) * 2, though log(0.225) * 5 is not; log(0.07) * 3 is below.
         search = Search(
-            table_model(DISTANT, 3),
+            table_model(HOPEFUL, 3),
             num_beams=2,
+            num_return_sequences=2,
             max_new_tokens=5,
             early_stopping="never",
-            length_penalty=length_penalty,
+            length_penalty=-1.0,
         )
-        assert tokens_of(search) == [(0,)]
-        assert len(search.decisions) == 2
+        assert tokens_of(search) == [(0,), (1, 0)]
+        assert len(search.decisions) == 3
 
 
 class TestEnds:
     def test_only_the_best_num_beams_candidates_may_end(self) -> None:
-        # Of the end tokens with 0.4, 0.3 and 0.2 two end outputs, and yet two beams go on, with 0.06 and 0.04.
+        # Of the end tokens with 0.4, 0.3 and 0.2 two are outputs, and yet two beams go on, of 0.06 and 0.04.
         search = Search(
             table_model({(): {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.06, 4: 0.04}}, 5),
             eos=(0, 1, 2),
@@ -199,9 +198,7 @@ class TestFewCandidates:
         assert len(set(tokens_of(search))) == 8
 
     def test_fewer_outputs_than_asked_for(self) -> None:
-        search = Search(
-            table_model({(): {1: 1.0}, (1,): {0: 1.0}}, 9), num_beams=4, num_return_sequences=4
-        )
+        search = Search(table_model({(): {1: 1.0}, (1,): {0: 1.0}}, 9), num_beams=4, num_return_sequences=4)
         [only] = search.run()
         assert only.token_ids == (1, 0)
         assert only.score == 0
@@ -280,7 +277,7 @@ class TestScores:
                 raw = log_probabilities(search.model((*PROMPT, *row.output_token_ids))).astype(np.float32)
                 for token, score in enumerate(adjust(raw, row)):
                     if token != 39:
-                        sums[*row.output_token_ids, token] = total + float(score)
+                        sums[(*row.output_token_ids, token)] = total + float(score)
             best = sorted(sums, key=lambda tokens: -sums[tokens])[:5]
             if search.step().results is not None:
                 break

@@ -180,7 +180,8 @@ CANNOT_GO: dict[str, tuple[dict[str, Any], list[str]]] = {
     "forced ends that are suppressed": (
         {"forced_eos_token_id": [3, 4], "suppress_tokens": [4, 3]},
         [
-            "@forced_eos_token_id=(3, 4) cannot go with @suppress_tokens=(4, 3), which leaves nothing to choose"
+            "@forced_eos_token_id=(3, 4) cannot go with @suppress_tokens=(4, 3), "
+            "which leaves nothing to choose"
         ],
     ),
     "two constraints": (

@@ -1,4 +1,4 @@
-"""Drawing at given uniform numbers, by hand and over more scores than one block holds; and without replacement."""
+"""Drawing at given uniform numbers, with and without replacement: by hand, and over more than one block."""
 
 import numpy as np
 import pytest

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import plain_filters
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import plain_filters
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
@@ -105,8 +105,8 @@ def test_entropy(scores: NDArray[np.float32]) -> None:
 
 
 class TestByHand:
-    """Probabilities 0.6, 0.05, 0.3 and 0.05; minus their logarithms are 0.51, 3.00, 1.20, 3.00, which 0.967 is
-    the expectation of: 0.46, 2.03, 0.24 and 2.03 away."""
+    """Probabilities 0.6, 0.05, 0.3 and 0.05. Minus their logarithms are 0.51, 3.00, 1.20 and 3.00, of which
+    the expectation is 0.967: 0.46, 2.03, 0.24 and 2.03 away."""
 
     candidates = Candidates(np.log(np.array([0.6, 0.05, 0.3, 0.05])).astype(np.float32))
 
@@ -151,12 +151,21 @@ class TestByHand:
 
 def test_top_h_keeps_no_more_than_a_hundred() -> None:
     mask = top_h_mask(Candidates(np.zeros(5000, dtype=np.float32)), 0.9999)
-    assert np.flatnonzero(mask).tolist() == list(range(99))  # the lower places, one of the hundred over the limit
+    assert np.flatnonzero(mask).tolist() == list(
+        range(99)
+    )  # the lower places, one of the hundred over the limit
 
 
 @pytest.mark.parametrize(
     "setting",
-    [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}, {"typical_p": 0.01}, {"epsilon_cutoff": 0.9}, {"eta_cutoff": 0.9}],
+    [
+        {"top_k": 1},
+        {"top_p": 0.01},
+        {"min_p": 1.0},
+        {"typical_p": 0.01},
+        {"epsilon_cutoff": 0.9},
+        {"eta_cutoff": 0.9},
+    ],
     ids=str,
 )
 def test_every_filter_keeps_the_least(setting: dict[str, Any]) -> None:
@@ -176,7 +185,12 @@ def test_filters_in_a_row_see_what_is_left() -> None:
 
 
 def test_min_p_of_one_keeps_the_likeliest_and_its_equals() -> None:
-    assert min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0).tolist() == [False, True, True, False]
+    assert min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 class TestCandidates:
@@ -203,6 +217,14 @@ class TestCandidates:
             left = candidates.keep(mask)
             np.testing.assert_array_equal(left.weights, weights_of(left.scores))
             np.testing.assert_array_equal(left.weights[left.weights > 0], before[mask])
+
+    @pytest.mark.parametrize("kept", [3, 30])
+    def test_weights_are_of_the_largest_that_is_left(self, kept: int) -> None:
+        candidates = Candidates(self.scores)
+        assert candidates.weights.max() == 1.0
+        left = candidates.keep((self.scores < self.scores.max()) & (np.arange(100) < kept))
+        np.testing.assert_array_equal(left.weights, weights_of(left.scores))
+        assert left.weights.max() == 1.0
 
     def test_draws_tokens(self) -> None:
         mask = np.arange(100) % 50 == 3

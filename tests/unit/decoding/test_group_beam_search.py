@@ -1,14 +1,15 @@
 """Group beam search: worked diversity, its parts against their definitions, ends and independence."""
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from search_play import PROMPT, Model, Search, log_probabilities, random_model, run_together, table_model
 
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
 from mindbatch.errors import MindBatchError
+from search_play import PROMPT, Model, Search, log_probabilities, random_model, run_together, table_model
 
 ANY = {1: 0.5, 2: 0.3, 3: 0.2}
 
@@ -59,7 +60,6 @@ class TestWorkedDiversity:
         assert [found.score for found in results] == pytest.approx([score for _, score in expected], abs=1e-3)
 
     def test_every_beam_of_a_group_counts(self) -> None:
-        # After token 1 both beams of the first group go on with 3, so the second group sees it at 2 * 0.5 off.
         table = {(): {1: 0.6, 2: 0.4}, (1,): {3: 0.6, 4: 0.4}, (2,): {3: 0.7, 4: 0.3}}
         search = Search(
             table_model(table, 5),
@@ -70,11 +70,16 @@ class TestWorkedDiversity:
             max_new_tokens=2,
             length_penalty=0.0,
         )
-        found = {(each.token_ids, round(each.score or 0, 3)) for each in search.run()}
-        # In the first step each token was chosen once before; in the second 3 twice and 4 never.
-        second = [round(math.log(0.24) - 0.5, 3), round(math.log(0.12) - 0.5, 3)]
-        first = [round(math.log(0.36), 3), round(math.log(0.28), 3)]
-        assert found == {((1, 3), first[0]), ((2, 3), first[1]), ((1, 4), second[0]), ((2, 4), second[1])}
+        # In the first step the second group sees each token chosen once, in the second 3 twice and 4 never.
+        expected = [
+            ((1, 3), math.log(0.36)),
+            ((2, 3), math.log(0.28)),
+            ((1, 4), math.log(0.24) - 0.5),
+            ((1, 3), math.log(0.36) - 1.5),
+        ]
+        results = search.run()
+        assert [found.token_ids for found in results] == [tokens for tokens, _ in expected]
+        assert [found.score for found in results] == pytest.approx([score for _, score in expected])
 
     def test_penalties_stay_in_the_sums(self) -> None:
         # The second group goes on with token 1 at 0.8 less, and has 1.6 less in the end.
@@ -94,14 +99,15 @@ class TestWorkedDiversity:
         assert second.cumulative_logprob == pytest.approx(math.log(0.81))
 
     def test_a_group_that_is_done_counts_as_choosing_the_end(self) -> None:
-        # The first group ends at once; from then on the end token has 3 less for the second, which never ends.
+        # The first group ends with (1, 0). Then the second, at (2, 1), sees the end token at 3 less.
         table = {
-            (): {0: 0.7, 1: 0.3},
-            (1,): {0: 0.7, 1: 0.3},
-            (1, 1): {0: 0.7, 1: 0.3},
+            (): {1: 0.6, 2: 0.4},
+            (1,): {0: 0.9, 3: 0.1},
+            (2,): {1: 0.4, 3: 0.6},
+            (2, 1): {0: 0.6, 3: 0.4},
         }
         search = Search(
-            table_model(table, 2),
+            table_model(table, 4),
             num_beams=2,
             num_beam_groups=2,
             num_return_sequences=2,
@@ -110,9 +116,9 @@ class TestWorkedDiversity:
             max_new_tokens=3,
         )
         first, second = search.run()
-        assert (first.token_ids, first.finish_reason) == ((0,), "stop")
-        # In the first step the first group goes on with 1 besides, so the second group ends at -0.36 too.
-        assert (second.token_ids, second.finish_reason) == ((0,), "stop")
+        assert (first.token_ids, first.finish_reason) == ((1, 0), "stop")
+        assert (second.token_ids, second.finish_reason) == ((2, 1, 3), "length")
+        assert second.score == pytest.approx(math.log(0.4**3) / 3)
 
 
 class TestAgainstTheDefinition:
@@ -156,36 +162,38 @@ class TestAgainstTheDefinition:
                 max_new_tokens=5,
             )
             alone = Search(model, eos=(), num_beams=3, num_return_sequences=3, max_new_tokens=5)
-            found = {hypothesis.token_ids: hypothesis.score for hypothesis in groups.run()}
-            for hypothesis in alone.run():
-                assert found[hypothesis.token_ids] == hypothesis.score
+            found = {(hypothesis.token_ids, hypothesis.score) for hypothesis in groups.run()}
+            assert found >= {(hypothesis.token_ids, hypothesis.score) for hypothesis in alone.run()}
 
 
 class TestEnds:
-    @pytest.mark.parametrize("early_stopping", [True, False, "never"])
-    def test_each_group_stops_as_a_search_of_its_own(self, early_stopping: Any) -> None:
-        # A penalty next to nothing leaves both groups alike.
-        for seed in range(10):
-            model = random_model(30, seed, eager=[0])
-            setting: dict[str, Any] = {"max_new_tokens": 8, "early_stopping": early_stopping}
-            groups = Search(
-                model,
-                num_beams=4,
-                num_beam_groups=2,
-                num_return_sequences=4,
-                diversity_penalty=1e-6,
-                **setting,
-            )
-            groups.run()
-            found = [
-                sorted(each.token_ids for each in team.finished.hypotheses) for team in groups.state
-            ]
-            assert found[0] == found[1]
+    @pytest.mark.parametrize(("early_stopping", "steps"), [(True, 2), (False, 4), ("never", 5)])
+    def test_early_stopping_ends_the_search_when_it_says(self, early_stopping: Any, steps: int) -> None:
+        # Groups of two finish (0) with 0.4, (1, 0) with 0.21 and, if they look on, (2, 2, 0) with 0.225. What
+        # ends counts as promising too, so they look at a fourth token, of 0.035; "never" hopes for a fifth.
+        table = {
+            (): {0: 0.4, 1: 0.35, 2: 0.25},
+            (1,): {0: 0.6, 1: 0.4},
+            (2,): {2: 0.9, 0: 0.1},
+            (1, 1): {1: 0.5, 2: 0.5},
+            (2, 2): {0: 1.0},
+        }
+        further = {prefix: {1: 0.5, 2: 0.5} for length in (3, 4) for prefix in product((1, 2), repeat=length)}
+        search = Search(
+            table_model(table | further, 3),
+            num_beams=4,
+            num_beam_groups=2,
+            diversity_penalty=1e-6,
+            max_new_tokens=5,
+            early_stopping=early_stopping,
+        )
+        search.run()
+        assert len(search.decisions) == steps
 
     def test_a_group_ends_only_with_its_best_candidates(self) -> None:
-        table = {(): {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.06, 4: 0.04}}
+        # Token 1 is the third best and an end token, so each group of two ends with token 0 only.
         search = Search(
-            table_model(table, 5),
+            table_model({(): {3: 0.4, 0: 0.3, 1: 0.2, 4: 0.06, 2: 0.04}}, 5),
             eos=(0, 1, 2),
             num_beams=4,
             num_beam_groups=2,
@@ -194,13 +202,9 @@ class TestEnds:
             early_stopping="never",
         )
         decision = search.step()
-        assert [kept.token_ids for kept in decision.kept] == [(0,), (0,), (1,), (1,)]
-        assert [(branch.parent, branch.sample_index) for branch in decision.branches] == [
-            (0, 0),
-            (0, 1),
-            (0, 2),
-            (0, 3),
-        ]
+        assert [kept.token_ids for kept in decision.kept] == [(0,), (0,)]
+        assert [branch.parent for branch in decision.branches] == [0, 0, 0, 0]
+        assert [branch.sample_index for branch in decision.branches] == [0, 1, 2, 3]
         assert [row.output_token_ids for row in search.rows] == [[3], [4], [3], [4]]
 
     def test_what_may_still_be_returned_is_kept(self) -> None:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from mindbatch.decoding.logprobs import token_logprobs
-from mindbatch.decoding.softmax import log_normalisers
+from mindbatch.decoding.softmax import likeliest_and_normalisers, log_normalisers
 
 
 def random_logits(rows: int, size: int) -> NDArray[np.float32]:
@@ -38,3 +38,6 @@ def test_a_row_alone_has_the_same_bits(rows: int, size: int) -> None:
     together = log_normalisers(logits, best)
     alone = [log_normalisers(logits[[row]], best[[row]])[0] for row in range(rows)]
     assert together.tolist() == alone
+    likeliest, normalisers = likeliest_and_normalisers(logits)
+    assert likeliest.tolist() == best.tolist()
+    assert normalisers.tolist() == alone

@@ -161,3 +161,15 @@ class TestRanges:
     def test_a_long_value_is_shortened(self) -> None:
         [fault] = faults(max_length="x" * 10_000)
         assert len(fault) < 200
+
+    @pytest.mark.parametrize(
+        ("values", "said"),
+        [
+            ({"regex": "[a"}, "decoding.regex='[a': is no regular expression"),
+            ({"regex": "(?=a)b"}, "decoding.regex='(?=a)b': has a look-around"),
+            ({"json_schema": {"type": "x"}}, 'decoding.json_schema=\'{"type":"x"}\': '),
+        ],
+    )
+    def test_a_constraint_must_compile(self, values: dict[str, Any], said: str) -> None:
+        [fault] = faults(**values)
+        assert fault.startswith(said)

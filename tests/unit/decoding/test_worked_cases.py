@@ -237,6 +237,22 @@ def test_an_end_token_that_is_not_among_the_best_ends_nothing() -> None:
     assert found == near([("aF", math.log(0.35)), ("ab", math.log(0.15))])
 
 
+def test_enough_candidates_are_looked_at_for_beams_to_go_on() -> None:
+    """The four best continuations of two beams end, two by each end token: the fifth and sixth live on."""
+    model = Scripted(
+        "PEFabcd",
+        {
+            "P": {"a": 0.5, "b": 0.4},
+            "Pa": {"E": 0.4, "F": 0.35, "c": 0.25},
+            "Pb": {"E": 0.45, "F": 0.35, "d": 0.2},
+            "Pac": {"E": 0.99},
+        },
+    )
+    beams = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 2.0, "early_stopping": "never"}
+    found = model.ranked(ends="EF", max_new_tokens=3, **beams)
+    assert found == near([("acE", math.log(0.5 * 0.25 * 0.99) / 9), ("aE", math.log(0.2) / 4)])
+
+
 @pytest.mark.parametrize(
     ("penalty", "expected"),
     [

@@ -97,6 +97,17 @@ class TestCaughtUp:
         check(*assistant.propose([one], [2]), from_scratch(one, 2, 40))
         assert spans(runner) == [(6, 7), (7, 8)]
 
+    def test_a_row_may_have_gone_its_own_way(self) -> None:
+        assistant, runner = make()
+        one = row("a", [3, 1, 4, 1, 5], eos=())
+        [draft] = assistant.propose([one], [4])
+        assert draft is not None
+        spans(runner)
+        other = (draft.token_ids[1] + 1) % VOCABULARY
+        grow(one, [draft.token_ids[0], other, draft.token_ids[2], 0, 0])
+        check(*assistant.propose([one], [1]), from_scratch(one, 1, 40))
+        assert spans(runner) == [(6, 10)]
+
     def test_a_row_that_has_not_moved_is_asked_again_for_one_token(self) -> None:
         assistant, runner = make()
         one = row("a", [3, 1, 4, 1, 5], eos=())

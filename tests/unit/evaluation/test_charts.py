@@ -63,7 +63,7 @@ def test_an_axis_that_spans_a_lot_is_logarithmic() -> None:
     assert (wide.logarithmic, narrow.logarithmic) == (True, False)
     assert wide.place(math.sqrt(1000)) == pytest.approx(0.5, abs=0.01)
     assert wide.ticks() == [1, 10, 100, 1000]
-    assert narrow.ticks() == [2, 4, 6, 8]
+    assert narrow.ticks() == [0, 5, 10]
 
 
 def test_points_stand_in_order() -> None:

@@ -74,6 +74,11 @@ def test_self_bleu_by_hand() -> None:
     assert self_bleu(["a b c d", "a b c e"]) == pytest.approx(value)
 
 
+def test_a_text_of_two_words_can_be_alike() -> None:
+    """It has no triples, which must not count as none in common."""
+    assert self_bleu(["one two", "one two"]) == pytest.approx(100)
+
+
 def test_self_bleu_is_a_mean_over_the_texts() -> None:
     # The third shares nothing with the others, and they are the same: 100, 100 and next to 0.
     value = self_bleu(["a b c d e f g", "a b c d e f g", "t u v w x y z"])

@@ -1,13 +1,10 @@
 """`mindbatch compare` over the shadow model: runs, the printed page, the files."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shadow_llm import load_tokenizer, make_llm
-from small_gpt2 import write_small_gpt2
 
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
@@ -18,6 +15,8 @@ from mindbatch.llm import LLM
 from mindbatch.tasks import compare_runs
 from mindbatch.tasks.compare_page import compare_page
 from mindbatch.tasks.compare_runs import run_strategies
+from shadow_llm import load_tokenizer, make_llm
+from small_gpt2 import write_small_gpt2
 
 FEW = {"max_new_tokens": 6, "eos_token_id": ()}
 STRATEGIES = {
@@ -33,7 +32,7 @@ def llm(tmp_path: Path) -> LLM:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterator[Any]:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Any:
     """Runs the command line with the shadow model in place of the folder's."""
     folder = write_small_gpt2(tmp_path / "model")
     monkeypatch.setattr(LLM, "from_config", lambda model, runtime: llm)
@@ -44,7 +43,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Iterat
             ["compare", model, "decoding=[greedy,sampling]", "decoding.max_new_tokens=5", *arguments]
         )
 
-    yield run
+    return run
 
 
 def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:

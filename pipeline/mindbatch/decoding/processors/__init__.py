@@ -48,7 +48,7 @@ def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
 
     Raises:
         NoTokenLeftError: every token is forbidden; names the row and what is in the way.
-        MindBatchError: the user's callable failed.
+        PromptError: the user's callable failed.
     """
     if row.processors is None:
         row.processors = _processors_of(row)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.processors.step import Processor, Step
 from mindbatch.decoding.row import Row
-from mindbatch.errors import MindBatchError
+from mindbatch.errors import PromptError
 
 
 def allowed_by_callable(row: Row) -> Processor:
@@ -20,7 +20,7 @@ def allowed_by_callable(row: Row) -> Processor:
         try:
             allowed = _mask(ask(key, tokens), step.scores.size)
         except Exception as error:  # the user's code may raise anything
-            raise MindBatchError(f"{key}: decoding.prefix_allowed_tokens_fn: {error!r}") from error
+            raise PromptError(f"{key}: decoding.prefix_allowed_tokens_fn: {error!r}") from error
         step.allow_only(allowed, "prefix_allowed_tokens_fn")
 
     return process

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.row import Row
-from mindbatch.errors import MindBatchError
+from mindbatch.errors import PromptError
 
 NEVER = np.float32(-np.inf)
 
 
-class NoTokenLeftError(MindBatchError):
+class NoTokenLeftError(PromptError):
     """A row's processors forbid every token. A search may drop the row and go on with others."""
 
 

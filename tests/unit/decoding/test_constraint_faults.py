@@ -1,0 +1,140 @@
+"""A constraint that cannot be followed is named with the reason, within bounds, before any model is there."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from mindbatch.decoding.grammar import constraint_fault, grammar_of
+from mindbatch.decoding.grammar_process import GrammarLimits, GrammarProcess
+
+COSTLY = {"type": "integer", "multipleOf": 1000003}
+"""Compiling this takes many seconds."""
+MANY = {"allOf": [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{30 + i}}}$"} for i in range(26)]}
+"""Compiling this takes gigabytes."""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{4}-\d{2}-\d{2}",
+        "x*",
+        "a/b\n\x00é🙂",
+        "a{100000}",
+        "(((a{1000}){1000}){1000}){1000}",
+        "(a|b)*a(a|b){200}",
+        "(.*)*(.*)*z",
+        "(" * 60 + "a" + ")" * 60,
+        "|".join(f"word{i}" for i in range(5000)),
+    ],
+)
+def test_sound_patterns_have_no_fault_however_large_what_they_match(pattern: str) -> None:
+    assert constraint_fault(pattern, None) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("[", "is no regular expression (unterminated character set at position 0)"),
+        ("", "only the empty text fulfils it"),
+        ("^(|)$", "only the empty text fulfils it"),
+        (r"a[^\s\S]", "no text fulfils it"),
+        (r"(a)\1", "has a back-reference"),
+        ("(" * 61 + "a" + ")" * 61, "too deeply"),
+    ],
+)
+def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> None:
+    fault = constraint_fault(pattern, None)
+    assert fault is not None
+    assert fault.startswith(f"decoding.regex={pattern!r}"[:80])
+    assert reason in fault
+    assert "\n" not in fault
+    assert len(fault) < 500
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"type": "object"},
+        {"type": ["string", "null"], "description": "%json /x/ {}"},
+        {"$defs": {"n": {"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
+        {"type": "array", "minItems": 100000, "items": {"type": "integer"}},
+        {"anyOf": [{"type": "string", "format": "date"}, {"type": "number", "minimum": 0.5}]},
+    ],
+)
+def test_sound_schemas_have_no_fault(schema: Any) -> None:
+    assert constraint_fault(None, json.dumps(schema)) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (False, "no text fulfils it"),
+        ({"type": "foo"}, "Invalid type: foo"),
+        ({"not": {}}, 'Unimplemented keys: ["not"]'),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "oneOf"),
+        ({"$ref": "http://example.com/a.json"}, "not present in a registry"),
+        ({"$ref": "file:///etc/hostname"}, "not present in a registry"),
+        ({"$ref": "#/$defs/missing"}, "missing"),
+        ({"$ref": "#"}, "no text fulfils it"),
+        ({"enum": []}, "Unsatisfiable"),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "Unsatisfiable"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+        ({"type": "string", "format": "nonsense"}, "Unknown format: nonsense"),
+        ({"x-guidance": {"lenient": True}, "not": {}}, "the grammar library's own"),
+    ],
+)
+def test_bad_schemas_are_named_with_the_reason(schema: Any, reason: str) -> None:
+    text = json.dumps(schema)
+    fault = constraint_fault(None, text)
+    assert fault is not None
+    assert fault.startswith(f"decoding.json_schema={text!r}"[:80])
+    assert reason in fault
+    assert "\n" not in fault
+    assert "%llguidance" not in fault
+
+
+def test_text_that_is_no_schema_is_a_fault_too() -> None:
+    assert "is not JSON" in (constraint_fault(None, "{") or "")
+
+
+def test_both_at_once_name_each_other() -> None:
+    fault = constraint_fault("a", "{}")
+    assert fault == "decoding.regex='a' cannot go with decoding.json_schema; remove one of them"
+
+
+def test_nothing_asked_for_is_no_fault() -> None:
+    assert constraint_fault(None, None) is None
+
+
+def grammar(schema: Any) -> str:
+    found = grammar_of(None, json.dumps(schema))
+    assert found is not None
+    return found.text
+
+
+def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
+    process = GrammarProcess(GrammarLimits(seconds=2.0))
+    assert process.fault(grammar(COSTLY)) == "compiling it takes more than 2 s"
+    assert process.fault(grammar({"type": "null"})) is None
+    process.close()
+
+
+def test_a_schema_that_takes_too_much_memory_ends_the_child_alone() -> None:
+    process = GrammarProcess(GrammarLimits(seconds=60.0, memory_bytes=1 << 28))
+    assert "out of memory (limit 256 MiB)" in (process.fault(grammar(MANY)) or "")
+    assert process.fault(grammar({"type": "null"})) is None
+    process.close()
+
+
+def test_the_library_is_imported_only_where_a_row_asks() -> None:
+    code = (
+        "import sys; from mindbatch import DecodingParams; import mindbatch.engine.constraints; "
+        "DecodingParams(); print('llguidance' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,437 @@
+"""Whatever a model prefers, the text of a constrained output is what the constraint asks for."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from schema_check import follows
+from small_tokenizers import byte_level, sentencepiece_like, unigram
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
+
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.data.tokenizer_files import LoadedTokenizer
+from mindbatch.decoding import DecodingParams, grammar_constraint
+from mindbatch.decoding.constraint import Constraint
+from mindbatch.decoding.grammar_constraint import CompiledGrammar
+from mindbatch.engine import constraints
+from mindbatch.engine.constraints import ConstraintFactory
+from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.errors import PromptError
+
+PADDING = 9
+"""Ids of the model that its tokenizer does not know."""
+
+
+def wrap(backend: Backend) -> Tokenizer:
+    return Tokenizer(
+        LoadedTokenizer(
+            backend=backend,
+            bos_token_id=None,
+            eos_token_id=None,
+            unk_token_id=None,
+            named_tokens={},
+            templates={},
+        )
+    )
+
+
+TOKENIZERS = {
+    "byte_level": wrap(byte_level()),
+    "sentencepiece": wrap(sentencepiece_like()),
+    "metaspace": wrap(sentencepiece_like(metaspace=True)),
+    "unigram": wrap(unigram()),
+}
+END = {"byte_level": 0, "sentencepiece": 2, "metaspace": 2, "unigram": 1}
+"""A control token that ends an output."""
+FACTORIES = {name: ConstraintFactory(each, each.vocab_size + PADDING) for name, each in TOKENIZERS.items()}
+COMPLETE = ["byte_level", "sentencepiece", "metaspace"]
+"""Those that can write every text."""
+
+
+def make(name: str, prompt: Sequence[int] = (), **parameters: Any) -> Constraint:
+    made = FACTORIES[name].make(DecodingParams(**parameters), prompt)
+    assert made is not None
+    return made
+
+
+def text_of(name: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> str:
+    detokenizer = IncrementalDetokenizer(TOKENIZERS[name], prompt)
+    return "".join([detokenizer.push(token) for token in tokens]) + detokenizer.flush()
+
+
+def walk(
+    constraint: Constraint, rng: np.random.Generator, eos: tuple[int, ...], most: int = 400
+) -> tuple[list[int], bool]:
+    """Random tokens under the constraint, and whether they ended; an end is taken half of the time."""
+    tokens: list[int] = []
+    while len(tokens) < most:
+        assert constraint.fault is None
+        if constraint.is_complete:
+            return tokens, True
+        allowed = np.flatnonzero(constraint.allowed(eos))
+        ends = np.intersect1d(allowed, eos)
+        if ends.size and rng.random() < 0.5:
+            return tokens, True
+        token = int(rng.choice(np.setdiff1d(allowed, eos)))
+        tokens.append(token)
+        constraint.advance(token)
+    return tokens, False
+
+
+def prompts(name: str) -> list[list[int]]:
+    """Nothing, text, half a character, and text before a control token."""
+    text = TOKENIZERS[name].encode("user hi", add_special_tokens=False)
+    half = TOKENIZERS[name].encode("世", add_special_tokens=False)[:-1]
+    return [[], text, [*text, *half], [*text, END[name]]]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{4}-\d{2}-\d{2}",
+        r"(?a)\d{4}-\d{2}-\d{2}",
+        r"yes|no|perhaps not",
+        r" ?hi( user){1,3}[.!]",
+        r" {2,5}x",
+        r"(?i)world \w{1,9}",
+        r"[äöü]{2,8}|你好[，。]?",
+        r"(👩‍👩‍👧|🇨🇳|é){1,4}",
+        r"[^a-zA-Z]{1,6}",
+        r"^(a*b*)*c$",
+        r"(?s).{1,20}",
+        '\n?\t/\\\\"',
+        r"\s{1,4}\S{1,4}",
+        r"(.*,){2}x",
+    ],
+)
+def test_the_text_matches_under_pythons_re(name: str, pattern: str) -> None:
+    rng = np.random.default_rng(1)
+    for prompt in prompts(name):
+        for _ in range(4):
+            tokens, ended = walk(make(name, prompt, regex=pattern), rng, (END[name],))
+            if ended:
+                assert re.fullmatch(pattern, text_of(name, tokens, prompt))
+            else:
+                assert "*" in pattern
+
+
+@pytest.mark.parametrize("pattern", ["[a-e]{3} (or|oil)", "( ?[his]){1,9}", "(hello|hi)( </s>)?", " *x"])
+def test_a_vocabulary_of_few_characters(pattern: str) -> None:
+    rng = np.random.default_rng(2)
+    texts = set()
+    for prompt in prompts("unigram"):
+        for _ in range(8):
+            tokens, ended = walk(make("unigram", prompt, regex=pattern), rng, (END["unigram"],))
+            texts.add(text_of("unigram", tokens, prompt))
+            assert ended
+    assert all(re.fullmatch(pattern, text) for text in texts)
+    assert len(texts) > 1
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": -5, "maximum": 150},
+        "kind": {"enum": ["a b", "ü", "👩", None, 1.5, 'quo"te']},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 4}, "minItems": 1, "maxItems": 3},
+        "deep": {
+            "type": "object",
+            "properties": {
+                "ok": {"type": "boolean"},
+                "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]?$"},
+            },
+            "required": ["code"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "tags", "deep"],
+    "additionalProperties": False,
+}
+SCHEMAS: list[dict[str, Any]] = [
+    NESTED,
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 5},
+    {"anyOf": [{"const": "é🙂"}, {"type": "integer", "minimum": 10, "maximum": 12}, {"type": "null"}]},
+    {"type": "number", "minimum": 0, "maximum": 1},
+    {"type": "string", "maxLength": 6},
+]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_text_is_json_that_follows_the_schema(name: str, schema: dict[str, Any]) -> None:
+    rng = np.random.default_rng(3)
+    values = []
+    for prompt in prompts(name):
+        for _ in range(6):
+            tokens, ended = walk(make(name, prompt, json_schema=schema), rng, (END[name],), most=1000)
+            assert ended
+            values.append(json.loads(text_of(name, tokens, prompt)))
+    assert all(follows(value, schema) for value in values)
+    assert len({json.dumps(value) for value in values}) > 1
+
+
+def test_properties_come_in_the_schemas_order() -> None:
+    for first, second in (("b", "a"), ("a", "b")):
+        named = {first: {"const": 1}, second: {"const": 2}}
+        schema = {
+            "type": "object",
+            "properties": named,
+            "required": ["a", "b"],
+            "additionalProperties": False,
+        }
+        tokens, _ = walk(make("byte_level", json_schema=schema), np.random.default_rng(4), ())
+        assert list(json.loads(text_of("byte_level", tokens))) == [first, second]
+
+
+def test_blanks_between_the_parts_of_json_come_to_an_end() -> None:
+    brace, blank = (TOKENIZERS["byte_level"].encode(text, add_special_tokens=False)[0] for text in "{ ")
+    constraint = make("byte_level", json_schema={"type": "object"})
+    assert not constraint.allowed(())[blank]
+    constraint.advance(brace)
+    blanks = 0
+    while constraint.allowed(())[blank]:
+        constraint.advance(blank)
+        blanks += 1
+    assert blanks == 16
+
+
+WORDS = ["hi", " hi", "hi user", "his", "  hi", "é!", "ê", "see"]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_exactly_the_tokens_that_lead_to_a_match_are_allowed(name: str) -> None:
+    tokenizer, end = TOKENIZERS[name], END[name]
+    wanted = [word.encode() for word in WORDS]
+    rng = np.random.default_rng(5)
+    for prompt in prompts(name) * 6:
+        constraint = make(name, prompt, regex="|".join(map(re.escape, WORDS)))
+        last = prompt[-1] if prompt and prompt[-1] not in tokenizer.special_ids else None
+        text = b""
+        while not constraint.is_complete:
+            added = [
+                b"" if token in tokenizer.special_ids else tokenizer.token_bytes(token, last) or b""
+                for token in range(tokenizer.vocab_size)
+            ]
+            expected = [
+                any(word.startswith(text + new) for word in wanted)
+                # What adds nothing is a control token, or a space that a first word may stand behind.
+                and (new != b"" or (token not in tokenizer.special_ids and last is None))
+                for token, new in enumerate(added)
+            ] + [False] * PADDING
+            assert constraint.allowed(()).tolist() == expected
+            expected[end] = text in wanted
+            assert constraint.allowed((end,)).tolist() == expected
+            last = int(rng.choice(np.flatnonzero(constraint.allowed(()))))
+            text += added[last]
+            constraint.advance(last)
+        assert text in wanted
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "metaspace"])
+def test_a_leading_space_counts_only_where_it_is_shown(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    (spaced,) = tokenizer.encode("hi", add_special_tokens=False)  # "▁hi"
+    _, after_text, _, after_control = prompts(name)
+    assert make(name, after_control, regex="hi").allowed(())[spaced]
+    assert not make(name, after_text, regex="hi").allowed(())[spaced]
+    assert make(name, after_text, regex=" hi").allowed(())[spaced]
+    constraint = make(name, after_control, regex=" hi")
+    assert not constraint.allowed(())[spaced]
+    # A lone space that is not shown may come before one that is.
+    (space,) = np.flatnonzero(constraint.allowed(())).tolist()[-1:]
+    constraint.advance(space)
+    assert text_of(name, [space], after_control) == ""
+    assert constraint.allowed(())[spaced]
+    constraint.advance(spaced)
+    assert constraint.is_complete
+    assert text_of(name, [space, spaced], after_control) == " hi"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_control_tokens_and_padding_are_never_allowed(name: str) -> None:
+    constraint = make(name, regex="(?s).*")
+    for _ in range(3):
+        allowed = constraint.allowed((END[name],))
+        size = TOKENIZERS[name].vocab_size
+        assert allowed.shape == (size + PADDING,)
+        assert not allowed[size:].any()
+        assert TOKENIZERS[name].special_ids & set(np.flatnonzero(allowed)) == {END[name]}
+        constraint.advance(int(np.flatnonzero(allowed)[-1]))
+
+
+def test_an_end_token_that_shows_text_is_part_of_the_text() -> None:
+    tokenizer = TOKENIZERS["byte_level"]
+    (stop,) = tokenizer.encode(".", add_special_tokens=False)
+    (letter,) = tokenizer.encode("a", add_special_tokens=False)
+    (digit,) = tokenizer.encode("1", add_special_tokens=False)
+    constraint = make("byte_level", regex=r"a\.?1?\.|a")
+    constraint.advance(letter)
+    assert constraint.allowed((stop,))[stop]
+    assert not make("byte_level", regex="a").allowed((stop,))[stop]
+    within = make("byte_level", regex=r"a\.1")
+    within.advance(letter)
+    assert within.allowed(())[stop]  # as text it may come, but it would end the output too early
+    assert not within.allowed((stop,))[stop]
+    constraint.advance(digit)
+    assert np.flatnonzero(constraint.allowed((stop,))).tolist() == [stop]
+
+
+def test_end_tokens_beyond_the_vocabulary_are_passed_over() -> None:
+    constraint = make("byte_level", regex="a*")
+    padding = TOKENIZERS["byte_level"].vocab_size + 1
+    allowed = constraint.allowed((padding, 10**9, END["byte_level"]))
+    assert allowed[padding]
+    assert allowed[END["byte_level"]]
+    assert constraint.allowed(()).sum() == allowed.sum() - 2
+
+
+def test_it_is_complete_when_nothing_can_be_added() -> None:
+    digits = TOKENIZERS["byte_level"].encode("07", add_special_tokens=False)
+    constraint = make("byte_level", regex="[0-9]{2}")
+    for token in digits:
+        assert not constraint.is_complete
+        assert not constraint.allowed((0,))[0]
+        constraint.advance(token)
+    assert constraint.is_complete
+    assert not constraint.allowed(()).any()
+    assert np.flatnonzero(constraint.allowed((0,))).tolist() == [0]
+    constraint.advance(0)
+    assert constraint.is_complete
+    assert constraint.fault is None
+    longer = make("byte_level", regex="[0-9]{2}|[0-9]{4}")
+    for token in digits:
+        longer.advance(token)
+    assert not longer.is_complete
+    assert longer.allowed((0,))[0]
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    tokenizer = TOKENIZERS["byte_level"]
+    a, b, c = (tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "abc")
+    constraint = make("byte_level", regex="ab|cb?")
+    twin = constraint.fork()
+    constraint.advance(a)
+    assert twin.allowed(())[c]
+    twin.advance(c)
+    third = twin.fork()
+    assert not constraint.allowed((0,))[0]
+    third.advance(b)
+    assert third.is_complete
+    assert twin.allowed((0,))[[0, b]].all()
+    assert np.flatnonzero(constraint.allowed(())).tolist() == [b]
+
+
+def test_rows_side_by_side_get_what_they_get_alone() -> None:
+    def first_masks(constraint: Constraint, text: str) -> list[list[int]]:
+        masks = []
+        for token in TOKENIZERS["byte_level"].encode(text, add_special_tokens=False):
+            masks.append(np.flatnonzero(constraint.allowed((0,))).tolist())
+            constraint.advance(token)
+        return masks
+
+    pattern = r"(\w+ ?){1,20}"
+    alone = first_masks(make("byte_level", regex=pattern), "hello worlds and systems")
+    rows = [make("byte_level", regex=pattern) for _ in range(2)]
+    first_masks(rows[0], "你好 12 user")
+    assert first_masks(rows[1], "hello worlds and systems") == alone
+
+
+def test_a_token_that_is_not_allowed_is_a_fault_and_not_a_crash() -> None:
+    constraint = make("byte_level", regex="[0-9]{2}")
+    (letter,) = TOKENIZERS["byte_level"].encode("a", add_special_tokens=False)
+    constraint.advance(letter)
+    assert constraint.fault is not None
+    assert constraint.fault.startswith("decoding.regex='[0-9]{2}': the output cannot go on after 1 tokens: ")
+    assert constraint.fault.endswith(f"token {letter} is not allowed there")
+    assert not constraint.allowed((0,)).any()
+    assert not constraint.is_complete
+    assert constraint.fork().fault == constraint.fault
+    constraint.advance(letter)
+
+
+def test_a_text_that_the_vocabulary_cannot_write() -> None:
+    with pytest.raises(PromptError, match="decoding.regex='é'.*no token of the model can follow"):
+        make("unigram", regex="é")
+    constraint = make("unigram", regex="aé|b")
+    (_, a, _) = np.flatnonzero(
+        constraint.allowed(())
+    ).tolist()  # the space, which would not be shown, a and b
+    constraint.advance(a)
+    assert constraint.fault is not None
+    assert constraint.fault.endswith("cannot go on after 1 tokens: no token of the model can follow")
+
+
+def test_without_a_tokenizer_no_text_can_be_asked_for() -> None:
+    factory = ConstraintFactory(None, 100)
+    assert factory.make(DecodingParams()) is None
+    with pytest.raises(PromptError, match="decoding.regex needs the model's tokenizer"):
+        factory.make(DecodingParams(regex="a"))
+    with pytest.raises(PromptError, match="decoding.json_schema needs the model's tokenizer"):
+        factory.make(DecodingParams(json_schema={}))
+
+
+def test_a_tokenizer_whose_tokens_depend_on_their_neighbours_is_refused() -> None:
+    words = ["a", "b", "a</w>", "b</w>"]
+    backend = Backend(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    with pytest.raises(PromptError, match="depends on the token before it"):
+        ConstraintFactory(wrap(backend), 4).make(DecodingParams(regex="a"))
+
+
+def test_a_grammar_is_compiled_once_and_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    compiled = CompiledGrammar.compiled
+    monkeypatch.setattr(
+        CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
+    )
+    monkeypatch.setattr(constraints, "_KEPT_GRAMMARS", 2)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
+    for pattern in ("a", "a", "b", "a", "c", "a", "b"):
+        factory.make(DecodingParams(regex=pattern))
+    assert made == ["a", "b", "c", "b"]
+
+
+def test_many_rows_of_a_grammar_start_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_ROWS_TOGETHER", 3)
+    renewals: list[None] = []
+    renew = CompiledGrammar.renew
+    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
+    for _ in range(7):
+        factory.make(DecodingParams(regex="a"))
+    assert len(renewals) == 2
+
+
+def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 80)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
+    params = DecodingParams(regex="[ab]*a[ab]{7}c")
+    rng = np.random.default_rng(6)
+    renewals: list[None] = []
+    renew = CompiledGrammar.renew
+    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
+    for _ in range(12):
+        constraint = factory.make(params)
+        assert constraint is not None
+        for _ in range(12):
+            assert constraint.fault is None
+            allowed = np.flatnonzero(constraint.allowed(()))
+            assert allowed.size
+            constraint.advance(int(rng.choice(allowed)))
+            if constraint.is_complete:
+                break
+    assert renewals
+    assert len(renewals) < 40
+
+
+def test_a_row_that_uses_up_its_room_alone_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 8)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
+    with pytest.raises(PromptError, match="cannot go on after 0 tokens: lexer error"):
+        factory.make(DecodingParams(regex="[ab]*a[ab]{7}c"))
