@@ -1,20 +1,26 @@
-"""digests.json beside the weights: one SHA-256 for each tensor, which safetensors itself does not have.
+"""digests.json beside the weights: one SHA-256 for each tensor, which neither format itself has.
 
-Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}}`. A digest covers the line
-"DTYPE [sizes]\\n" and the tensor's bytes, so that a changed dtype or shape is noticed as well.
+Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}, "heads": {file name: hex
+digest}}`. A tensor's digest covers the line "DTYPE [sizes]\\n" and the tensor's bytes, so that a changed
+dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be absent.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, Protocol, TypeGuard
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, has_file
 from mindbatch.checkpoint.safetensors_file import SafetensorsFile
 from mindbatch.checkpoint.strict_json import read_json_object
-from mindbatch.checkpoint.weight_files import WeightFiles, open_weights
+from mindbatch.checkpoint.weight_files import open_weights
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import StorageError, write_whole
 
@@ -22,20 +28,111 @@ DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
 
-Digests = dict[str, dict[str, str]]
+
+class DigestedFile(Protocol):
+    """An opened file of tensors, whatever its format."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+    def info(self, name: str) -> Any:
+        """Something with dtype and shape."""
+        ...
+
+    def chunks(self, name: str) -> Iterator[memoryview]: ...
+
+    def head_digest(self) -> str: ...
 
 
-def tensor_digest(file: SafetensorsFile, name: str) -> str:
-    """The hex SHA-256 of the tensor's dtype, shape and bytes."""
-    info = file.info(name)
-    digest = hashlib.sha256(f"{info.dtype} {[*info.shape]}\n".encode())
-    for chunk in file.chunks(name):
+@dataclass(frozen=True)
+class Digests:
+    """What digests.json says. files: by file and tensor; heads: by file, perhaps none."""
+
+    files: Mapping[str, Mapping[str, str]]
+    heads: Mapping[str, str]
+
+    def check(self, file_name: str, file: DigestedFile, name: str) -> None:
+        """CheckpointError, naming tensor and file, when the tensor's digest is not the recorded one."""
+        if tensor_digest(file, name) != self.files[file_name][name].lower():
+            raise CheckpointError(
+                f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
+            )
+
+    def head_faults(self, files: Mapping[str, DigestedFile]) -> list[str]:
+        """A line for each file whose head is not as it was: where no tensor is damaged, something else is."""
+        return [
+            f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
+            for name, file in files.items()
+            if name in self.heads and file.head_digest() != self.heads[name].lower()
+        ]
+
+    def as_json(self) -> bytes:
+        """The content of digests.json."""
+        content = {"algorithm": _ALGORITHM, "files": self.files, "heads": self.heads}
+        return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
+    """The hex SHA-256 of a tensor's dtype, shape and bytes."""
+    digest = hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
+    for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
 
 
+def tensor_digest(file: DigestedFile, name: str) -> str:
+    """The digest of a file's tensor."""
+    info = file.info(name)
+    return digest_of(info.dtype, info.shape, file.chunks(name))
+
+
+def on_every_tensor(
+    files: Mapping[str, DigestedFile], work: Callable[[str, str], str], workers: int | None = None
+) -> dict[str, dict[str, str]]:
+    """The result of `work(file name, tensor name)` for all tensors, by file and tensor.
+
+    The work is done in threads, as many as there are processors: reading and hashing leave the interpreter
+    to the others, and each has no more than one piece of a tensor in memory.
+    """
+    pairs = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
+    results: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    try:
+        for (file_name, name), result in zip(pairs, pool.map(lambda pair: work(*pair), pairs), strict=True):
+            results[file_name][name] = result
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
+def digests_of(files: Mapping[str, DigestedFile], workers: int | None = None) -> Digests:
+    """The digests of files as they are now."""
+    heads = {file_name: file.head_digest() for file_name, file in files.items()}
+    tensors = on_every_tensor(files, lambda file_name, name: tensor_digest(files[file_name], name), workers)
+    return Digests(tensors, heads)
+
+
+def verify_files(
+    digests: Digests, files: Mapping[str, DigestedFile], workers: int | None = None
+) -> list[str]:
+    """A line for every tensor of the files that is not as its digest says, or else for every such head."""
+
+    def fault(file_name: str, name: str) -> str:
+        faults: list[str] = []
+        with collecting(faults):
+            digests.check(file_name, files[file_name], name)
+        return "\n".join(faults)
+
+    found = on_every_tensor(files, fault, workers)
+    lines = [line for faults in found.values() for line in faults.values() if line]
+    return lines or digests.head_faults(files)
+
+
 def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:
-    """Writes digests.json for the folder's weights, complete or not at all, and returns its path.
+    """Writes digests.json for the weights of a model folder, complete or not at all, and returns its path.
 
     ConfigError when there is one already (the only witness, perhaps, of damaged weights) unless `replace`;
     CheckpointError when the weights are not in order or the file cannot be written.
@@ -44,23 +141,21 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
     path = home / DIGESTS_NAME
     if has_file(home, DIGESTS_NAME) and not replace:
         raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced")
-    weights = open_weights(home)
-    files = {
-        file_name: {name: tensor_digest(file, name) for name in file.tensors}
-        for file_name, file in weights.files.items()
-    }
     try:
-        content = json.dumps({"algorithm": _ALGORITHM, "files": files}, indent=1) + "\n"
-        write_whole(path, content.encode())
+        write_whole(path, digests_of(open_weights(home, SafetensorsFile).files).as_json())
     except StorageError as error:
         raise CheckpointError(error.faults) from error
     return path
 
 
-def read_digests(folder: Path, weights: WeightFiles) -> Digests | None:
-    """The folder's digests, None without a digests.json.
+def read_digests(
+    folder: Path, files: Mapping[str, DigestedFile], *, others_allowed: bool = False
+) -> Digests | None:
+    """The folder's digests of these files, None without a digests.json.
 
-    CheckpointError unless they name exactly the tensors of the weights.
+    others_allowed: it may list other files, too; None when it lists none of these.
+
+    CheckpointError unless they name exactly the tensors of the files.
     """
     if not has_file(folder, DIGESTS_NAME):
         return None
@@ -68,31 +163,30 @@ def read_digests(folder: Path, weights: WeightFiles) -> Digests | None:
     content = read_json_object(path, _MAX_DIGESTS_BYTES)
     if content.get("algorithm") != _ALGORITHM:
         raise CheckpointError(f"{path}: algorithm {shown(content.get('algorithm'))}; must be '{_ALGORITHM}'")
-    files = content.get("files")
-    if not _is_digests(files):
+    listed, heads = content.get("files"), content.get("heads", {})
+    if not _are_digests(listed):
         raise CheckpointError(f"{path}: files must map file names to tensor names and hex digests")
-    listed = {(file, name) for file, digests in files.items() for name in digests}
-    present = {(file, name) for file, opened in weights.files.items() for name in opened.tensors}
-    raise_if_any(
-        [f"no digest for tensor {shown(name)} of {shown(file)}" for file, name in sorted(present - listed)]
-        + [f"tensor {shown(name)} is not in {shown(file)}" for file, name in sorted(listed - present)],
-        str(path),
-    )
-    return files
+    if not _are_texts(heads):
+        raise CheckpointError(f"{path}: heads must map file names to hex digests")
+    if others_allowed:
+        listed = {file_name: digests for file_name, digests in listed.items() if file_name in files}
+        if not listed:
+            return None
+    raise_if_any(_disagreements(listed, files), str(path))
+    return Digests(listed, heads)
 
 
-def _is_digests(files: object) -> TypeGuard[Digests]:
-    return isinstance(files, dict) and all(
-        isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())
-        for digests in files.values()
-    )
+def _disagreements(listed: Mapping[str, Mapping[str, str]], files: Mapping[str, DigestedFile]) -> list[str]:
+    named = {(file, name) for file, digests in listed.items() for name in digests}
+    present = {(file, name) for file, opened in files.items() for name in opened.tensors}
+    return [
+        f"no digest for tensor {shown(name)} of {shown(file)}" for file, name in sorted(present - named)
+    ] + [f"tensor {shown(name)} is not in {shown(file)}" for file, name in sorted(named - present)]
 
 
-def check_tensor(digests: Digests, weights: WeightFiles, name: str) -> None:
-    """CheckpointError, naming tensor and file, when the tensor's digest is not the recorded one."""
-    file_name = weights.file_of[name]
-    file = weights.files[file_name]
-    if tensor_digest(file, name) != digests[file_name][name].lower():
-        raise CheckpointError(
-            f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
-        )
+def _are_digests(files: object) -> TypeGuard[dict[str, dict[str, str]]]:
+    return isinstance(files, dict) and all(_are_texts(digests) for digests in files.values())
+
+
+def _are_texts(digests: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.checkpoint.digests import Digests, check_tensor, read_digests
+from mindbatch.checkpoint.digests import Digests, read_digests
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.safetensors_file import SafetensorsFile
@@ -40,8 +40,8 @@ class ModelFolder:
             with collecting(faults):
                 self.generation_config = self._json(GENERATION_CONFIG_NAME)
         with collecting(faults):
-            self._weights: WeightFiles = open_weights(self.path)
-            self._digests: Digests | None = read_digests(self.path, self._weights)
+            self._weights: WeightFiles[SafetensorsFile] = open_weights(self.path, SafetensorsFile)
+            self._digests: Digests | None = read_digests(self.path, self._weights.files)
         raise_if_any(faults)
         self._verified: set[str] = set()
         self.notes = _code_notes(self.path, self.config)
@@ -93,12 +93,14 @@ class ModelFolder:
         for name in self.names:
             with collecting(faults):
                 self._verified_file(name)
+        if self._digests is not None and not faults:
+            faults += self._digests.head_faults(self._weights.files)
         raise_if_any(faults)
 
     def _verified_file(self, name: str) -> SafetensorsFile:
         file = self._weights.files[self.file_name(name)]
         if self._digests is not None and name not in self._verified:
-            check_tensor(self._digests, self._weights, name)
+            self._digests.check(self.file_name(name), file, name)
             self._verified.add(name)
         return file
 

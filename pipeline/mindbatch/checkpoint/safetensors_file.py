@@ -1,5 +1,6 @@
 """One safetensors file, mapped into memory: raw views of its tensors, and their values as float32."""
 
+import hashlib
 import mmap
 import os
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ import numpy.typing as npt
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES, SLICE_BYTES, bounded_slices, widen
 from mindbatch.checkpoint.safetensors_header import (
-    ITEM_BYTES,
     LENGTH_BYTES,
     TensorInfo,
     header_length,
     parse_header,
 )
+from mindbatch.checkpoint.stored import DTYPES
 from mindbatch.errors import CheckpointError
 
 _NUMPY_TYPES = {
@@ -38,7 +39,7 @@ class SafetensorsFile:
         self.path = Path(path)
         self._map = _mapped(self.path)
         size, where = len(self._map), str(self.path)
-        data = LENGTH_BYTES + header_length(self._map[:64], size, where)
+        self._head_bytes = data = LENGTH_BYTES + header_length(self._map[:64], size, where)
         self.tensors: dict[str, TensorInfo] = parse_header(self._map[LENGTH_BYTES:data], size, where)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
@@ -82,7 +83,7 @@ class SafetensorsFile:
             raise ValueError(f"out has dtype {out.dtype}; must be float32")
         if out.shape != source.shape:
             raise CheckpointError(self._fault(name, f"shape {[*source.shape]}; needed {[*out.shape]}"))
-        for index in bounded_slices(source.shape, SLICE_BYTES // ITEM_BYTES[info.dtype]):
+        for index in bounded_slices(source.shape, SLICE_BYTES // DTYPES[info.dtype]):
             part = source[index]
             widen(part, info.dtype, out[index])
             self._release(part)
@@ -95,6 +96,10 @@ class SafetensorsFile:
             piece = self._bytes[start : min(start + SLICE_BYTES, info.end)]
             yield piece.data
             self._release(piece)
+
+    def head_digest(self) -> str:
+        """The hex SHA-256 of the header with its length: all that is no tensor's data."""
+        return hashlib.sha256(self._map[: self._head_bytes]).hexdigest()
 
     def release(self, name: str) -> None:
         """Gives the tensor's pages back; views stay valid, a later access reads the file again."""

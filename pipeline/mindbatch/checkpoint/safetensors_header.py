@@ -6,27 +6,25 @@ data, which the tensors' byte ranges cover without overlap and without gaps, lit
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.foreign_formats import foreign_format
+from mindbatch.checkpoint.stored import (
+    DTYPES,
+    MAX_DIMENSIONS,
+    MAX_SIZE,
+    dtype_faults,
+    name_faults,
+    shape_faults,
+)
 from mindbatch.checkpoint.strict_json import parse_json_object
 from mindbatch.errors import CheckpointError
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
-_MAX_DIMENSIONS = 32  # NumPy's limit
-_MAX_NAME_LENGTH = 512
-_MAX_SIZE = 2**63 - 1
-
-ITEM_BYTES: Mapping[str, int] = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, Tensor
     origin = LENGTH_BYTES + len(header)
     tensors: list[TensorInfo] = []
     for name, entry in entries.items():
-        entry_faults = _name_faults(name) or _entry_faults(entry)
+        entry_faults = name_faults(name) or _entry_faults(entry)
         if entry_faults:
             faults += [f"tensor {shown(name)}: {fault}" for fault in entry_faults]
         else:
@@ -91,25 +89,14 @@ def _metadata_faults(metadata: object) -> list[str]:
     return ["__metadata__ must be an object of strings"]
 
 
-def _name_faults(name: str) -> list[str]:
-    """A name is printed and may become part of a path later: nothing unprintable and nothing that moves."""
-    if not name or len(name) > _MAX_NAME_LENGTH:
-        return [f"a name must have 1 to {_MAX_NAME_LENGTH} characters"]
-    if not name.isprintable() or ".." in name or "/" in name or "\\" in name:
-        return ["a name must be printable, without '..', '/' or '\\'"]
-    return []
-
-
 def _entry_faults(entry: Any) -> list[str]:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         return ["must have exactly the keys dtype, shape, data_offsets"]
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    faults = []
-    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        faults.append(f"dtype {shown(dtype)} is unknown; known are {', '.join(ITEM_BYTES)}")
-    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
+    faults = dtype_faults(dtype)
+    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
         faults.append(
-            f"shape {shown(shape)} must be at most {_MAX_DIMENSIONS} integers, none negative or huge"
+            f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"
         )
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         faults.append(f"data_offsets {shown(offsets)} must be two integers [begin, end] with begin <= end")
@@ -118,15 +105,13 @@ def _entry_faults(entry: Any) -> list[str]:
 
 def _are_sizes(value: object) -> bool:
     """Whether it is a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
-    return isinstance(value, list) and all(type(item) is int and 0 <= item <= _MAX_SIZE for item in value)
+    return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
 
 
 def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
-    item = ITEM_BYTES[dtype]
-    # Zeros are left out here: NumPy cannot shape [0, 2**62, 2**62] though it has no element.
-    if math.prod(size or 1 for size in shape) * item > _MAX_SIZE:
-        return [f"shape {shown(shape)} is too large"]
-    needed, found = math.prod(shape) * item, offsets[1] - offsets[0]
+    if faults := shape_faults(shape, DTYPES[dtype]):
+        return faults
+    needed, found = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
     if needed == found:
         return []
     return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {found}"]

@@ -3,12 +3,11 @@
 Format, as transformers' save_pretrained writes it: `{"metadata": {...}, "weight_map": {tensor: file}}`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folder_files import file_in
-from mindbatch.checkpoint.safetensors_file import SafetensorsFile
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
 
@@ -41,12 +40,12 @@ def _is_plain_shard(file: object) -> bool:
 
 
 def shard_faults(
-    weight_map: Mapping[str, str], shards: Mapping[str, SafetensorsFile], where: str
+    weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
-    """Every disagreement between the index and the tensors that its (readable) shards hold."""
+    """Every disagreement between the index and the names of the tensors in its (readable) shards."""
     holders: dict[str, list[str]] = {}
-    for file, shard in shards.items():
-        for name in shard.tensors:
+    for file, names in shards.items():
+        for name in names:
             holders.setdefault(name, []).append(file)
     faults = [
         f"{where}: tensor {shown(name)} is in several shards: {', '.join(files)}"
@@ -64,7 +63,7 @@ def shard_faults(
 
 def _absent(
     weight_map: Mapping[str, str],
-    shards: Mapping[str, SafetensorsFile],
+    shards: Mapping[str, Collection[str]],
     holders: Mapping[str, Iterable[str]],
     where: str,
 ) -> list[str]:

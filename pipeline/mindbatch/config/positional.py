@@ -13,19 +13,35 @@ def read_words(
 
     A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
     """
-    if not schema.positional:
+    if not schema.positional and not schema.positional_rest:
         return [], arguments
     words = [argument for argument in arguments if _is_word(argument)]
     rest = [argument for argument in arguments if not _is_word(argument)]
     names = schema.positional
-    for extra in words[len(names) :]:
-        log.add(f"{shown(extra)}: one too many; there are only {', '.join(names)}")
-    settings: list[Setting] = []
-    for name, word in zip(names, words, strict=False):
-        if any(argument.partition("=")[0].strip() == name for argument in rest):
-            log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
-        settings.append(Assignment(name, word.replace("${", "\\${"), ""))
+    settings: list[Setting] = [
+        Assignment(name, _literal(word), "") for name, word in zip(names, words, strict=False)
+    ]
+    further = words[len(names) :]
+    if further and schema.positional_rest:
+        settings.append(Assignment(schema.positional_rest, [_literal(word) for word in further], ""))
+    elif further:
+        for extra in further:
+            log.add(f"{shown(extra)}: one too many; there are only {', '.join(names)}")
+    _refuse_repeated(settings, words, rest, log)
     return settings, rest
+
+
+def _refuse_repeated(settings: list[Setting], words: list[str], rest: list[str], log: FaultLog) -> None:
+    """A key that is given as a word is not to be given once more."""
+    keys = {argument.partition("=")[0].strip() for argument in rest}
+    for setting, word in zip(settings, words, strict=False):
+        if isinstance(setting, Assignment) and setting.key in keys:
+            name = setting.key
+            log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
+
+
+def _literal(word: str) -> str:
+    return word.replace("${", "\\${")
 
 
 def _is_word(argument: str) -> bool:

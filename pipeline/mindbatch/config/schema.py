@@ -20,6 +20,7 @@ from mindbatch.config.model_schema import (
     RuntimeConfig,
 )
 from mindbatch.config.prompt_schema import PromptTaskConfig
+from mindbatch.config.rank_table_schema import RankTableConfig
 from mindbatch.config.schema_fields import LARGEST_COUNT, TaskConfig, option, section
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ParallelConfig",
     "PlanConfig",
     "PromptTaskConfig",
+    "RankTableConfig",
     "ReplayConfig",
     "RetryConfig",
     "RunsConfig",
@@ -117,5 +119,6 @@ SCHEMAS: dict[str, type[TaskConfig]] = {
     "replay": ReplayConfig,
     "diff": DiffConfig,
     "runs": RunsConfig,
+    "rank-table": RankTableConfig,
     "doctor": DoctorConfig,
 }

@@ -59,6 +59,9 @@ class TaskConfig:
     positional: ClassVar[tuple[str, ...]] = ()
     """The keys that words without `=` stand for, in this order."""
 
+    positional_rest: ClassVar[str] = ""
+    """The key for all further words, as a list; empty where there is none."""
+
     continues_run: ClassVar[bool] = False
     """Whether the task starts from the configuration saved in output.dir."""
 

@@ -23,6 +23,7 @@ from mindbatch.config.schema import (
     ModelTaskConfig,
     PlanConfig,
     PromptTaskConfig,
+    RankTableConfig,
     ReplayConfig,
     RunsConfig,
     TaskConfig,
@@ -51,6 +52,8 @@ def settle_paths(config: TaskConfig) -> list[str]:
             _settle_diff(config, faults)
         case RunsConfig():
             config.folder = settled("folder", config.folder, folder_fault, faults) or config.folder
+        case RankTableConfig():
+            _settle_rank_tables(config, faults)
     return faults
 
 
@@ -101,3 +104,11 @@ def _settle_diff(config: DiffConfig, faults: list[str]) -> None:
         faults.append(NO_RUNS.format(", ".join(missing)))
     config.first = settled("first", config.first, folder_fault, faults)
     config.second = settled("second", config.second, folder_fault, faults)
+
+
+def _settle_rank_tables(config: RankTableConfig, faults: list[str]) -> None:
+    if isinstance(config.files, list | tuple):
+        fault_of = input_file_fault("a rank table")
+        config.files = tuple(settled("files", str(file), fault_of, faults) for file in config.files)
+    config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
+    config.hccn_conf = settled("hccn_conf", config.hccn_conf, any_path, faults) or config.hccn_conf

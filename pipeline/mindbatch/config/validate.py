@@ -9,6 +9,7 @@ from typing import Any
 from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
+from mindbatch.config.rank_table_faults import rank_table_faults
 from mindbatch.config.schema import (
     LARGEST_COUNT,
     BatchConfig,
@@ -16,6 +17,7 @@ from mindbatch.config.schema import (
     ModelTaskConfig,
     ParallelConfig,
     PromptTaskConfig,
+    RankTableConfig,
     RuntimeConfig,
     TaskConfig,
 )
@@ -43,6 +45,8 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
         faults += input_faults(config)
     if isinstance(config, BatchConfig):
         faults += batch_faults(config)
+    if isinstance(config, RankTableConfig):
+        faults += rank_table_faults(config, keys)
     return faults
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,10 +21,19 @@ class Candidates:
     exponential, the dearest part of sampling, is taken once.
     """
 
-    __slots__ = ("_mask", "_scores", "_token_ids", "_weights")
+    __slots__ = ("_mask", "_normaliser", "_scores", "_token_ids", "_weights")
 
-    def __init__(self, scores: NDArray[np.float32], token_ids: NDArray[np.int64] | None = None) -> None:
-        """`token_ids` [n] names the scores; None means that a score's place is its token."""
+    def __init__(
+        self,
+        scores: NDArray[np.float32],
+        token_ids: NDArray[np.int64] | None = None,
+        normaliser: float | None = None,
+    ) -> None:
+        """`token_ids` [n] names the scores; None means that a score's place is its token.
+
+        `normaliser`, if it is known, is what `log_normalisers` gives for the scores.
+        """
+        self._normaliser = normaliser
         self._scores = scores
         self._token_ids = token_ids
         self._mask: NDArray[np.bool_] | None = None
@@ -48,6 +59,13 @@ class Candidates:
         """Probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
+
+    @property
+    def normaliser(self) -> float:
+        """What to subtract from a score to get its log-probability; exact to the seventh digit of a sum."""
+        if self._normaliser is None:
+            self._normaliser = float(self.scores.max()) + math.log(self.weights.sum())
+        return self._normaliser
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
         """Those where `mask` [n] is true, none of which has been filtered out before."""

@@ -18,17 +18,21 @@ from mindbatch.decoding.typical import typical_mask
 
 
 def sampling_candidates(
-    scores: NDArray[np.float32], params: DecodingParams, min_tokens_to_keep: int = 1
+    scores: NDArray[np.float32],
+    params: DecodingParams,
+    min_tokens_to_keep: int = 1,
+    normaliser: float | None = None,
 ) -> Candidates:
     """What is left of `scores` [V] after the filters of `params`; no copy is made when none is active.
 
     `min_tokens_to_keep` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
-    there are end tokens, so that a hypothesis can always go on.
+    there are end tokens, so that a hypothesis can always go on. The scores' own `normaliser`, if it is known,
+    saves top_p most of its work; the result is the same.
     """
     least = min(min_tokens_to_keep, scores.size)
     if params.temperature != 1.0:
-        scores = scores / np.float32(params.temperature)
-    left = Candidates(scores)
+        scores, normaliser = scores / np.float32(params.temperature), None
+    left = Candidates(scores, normaliser=normaliser)
     if params.top_h < 1.0:
         left = left.keep(top_h_mask(left, params.top_h))
     if params.top_k > 0:

@@ -57,13 +57,12 @@ class Vocabulary:
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if matcher.is_error():
             return np.zeros(self.size, dtype=np.bool_)
-        entries: NDArray[np.bool_] = np.unpackbits(
-            bits.view(np.uint8), count=self._end, bitorder="little"
-        ).view(np.bool_)
-        if not first:
-            return entries[: self.size]
-        entries[self._silent] = entries[: self.size].any()
-        return entries[self._first_entry]
+        entries = np.unpackbits(bits.view(np.uint8), count=self._end, bitorder="little").view(np.bool_)
+        tokens: NDArray[np.bool_] = entries[: self.size]
+        if first:
+            entries[self._silent] = tokens.any()
+            tokens = entries[self._first_entry]
+        return tokens
 
 
 class _Entries:

@@ -33,7 +33,7 @@ from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.errors import PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
-MakeConstraint = Callable[[DecodingParams], Constraint | None]
+MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 
 class StepResult(NamedTuple):
@@ -56,7 +56,8 @@ class Engine:
     make_detokenizer: (prompt token ids, skip special tokens) -> detokenizer of one output; None when there is
         no tokenizer, then outputs have token ids and no text.
     eos_token_ids: the model's own end-of-sequence ids, for requests that name none.
-    make_constraint: what the text of a request must be; None when there is no tokenizer.
+    make_constraint: (parameters, prompt token ids) -> what the text of one output must be; None where no
+        request has such parameters.
     assistant: drafts tokens for speculative decoding; None when there is none.
     """
 
@@ -100,7 +101,7 @@ class Engine:
         self._check(request, max_tokens)
         eos = self._eos_token_ids if params.eos_token_id is None else params.eos_token_id
         row = Row(params, prompt, [], eos, row_hash(request.key), key=request.key, max_tokens=max_tokens)
-        row.constraint = None if self._make_constraint is None else self._make_constraint(params)
+        row.constraint = None if self._make_constraint is None else self._make_constraint(params, prompt)
         strategy, text = strategy_for(params), self._text_of(request)
         # A search shows text of its own; its rows need theirs only to see a stop string.
         sequence = Sequence(row, text if params.stop or not strategy.searches else None)

@@ -24,6 +24,8 @@ def task_page(task: Task, options: OptionFiles) -> str:
     """The page of `mindbatch TASK --help`."""
     schema = schema_keys(SCHEMAS[task.name])
     words = [_word(schema.keys[name]) for name in SCHEMAS[task.name].positional]
+    if rest := SCHEMAS[task.name].positional_rest:
+        words.append(f"[{rest.upper()} ...]")
     usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
     sections = [_section(name, schema, options, SCHEMAS[task.name]) for name in ("", *schema.sections)]

@@ -99,6 +99,17 @@ _ALL = (
         examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
     ),
     Task(
+        name="rank-table",
+        summary="write the rank table of one server or several, check tables, or merge them",
+        module="mindbatch.tasks.rank_table",
+        verbose_key="verbose",
+        examples=(
+            "mindbatch rank-table devices='[0,8)'",
+            "mindbatch rank-table merge server1.json server2.json output.file=cluster.json",
+            "mindbatch rank-table check cluster.json num_ranks=16",
+        ),
+    ),
+    Task(
         name="doctor",
         summary="show what was found: versions, devices, kernels, compiler, memory",
         module="mindbatch.tasks.doctor",

@@ -79,6 +79,12 @@ class TestWithoutReplacement:
         for number, place in ((0.2, 0), (0.3, 2), (0.7, 2), (0.8, 4)):
             assert draw_without_replacement(scores, np.array([0.9, number])).tolist() == [1, place]
 
+    def test_what_is_left_is_drawn_exactly(self) -> None:
+        """1/3 and 2/3, of weights that beside the first keep two digits in float32."""
+        scores = np.array([0.0, -100.0, -100 + np.log(2)], dtype=np.float32)
+        for number, place in ((0.3332, 1), (0.3335, 2)):
+            assert draw_without_replacement(scores, np.array([0.9, number])).tolist() == [0, place]
+
     def test_ends_when_nothing_is_left(self) -> None:
         scores = np.array([-INF, 1.0, -INF, 2.0], dtype=np.float32)
         assert sorted(draw_without_replacement(scores, np.full(4, 0.5)).tolist()) == [1, 3]

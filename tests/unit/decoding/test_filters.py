@@ -14,7 +14,7 @@ from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
 from mindbatch.decoding.filters import sampling_candidates, top_k_mask
 from mindbatch.decoding.nucleus import nucleus
-from mindbatch.decoding.softmax import entropy, weights_of
+from mindbatch.decoding.softmax import entropy, likeliest_and_normalisers, weights_of
 from mindbatch.decoding.top_h import top_h_mask
 from mindbatch.decoding.typical import typical_mask
 
@@ -56,6 +56,44 @@ def test_nucleus_removes_earlier_equals_first(size: int) -> None:
 def test_nucleus_drops_what_is_already_filtered_out() -> None:
     scores = np.array([-np.inf, 1.0, -np.inf, 1.0], dtype=np.float32)
     assert nucleus(Candidates(scores), 0.999999).tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("scale", [1.0, 3.0, 8.0])
+def test_a_known_normaliser_changes_nothing(scale: float, top_p: float) -> None:
+    for seed in range(10):
+        scores = random_scores(seed, 9000, scale)
+        [normaliser] = likeliest_and_normalisers(scores[np.newaxis])[1]
+        for temperature in (1.0, 0.7):
+            params = DecodingParams(do_sample=True, top_p=top_p, temperature=temperature)
+            known = sampling_candidates(scores, params, normaliser=float(normaliser)).dense(9000)
+            np.testing.assert_array_equal(known, sampling_candidates(scores, params).dense(9000))
+
+
+def test_a_peaked_nucleus_is_found_without_the_weights() -> None:
+    scores = random_scores(3, 9000, 4.0)
+    [normaliser] = likeliest_and_normalisers(scores[np.newaxis])[1]
+    params = DecodingParams(do_sample=True, top_p=0.9)
+    left = sampling_candidates(scores, params, normaliser=float(normaliser))
+    np.testing.assert_array_equal(np.isfinite(left.dense(9000)), plain_filters.top_p(scores, 0.9))
+    assert left._weights is None
+
+
+def test_a_nucleus_that_reaches_into_the_unlikely() -> None:
+    """One token of 0.5 and 20,000 that share 0.5: of these a tail of 0.4 takes four in five."""
+    scores = np.full(20_001, np.log(0.5 / 20_000), dtype=np.float32)
+    scores[9] = np.log(0.5)
+    kept = np.flatnonzero(nucleus(Candidates(scores), 0.6))
+    assert kept[0] == 9
+    assert abs(kept.size - 4001) <= 2
+    np.testing.assert_array_equal(kept[1:], np.arange(20_001 - kept.size + 1, 20_001))
+
+
+def test_a_peaked_nucleus_removes_earlier_equals_first() -> None:
+    """Four tokens of 0.2 and many that share 0.2: below a tail of 0.5 there are these and one of the four."""
+    scores = np.full(5000, np.log(0.2 / 4996), dtype=np.float32)
+    scores[[7, 50, 600, 4999]] = np.log(0.2)
+    assert np.flatnonzero(nucleus(Candidates(scores), 0.5)).tolist() == [50, 600, 4999]
 
 
 @pytest.mark.parametrize("size", [8, 4096])

@@ -145,6 +145,8 @@ class TestCertainDrafts:
         class Two:
             """Fulfilled by two tokens."""
 
+            fault = None
+
             def __init__(self, left: int) -> None:
                 self.left = left
 

@@ -139,6 +139,16 @@ class TestSharing:
         for draft, one in zip(drafts, rows, strict=True):
             check(draft, from_scratch(one, 1, 40))
 
+    def test_a_shared_block_is_copied_before_it_is_written(self) -> None:
+        assistant, runner = make()
+        one, other = row("a", range(8)), row("b", range(11))
+        assistant.propose([one], [1])
+        assistant.propose([other], [1])
+        spans(runner)
+        for again in (one, other):
+            check(*assistant.propose([again], [2]), from_scratch(again, 2, 40))
+        assert [start for start, _ in spans(runner)] == [7, 8, 10, 11]
+
     def test_guesses_are_not_shared(self) -> None:
         """Tokens that were refused may have filled a block."""
         assistant, runner = make()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.step import Processor, Step
+from mindbatch.decoding.processors.step import NoTokenLeftError, Processor, Step
 from mindbatch.decoding.row import Row
 from mindbatch.errors import PromptError
 
@@ -28,6 +28,9 @@ def allowed_by_callable(row: Row) -> Processor:
 
 def obey_constraint(step: Step) -> None:
     """The row's regular expression or schema has the last word: nothing forces a token against it."""
+    constraint = step.row.constraint
+    if constraint is not None and constraint.fault is not None:
+        raise NoTokenLeftError(f"{step.row.key}: {constraint.fault}")
     allowed = step.allowed
     if allowed is not None:
         step.allow_only(allowed, "json_schema" if step.row.params.json_schema is not None else "regex")

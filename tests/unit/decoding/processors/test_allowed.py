@@ -19,6 +19,8 @@ END = 3
 class Only:
     """A constraint that allows the same tokens always."""
 
+    fault: str | None = None
+
     is_complete = False
 
     def __init__(self, *token_ids: int) -> None:
@@ -101,6 +103,14 @@ def test_a_callable_that_allows_nothing_leaves_no_token(given: Any) -> None:
 def test_a_constraint_keeps_the_scores_of_what_it_allows() -> None:
     row = Row(DecodingParams(), [0], [], (END,), row_hash=1, constraint=Only(0, 2))
     assert adjust(SCORES, row).tolist() == [1, -np.inf, 3, -np.inf]
+
+
+def test_a_constraint_that_no_token_can_go_on_with_says_why() -> None:
+    constraint = Only(0, 2)
+    constraint.fault = "decoding.regex='a.': no token of the model continues 'a'"
+    row = Row(DecodingParams(), [0], [], (END,), row_hash=1, key="r", constraint=constraint)
+    with pytest.raises(NoTokenLeftError, match="^r: decoding.regex='a.': no token"):
+        adjust(np.zeros(5, dtype=np.float32), row)
 
 
 def test_a_minimum_length_forbids_the_end_that_a_constraint_allows() -> None:

@@ -1,0 +1,85 @@
+"""The keys of `mindbatch rank-table`."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mindbatch.config.schema_fields import TaskConfig, option, section
+
+WRITE, CHECK, MERGE = "write", "check", "merge"
+
+
+@dataclass
+class RankTableOutputConfig:
+    """Where the table goes, and what is printed."""
+
+    file: str | None = option(
+        None,
+        "file to write; null: hccl_... in the current folder, named as hccl_tools.py and merge_hccl.py do",
+        is_path=True,
+    )
+    replace: bool = option(False, "write over a file that holds something else")
+    format: str = option("text", "of what is printed: text or json", choices=("text", "json"))
+
+
+@dataclass
+class RankTableConfig(TaskConfig):
+    """The keys of `mindbatch rank-table`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("action",)
+    positional_rest: ClassVar[str] = "files"
+
+    action: str = option(
+        WRITE,
+        "write a table, check those in files, or merge those in files",
+        choices=(WRITE, CHECK, MERGE),
+    )
+    files: Any = option(
+        (),
+        "rank tables: to check, the copies of all servers; to merge, in the order that the ranks shall have",
+        accepts="list of files",
+    )
+    num_ranks: int | None = option(None, "ranks that a table must have; null: any number", minimum=1)
+    uneven: bool = option(False, "servers may have different numbers of devices")
+    verbose: bool = option(False, "show tracebacks")
+    output: RankTableOutputConfig = section(RankTableOutputConfig)
+
+    version: str = option(
+        "1.0",
+        "1.0: servers; 1.2: supernodes (Atlas A3), with super_device_ids",
+        choices=("1.0", "1.2"),
+        topic="To write a table of this server",
+    )
+    devices: str = option(
+        "[0,8)",
+        "[A,B): A to B-1; [A,B] is the same, for the end is exclusive as in run_dist_gen.sh; or a list: 0,2",
+    )
+    visible_devices: str | None = option(
+        None, "physical ids of devices 0, 1, 2 ..., in a container: 4,5,6,7; null: the same numbers"
+    )
+    server_id: str | None = option(None, "name or address of this server; null: the host name's address")
+    host_ip: str | None = option(None, "address of the host; HCCL needs it to run operators again")
+    super_pod_id: str | None = option(None, "supernode of this server; null in version 1.2: 0")
+    super_device_ids: str | None = option(
+        None, "of each device its SDID, as `npu-smi info -t spod-info -i ID -c CHIP` says: 0,1,2,3"
+    )
+    source: str = option(
+        "auto",
+        "where the addresses come from; auto: hccn_tool, or else hccn_conf",
+        choices=("auto", "hccn_tool", "hccn_conf"),
+    )
+    hccn_tool: str = option("hccn_tool", "the program: its name on the PATH, or its path")
+    hccn_timeout: int = option(10, "seconds for each answer of hccn_tool", minimum=1)
+    hccn_conf: str = option("/etc/hccn.conf", "the file with lines address_N=ADDRESS", is_path=True)
+
+    servers: Any = option(
+        None,
+        "servers in the order of their ranks, like [{server_id: 10.0.0.1, device_ips: [10.1.0.1, 10.1.0.2]}], "
+        "each also with devices, host_ip, super_pod_id, super_device_ids, device_ports, host_ports, "
+        "backup_device_ips, backup_device_ports",
+        accepts="list of servers or null",
+        topic="To write a table of servers with known addresses",
+    )
+
+    @property
+    def wants_verbose(self) -> bool:
+        return self.verbose

@@ -1,0 +1,1 @@
+"""Launching on several devices: rank tables. Plain Python that needs nothing but the standard library."""

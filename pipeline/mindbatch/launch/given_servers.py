@@ -1,0 +1,100 @@
+"""Servers written down by the user: what may be given for each, and every fault in it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.launch.findings import LARGEST_PORT
+from mindbatch.launch.rank_ranges import parse_devices
+from mindbatch.launch.rank_table import Device, Server
+from mindbatch.launch.table_reader import server_id_fault
+
+_TEXTS = ("host_ip", "super_pod_id")
+_LISTS = {
+    "device_ips": ("device_ip", str),
+    "super_device_ids": ("super_device_id", int),
+    "device_ports": ("device_port", int),
+    "host_ports": ("host_port", int),
+    "backup_device_ips": ("backup_device_ip", str),
+    "backup_device_ports": ("backup_device_port", int),
+}
+KEYS = ("server_id", "devices", *_TEXTS, *_LISTS)
+
+
+class GivenServers:
+    """Reads the list `servers`; `faults` and `notes` are filled on the way."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+
+    def read(self, value: Any) -> list[Server]:
+        """The servers in the order given; one with a fault is left out."""
+        if not isinstance(value, list) or not value:
+            self.faults.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
+            return []
+        found = [self._server(f"servers[{number}]", entry) for number, entry in enumerate(value)]
+        return [server for server in found if server is not None]
+
+    def _server(self, place: str, entry: Any) -> Server | None:
+        num_faults = len(self.faults)
+        if not isinstance(entry, Mapping):
+            self.faults.append(f"{place}: must have the keys server_id and device_ips, and may have others")
+            return None
+        for key in entry:
+            if key not in KEYS:
+                self.faults.append(f"{place}.{key}: unknown key; there are {', '.join(KEYS)}")
+        lists = {key: self._list(place, entry, key) for key in _LISTS}
+        numbers = self._devices(place, entry, lists)
+        server_id = str(entry.get("server_id", ""))
+        if fault := server_id_fault(server_id):
+            self.faults.append(f"{place}.server_id={server_id}: {fault}")
+        for key, values in lists.items():
+            if values and numbers and len(values) != len(numbers):
+                self.faults.append(
+                    f"{place}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
+                )
+        if len(self.faults) > num_faults:
+            return None
+        host_ip, super_pod_id = (None if entry.get(key) is None else str(entry[key]) for key in _TEXTS)
+        return Server(server_id, _devices(numbers, lists), host_ip, super_pod_id=super_pod_id)
+
+    def _list(self, place: str, entry: Mapping[str, Any], key: str) -> list[Any]:
+        values = entry.get(key)
+        if values is None:
+            return []
+        kind = _LISTS[key][1]
+        if not isinstance(values, list) or not all(type(value) is kind for value in values):
+            what = "addresses" if kind is str else "whole numbers"
+            self.faults.append(f"{place}.{key}: must be a list of {what}, one for each device")
+            return []
+        if "port" in key and not all(0 < value <= LARGEST_PORT for value in values):
+            self.faults.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
+        return values
+
+    def _devices(self, place: str, entry: Mapping[str, Any], lists: dict[str, list[Any]]) -> list[int]:
+        """The ids that `devices` says; without it they count up from 0, one for each of `device_ips`."""
+        written = entry.get("devices")
+        if written is None:
+            most = max(map(len, lists.values()))
+            if not most and "device_ips" not in entry:
+                self.faults.append(f"{place}: device_ips or devices must be given")
+            return list(range(most))
+        if isinstance(written, list):  # [0,8] could be meant as a range
+            self.faults.append(f"{place}.devices: must be a text, like '[0,8)' or '0,2,4'")
+            return []
+        text = str(written)
+        try:
+            numbers, note = parse_devices(text)
+        except ValueError as error:
+            self.faults.append(f"{place}.devices={text}: {error}")
+            return []
+        self.notes += [f"{place}.devices={text}: {note}"] if note else []
+        return numbers
+
+
+def _devices(numbers: list[int], lists: dict[str, list[Any]]) -> tuple[Device, ...]:
+    entries: list[dict[str, Any]] = [{"device_id": number} for number in numbers]
+    for key, (name, _) in _LISTS.items():
+        for entry, value in zip(entries, lists[key], strict=False):
+            entry[name] = value
+    return tuple(Device(**entry) for entry in entries)

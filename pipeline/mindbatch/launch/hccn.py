@@ -1,0 +1,119 @@
+"""The addresses of a server's devices: asked of `hccn_tool`, or read from /etc/hccn.conf."""
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mindbatch.launch.bounded_process import Finished, run_bounded
+from mindbatch.launch.findings import address_fault
+from mindbatch.launch.table_json import shown
+from mindbatch.storage import reason_of
+
+HCCN_TOOL = "hccn_tool"
+HCCN_CONF = "/etc/hccn.conf"
+SECONDS = 10
+LARGEST_CONF = 1 << 20
+_CONF_LINE = re.compile(r"address_(\d{1,6})\s*=\s*(.*)", re.ASCII)
+
+
+@dataclass
+class Addresses:
+    """By device the address found, and a line for each thing that went wrong."""
+
+    source: str
+    of: dict[int, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: float = SECONDS) -> Addresses:
+    """Runs `hccn_tool -i N -ip -g` for each device; after one that hangs no other is tried.
+
+    program: a name that is looked for on the PATH, or a path.
+    """
+    found = Addresses(program)
+    path = shutil.which(program)
+    if path is None:
+        where = "cannot be run" if "/" in program else "not found on the PATH"
+        found.faults.append(f"{program}: {where}")
+        return found
+    for device in devices:
+        command = [path, "-i", str(device), "-ip", "-g"]
+        asked = f"{program} -i {device} -ip -g"
+        try:
+            answer = _address_in(run_bounded(command, seconds))
+        except TimeoutError:
+            found.faults.append(f"{asked}: no answer in {seconds:g} s")
+            break
+        except OSError as error:
+            found.faults.append(f"{asked}: cannot be run ({reason_of(error)})")
+            break
+        except ValueError as error:
+            found.faults.append(f"{asked}: {error}")
+            continue
+        found.of[device] = answer
+    return found
+
+
+def _address_in(finished: Finished) -> str:
+    """The value of the line `ipaddr:...`. Raises ValueError when there is none that can be used."""
+    lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
+    said = f": {shown(lines[0])}" if lines else ""
+    if finished.code:
+        raise ValueError(f"failed with exit code {finished.code}{said}")
+    for line in lines:
+        key, colon, value = line.partition(":")  # an IPv6 address has colons of its own
+        if colon and key.strip().lower() == "ipaddr":
+            if fault := address_fault(value.strip()):
+                raise ValueError(f"{shown(value.strip())}: {fault}")
+            return value.strip()
+    raise ValueError(f"no line ipaddr:ADDRESS in its answer{said}")
+
+
+def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addresses:
+    """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
+    found = Addresses(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_CONF + 1)
+    except OSError as error:
+        found.faults.append(f"{path}: cannot be read ({reason_of(error)})")
+        return found
+    if len(data) > LARGEST_CONF:
+        found.faults.append(f"{path}: more than {LARGEST_CONF >> 20} MiB")
+        return found
+    _take_lines(data.decode(errors="replace"), {*devices}, found)
+    missing = [str(device) for device in devices if device not in found.of]
+    if missing and not found.faults:
+        found.faults.append(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
+    return found
+
+
+def _take_lines(text: str, devices: set[int], found: Addresses) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _CONF_LINE.fullmatch(line.strip())
+        if match is None or int(match[1]) not in devices:
+            continue
+        device, address = int(match[1]), match[2].strip()
+        where = f"{found.source} line {number}: address_{device}={address}"
+        if fault := address_fault(address):
+            found.faults.append(f"{where}: {fault}")
+        elif found.of.setdefault(device, address) != address:
+            found.faults.append(f"{where}: was {found.of[device]} above")
+
+
+def find_addresses(
+    ask: Callable[[], Addresses], read: Callable[[], Addresses]
+) -> tuple[Addresses, str | None]:
+    """What the tool says; where it does not answer for every device, what the file says, and a line on it.
+
+    Never some of each. When neither has all addresses, the faults are those of both.
+    """
+    asked = ask()
+    if not asked.faults:
+        return asked, None
+    known = read()
+    if known.faults:
+        return Addresses(asked.source, {}, [*asked.faults, *known.faults]), None
+    return known, f"{asked.faults[0]}; the addresses are those of {known.source}"

@@ -1,0 +1,106 @@
+"""JSON of a rank table: bounded in size, UTF-8, with every repeated key found and named by its place."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mindbatch.storage import reason_of
+
+LARGEST_FILE = 8 << 20
+"""Bytes of a table of about 50,000 devices."""
+
+MOST_DIGITS = 20
+LONGEST_SHOWN = 60
+
+
+class JsonObject(dict[str, Any]):
+    """An object that remembers the keys it had more than once; each kept its first value."""
+
+    repeated: tuple[str, ...] = ()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file. Raises ValueError saying in one line why there is none."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read ({reason_of(error)})") from error
+    if len(data) > LARGEST_FILE:
+        raise ValueError(f"more than {LARGEST_FILE >> 20} MiB; no rank table is so large")
+    return parse_json(data)
+
+
+def parse_json(data: bytes) -> Any:
+    """What `data` holds, its objects as JsonObject. Raises ValueError with one line."""
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_int=_bounded_int,
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text (byte {error.start})") from error
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
+    except ValueError as error:
+        hint = "; JSON has no comments" if b"//" in data else ""
+        raise ValueError(f"not valid JSON ({error}){hint}") from error
+
+
+def repeated_keys(document: Any) -> Iterator[str]:
+    """A line for each key that an object has more than once."""
+    for place, value in walk(document):
+        for key in value.repeated if isinstance(value, JsonObject) else ():
+            yield f"{at(place, key)}: the key appears twice in one object"
+
+
+def walk(document: Any) -> Iterator[tuple[str, Any]]:
+    """Every value with its place, as `server_list[0].device[3].rank_id`; no recursion, whatever the depth."""
+    waiting: list[tuple[str, Any]] = [("", document)]
+    while waiting:
+        place, value = waiting.pop()
+        yield place, value
+        below: list[tuple[str, Any]] = []
+        if isinstance(value, dict):
+            below = [(at(place, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            below = [(f"{place}[{number}]", item) for number, item in enumerate(value)]
+        waiting += reversed(below)
+
+
+def at(place: str, key: str) -> str:
+    """The place of `key` in the object at `place`."""
+    name = key if key.isidentifier() and key.isascii() else shown(key)
+    return f"{place}.{name}" if place else name
+
+
+def shown(value: Any) -> str:
+    """`value` as JSON on one short line of plain characters."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    result, repeated = JsonObject(), []
+    for key, value in pairs:
+        if key in result:
+            repeated.append(key)
+        else:
+            result[key] = value
+    result.repeated = tuple(dict.fromkeys(repeated))
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"the number {name} is not allowed")
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)

@@ -1,0 +1,190 @@
+"""Rank tables read from JSON: every fault in their keys and values is found, and then those between them.
+
+The formats are those of HCCL's user guide: "Rank Table Configuration" for Atlas A2 and A3
+(hiascend.com/document/detail/en/CANNCommunityEdition/900/API/hcclug/hcclug_000066.html).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.findings import LARGEST_ID, Fields, Findings
+from mindbatch.launch.rank_table import (
+    COMPLETED,
+    PLAIN,
+    SUPER_POD,
+    UNKNOWN,
+    VERSIONS,
+    Device,
+    RankTable,
+    Server,
+)
+from mindbatch.launch.rank_table_faults import rank_faults, relation_faults, size_faults
+from mindbatch.launch.table_json import parse_json, read_json, repeated_keys, shown
+
+LARGEST_DEVICE_ID = 4095
+MOST_SERVERS = 1 << 20
+LONGEST_SERVER_ID = 64
+_TOP_KEYS = ("version", "server_count", "server_list", "super_pod_list", "status")
+_SERVER_KEYS = ("server_id", "host_ip", "host_nic_ip", "device")
+_SUPER_KEYS = ("super_device_id", "backup_device_ip", "backup_device_port")
+_DEVICE_KEYS = ("device_id", "rank_id", "device_ip", "device_port", "host_port", *_SUPER_KEYS)
+
+
+class RankTableError(MindBatchError):
+    """A rank table that cannot be used: a line for each fault."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """What is no fault. any_ranks: ranks need not be 0, 1, 2 ...; uneven: servers may differ in size."""
+
+    any_ranks: bool = False
+    uneven: bool = False
+
+
+STRICT = Leave()
+
+
+def read_rank_table(path: Path, leave: Leave = STRICT) -> tuple[RankTable, list[str]]:
+    """The table in the file, and notes on it. Raises RankTableError with every fault."""
+    try:
+        document = read_json(path)
+    except ValueError as error:
+        raise RankTableError(f"{path}: {error}") from error
+    table, found = examine(document, leave)
+    if found.faults:
+        raise RankTableError(f"{path}: {fault}" for fault in found.faults)
+    return table, found.notes
+
+
+def verify(table: RankTable, leave: Leave = STRICT) -> None:
+    """Puts a table of our own to the test that a file has to pass. Raises RankTableError."""
+    _, found = examine(parse_json(table.to_bytes()), leave)
+    if found.faults:
+        raise RankTableError(found.faults)
+
+
+def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
+    """The table in parsed JSON, with what is wrong; only a table without faults is to be used."""
+    found = Findings(faults=list(repeated_keys(document)))
+    if not isinstance(document, dict):
+        found.faults.append(f"holds {shown(document)}; must be an object with server_list")
+        return RankTable(PLAIN, ()), found
+    top = Fields(document, "", found)
+    version = _version(top)
+    pods = dict(_super_pods(top)) if version != PLAIN else {}
+    servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
+    table = RankTable(version, servers)
+    _examine_top(top, len(servers), version)
+    found.faults += relation_faults(table)
+    found.faults += [] if leave.any_ranks else rank_faults(table)
+    (found.notes if leave.uneven else found.faults).extend(size_faults(table))
+    _examine_super_pods(top, table, pods)
+    return table, found
+
+
+def _version(top: Fields) -> str:
+    version = top.text("version", required=True)
+    if version is not None and version not in VERSIONS:
+        top.found.faults.append(
+            f"version: {shown(version)}; must be one of {', '.join(map(shown, VERSIONS))}"
+        )
+    if version in VERSIONS:
+        return version
+    return SUPER_POD if "super_pod_list" in top.content else PLAIN
+
+
+def _examine_top(top: Fields, num_servers: int, version: str) -> None:
+    status = top.text("status", required=True)
+    if status not in (None, COMPLETED):
+        top.found.faults.append(f"status: {shown(status)}; must be {shown(COMPLETED)}")
+    entries = top.content.get("server_list")
+    num_servers = len(entries) if isinstance(entries, list) else num_servers
+    count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
+    if count is not None and num_servers and count != num_servers:
+        top.found.faults.append(f"server_count: {count}; server_list has {num_servers}")
+    top.others(_TOP_KEYS)
+
+
+def _server(fields: Fields, pods: dict[str, str]) -> Server:
+    server_id = fields.text("server_id", required=True)
+    if server_id is not None and (fault := server_id_fault(server_id)):
+        fields.found.faults.append(f"{fields.place}.server_id: {shown(server_id)}: {fault}")
+    return Server(
+        server_id=server_id or "",
+        devices=tuple(_device(each) for each in fields.objects("device")),
+        host_ip=fields.addresses("host_ip"),
+        host_nic_ip=fields.text("host_nic_ip"),
+        super_pod_id=pods.get(server_id or ""),
+        others=fields.others(_SERVER_KEYS),
+    )
+
+
+def server_id_fault(server_id: str) -> str | None:
+    """Why `server_id` cannot name a server, or None when it can."""
+    if not 0 < len(server_id) <= LONGEST_SERVER_ID:
+        return f"must have 1 to {LONGEST_SERVER_ID} characters"
+    if not server_id.isprintable() or "/" in server_id or " " in server_id:
+        return "must have no spaces, slashes or control characters"
+    return None
+
+
+def _device(fields: Fields) -> Device:
+    device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
+    rank_id = fields.number("rank_id", 0, LARGEST_ID, required=True)
+    return Device(
+        device_id=UNKNOWN if device_id is None else device_id,
+        rank_id=UNKNOWN if rank_id is None else rank_id,
+        device_ip=fields.addresses("device_ip"),
+        super_device_id=fields.number("super_device_id", 0, LARGEST_ID),
+        device_port=fields.port("device_port"),
+        host_port=fields.port("host_port"),
+        backup_device_ip=fields.addresses("backup_device_ip"),
+        backup_device_port=fields.port("backup_device_port"),
+        others=fields.others(_DEVICE_KEYS),
+    )
+
+
+def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
+    """(server_id, super_pod_id) for each server of the list; faults of the list itself are noted."""
+    pods: dict[str, str] = {}
+    homes: dict[str, str] = {}
+    for fields in top.objects("super_pod_list", required=False):
+        pod = fields.text("super_pod_id", required=True)
+        if pod is not None and pod in pods:
+            top.found.faults.append(f"{fields.place}.super_pod_id: {shown(pod)}: is that of {pods[pod]}, too")
+        if pod == "":
+            top.found.faults.append(f"{fields.place}.super_pod_id: must not be empty")
+        pods.setdefault(pod or "", fields.place)
+        for member in fields.objects("server_list"):
+            server = member.text("server_id", required=True)
+            if server in homes:
+                top.found.faults.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
+            elif server is not None:
+                homes[server] = fields.place
+                yield server, pod or ""
+            member.others(("server_id",))
+        fields.others(("super_pod_id", "server_list"))
+
+
+def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> None:
+    """What a version has to do with supernodes."""
+    faults, notes = top.found.faults, top.found.notes
+    if table.version == PLAIN:
+        if "super_pod_list" in top.content:
+            faults.append(f"super_pod_list: not in version {PLAIN}; supernodes need version {SUPER_POD}")
+        if any(device.super_device_id is not None for server in table.servers for device in server.devices):
+            faults.append(f"super_device_id: not in version {PLAIN}; supernodes need version {SUPER_POD}")
+        return
+    if "super_pod_list" not in top.content:
+        notes.append(
+            "super_pod_list: is missing; HCCL will take the servers for single ones, not a supernode"
+        )
+        return
+    names = {server.server_id for server in table.servers}
+    faults += [
+        f"super_pod_list: {shown(name)}: no server of server_list" for name in pods if name not in names
+    ]

@@ -1,0 +1,124 @@
+"""`mindbatch rank-table`: writes the table of one server or several, checks tables, merges them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mindbatch.config.schema import RankTableConfig
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.launch.merge import merge, order_note
+from mindbatch.launch.rank_table import RankTable, counted
+from mindbatch.launch.table_check import CheckedFile, check_files
+from mindbatch.launch.table_files import name_for_servers, write_table
+from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
+from mindbatch.tasks.rank_table_sources import assemble
+from mindbatch.tasks.screen_text import printable
+
+
+def run(config: RankTableConfig) -> int:
+    """Runs the task; `check` fails when a table has a fault."""
+    if config.action == "check":
+        return _check(config)
+    return _merge(config) if config.action == "merge" else _write(config)
+
+
+def _write(config: RankTableConfig) -> int:
+    table, name, notes = assemble(config)
+    _tell(notes)
+    return _save(config, table, name)
+
+
+def _merge(config: RankTableConfig) -> int:
+    tables, faults = list[tuple[str, RankTable]](), list[str]()
+    for file in config.files:
+        try:
+            table, notes = read_rank_table(Path(file), Leave(any_ranks=True, uneven=True))
+        except RankTableError as error:
+            faults += error.faults
+            continue
+        tables.append((file, table))
+        _tell(f"{file}: {note}" for note in notes)
+    if faults:
+        raise RankTableError(faults)
+    merged = merge(tables, Leave(uneven=config.uneven))
+    _tell(note for note in (order_note(*each) for each in tables) if note)
+    return _save(config, merged, name_for_servers(merged))
+
+
+def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
+    if config.num_ranks not in (None, table.num_ranks):
+        raise RankTableError(f"the table would have {table.num_ranks} ranks; num_ranks={config.num_ranks}")
+    path = Path(config.output.file or name)
+    try:
+        is_new = write_table(table, path, config.output.replace)
+    except FileExistsError:
+        raise ConfigError(
+            f"output.file={path}: holds something else; output.replace=true writes over it"
+        ) from None
+    if config.output.format == "json":
+        print(json.dumps({"file": str(path), "table": table.to_json()}, indent=2))
+    else:
+        print("\n".join([*_rows(table), _verdict(path, table, is_new)]))
+    return EXIT_DONE
+
+
+def _verdict(path: Path, table: RankTable, is_new: bool) -> str:
+    done = "written" if is_new else "was there already, with the same content"
+    return f"{printable(str(path))}: {done}: version {table.version}, {counted(table)}"
+
+
+def _rows(table: RankTable) -> list[str]:
+    """A line for each rank, in columns."""
+    rows = [("rank", "server", "device", "address", "SDID")]
+    for server in table.servers:
+        for device in server.devices:
+            sdid = "-" if device.super_device_id is None else str(device.super_device_id)
+            address = device.device_ip or "-"
+            rows.append((str(device.rank_id), server.server_id, str(device.device_id), address, sdid))
+    if all(row[-1] == "-" for row in rows[1:]):
+        rows = [(*row[:-1], "") for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _check(config: RankTableConfig) -> int:
+    checked = check_files([*map(Path, config.files)], config.num_ranks, Leave(uneven=config.uneven))
+    is_correct = all(each.is_correct for each in checked)
+    if config.output.format == "json":
+        files = [_as_json(each) for each in checked]
+        print(json.dumps({"is_correct": is_correct, "files": files}, indent=2))
+    else:
+        print("\n".join(line for each in checked for line in _as_text(each)))
+    return EXIT_DONE if is_correct else EXIT_FAILED
+
+
+def _as_json(checked: CheckedFile) -> dict[str, object]:
+    table = checked.table
+    return {
+        "file": checked.name,
+        "is_correct": checked.is_correct,
+        "version": table.version if table else None,
+        "servers": len(table.servers) if table else None,
+        "ranks": table.num_ranks if table else None,
+        "faults": checked.faults,
+        "notes": checked.notes,
+    }
+
+
+def _as_text(checked: CheckedFile) -> list[str]:
+    """A line for each fault and note, all with the file's name, as a compiler has them."""
+    name = printable(checked.name)
+    lines = [f"{name}: {fault}" for fault in checked.faults]
+    if checked.is_correct and checked.table:
+        lines.append(f"{name}: correct: version {checked.table.version}, {counted(checked.table)}")
+    return [*lines, *(f"{name}: note: {note}" for note in checked.notes)]
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"mindbatch: {note}", file=sys.stderr)
