@@ -210,7 +210,7 @@ def _value(file: WireReader) -> _Value:
     value.origin.subject = f"tensor {shown(name)}: "
     start = value.position
     if not value.at_end and value.tag() == (MAP_TENSOR, BYTES):
-        value.refuse("a map parameter; must be a tensor")
+        value.origin.refuse(start, "a map parameter; must be a tensor")
     value.position = start
     _expect(value, TENSOR, "a tensor")
     tensor = value.message()

@@ -2,7 +2,8 @@
 
 Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}, "heads": {file name: hex
 digest}}`. A tensor's digest covers the line "DTYPE [sizes]\\n" and the tensor's bytes, so that a changed
-dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be absent.
+dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be
+absent.
 """
 
 from __future__ import annotations

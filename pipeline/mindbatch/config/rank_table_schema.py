@@ -73,9 +73,8 @@ class RankTableConfig(TaskConfig):
 
     servers: Any = option(
         None,
-        "servers in the order of their ranks, like [{server_id: 10.0.0.1, device_ips: [10.1.0.1, 10.1.0.2]}], "
-        "each also with devices, host_ip, super_pod_id, super_device_ids, device_ports, host_ports, "
-        "backup_device_ips, backup_device_ports",
+        "servers in the order of their ranks, like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]; "
+        "docs/rank_tables.md has all their keys",
         accepts="list of servers or null",
         topic="To write a table of servers with known addresses",
     )

@@ -31,7 +31,7 @@ class Candidates:
     ) -> None:
         """`token_ids` [n] names the scores; None means that a score's place is its token.
 
-        `normaliser`, if it is known, is what `log_normalisers` gives for the scores.
+        `normaliser`, if it is known, is what `likeliest_and_normalisers` gives for the scores.
         """
         self._normaliser = normaliser
         self._scores = scores

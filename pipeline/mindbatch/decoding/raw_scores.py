@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import Choice
 from mindbatch.decoding.logprobs import top_logprobs
 from mindbatch.decoding.row import Row
-from mindbatch.decoding.softmax import log_normalisers
+from mindbatch.decoding.softmax import likeliest_and_normalisers
 from mindbatch.errors import MindBatchError
 
 
@@ -23,8 +23,7 @@ class RawScores:
     def __init__(self, rows: Sequence[Row], logits: NDArray[np.float32]) -> None:
         """`rows` [S] are those that the logits follow. Raises MindBatchError when logits are not finite."""
         self.logits = logits
-        self.likeliest: NDArray[np.int64] = logits.argmax(axis=1)
-        self.normalisers = log_normalisers(logits, self.likeliest)
+        self.likeliest, self.normalisers = likeliest_and_normalisers(logits)
         self._rows = rows
         _refuse_not_finite(rows, self.normalisers)
 

@@ -80,7 +80,8 @@ def _tokens(row: Row, raw: RawScores, place: int, uniforms: NDArray[np.float64])
     scores = adjust(logits, row)
     if row.params.greedy:
         return [int(raw.likeliest[place] if scores is logits else scores.argmax())]
-    drawn: list[int] = sampling_candidates(scores, row.params).draw(uniforms).tolist()
+    normaliser = float(raw.normalisers[place]) if scores is logits else None
+    drawn: list[int] = sampling_candidates(scores, row.params, normaliser=normaliser).draw(uniforms).tolist()
     return drawn
 
 

@@ -33,9 +33,11 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
 def likeliest_and_normalisers(
     logits: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The place of each row's largest logit, the lowest among equals, and its `log_normalisers`: [S] and [S].
+    """The place of each row's largest logit, the lowest among equals, and the row's normaliser: [S] and [S].
 
-    Both at once, a few rows at a time, fetch the logits [S, V] from memory once instead of twice.
+    A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
+    NaN. A row's results do not depend on the others. Both at once, a few rows at a time, fetch the logits
+    [S, V] from memory once instead of twice.
     """
     count, size = logits.shape
     best = np.empty(count, dtype=np.int64)
@@ -51,21 +53,3 @@ def likeliest_and_normalisers(
             shifted = np.subtract(block, maxima[rows, np.newaxis], out=space[: len(block)])
             np.exp(shifted, out=shifted).sum(axis=1, out=sums[rows])
     return best, maxima + np.log(sums, dtype=np.float64)
-
-
-def log_normalisers(logits: NDArray[np.float32], best: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What to subtract from each row of `logits` [S, V] to get log-probabilities: [S].
-
-    `best` [S] is the place of each row's largest logit. A row with NaN or plus infinity gives NaN.
-    Each row's result does not depend on the other rows.
-    """
-    maxima = logits[np.arange(len(logits)), best]
-    sums = np.empty(len(logits), dtype=np.float32)
-    at_once = max(1, _SCORES_AT_ONCE // logits.shape[1])
-    with np.errstate(invalid="ignore"):
-        for start in range(0, len(logits), at_once):
-            rows = slice(start, start + at_once)
-            shifted = logits[rows] - maxima[rows, np.newaxis]
-            sums[rows] = np.exp(shifted, out=shifted).sum(axis=1)
-    normalisers: NDArray[np.float64] = maxima + np.log(sums, dtype=np.float64)
-    return normalisers

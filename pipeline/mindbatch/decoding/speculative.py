@@ -128,7 +128,8 @@ def _token(
     scores = adjust(logits, so_far)
     if row.params.greedy:
         return int(raw.likeliest[start + place] if scores is logits else scores.argmax())
-    candidates = sampling_candidates(scores, row.params)
+    normaliser = float(raw.normalisers[start + place]) if scores is logits else None
+    candidates = sampling_candidates(scores, row.params, normaliser=normaliser)
     number, test = numbers[:, place]
     draft = row.draft
     if draft is None or draft.probabilities is None or place == len(draft.token_ids):

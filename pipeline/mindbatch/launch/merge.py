@@ -1,11 +1,29 @@
 """Tables of several servers put together: the order of the tables is the order of the ranks."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from mindbatch.launch.findings import same_addresses
 from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.table_json import shown
-from mindbatch.launch.table_reader import Leave, RankTableError, verify
+from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table, verify
+
+
+def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[str]]:
+    """The table of all files, in their order, and notes on them. Raises RankTableError as `merge` does."""
+    tables, notes, faults = list[tuple[str, RankTable]](), list[str](), list[str]()
+    for path in paths:
+        try:
+            table, found = read_rank_table(path, Leave(any_ranks=True, uneven=True))
+        except RankTableError as error:
+            faults += error.faults
+            continue
+        tables.append((str(path), table))
+        notes += [f"{path}: {note}" for note in found]
+        notes += _order_notes(str(path), table)
+    if faults:
+        raise RankTableError(dict.fromkeys(faults))
+    return merge(tables, leave), notes
 
 
 def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
@@ -22,12 +40,14 @@ def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
     return merged
 
 
-def order_note(name: str, table: RankTable) -> str | None:
+def _order_notes(name: str, table: RankTable) -> list[str]:
     """A line for a table whose ranks are not in the order of its entries: they become so."""
     ranks = [device.rank_id for server in table.servers for device in server.devices]
     if ranks == sorted(ranks):
-        return None
-    return f"{name}: its ranks are not in the order of its entries; the merged table has the order of entries"
+        return []
+    return [
+        f"{name}: its ranks are not in the order of its entries; the merged table has the order of entries"
+    ]
 
 
 def _versions(tables: Sequence[tuple[str, RankTable]]) -> list[str]:

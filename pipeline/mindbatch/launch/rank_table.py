@@ -112,10 +112,3 @@ class RankTable:
     def to_bytes(self) -> bytes:
         """The file, byte for byte as MindFormers' tools lay it out: indented by 4, no newline at the end."""
         return json.dumps(self.to_json(), indent=4).encode()
-
-
-def counted(table: RankTable) -> str:
-    """`8 ranks on 1 server`."""
-    servers = len(table.servers)
-    ranks = f"{table.num_ranks} rank{'s' * (table.num_ranks != 1)}"
-    return f"{ranks} on {servers} server{'s' * (servers != 1)}"

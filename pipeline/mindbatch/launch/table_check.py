@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.launch.rank_table import RankTable
-from mindbatch.launch.table_json import read_json, shown, walk
+from mindbatch.launch.table_json import at, read_json, shown
 from mindbatch.launch.table_reader import STRICT, Leave, examine
 
+ABSENT = object()
 MOST_LINES = 100
 """Faults of one file that are told one by one."""
 
@@ -37,7 +38,7 @@ def check_files(
     num_ranks: the number of ranks that each must have.
     """
     checked = [_check(path, num_ranks, leave) for path in paths]
-    readable = [each for each in checked if each.content is not None]
+    readable = [each for each in checked if each.table is not None]
     for other in readable[1:]:
         other.faults += _differences(readable[0], other)
     for each in checked:
@@ -68,12 +69,18 @@ def _differences(first: CheckedFile, other: CheckedFile) -> Iterator[str]:
             "(mindbatch rank-table merge puts tables together)"
         )
         return
-    theirs = {place: _outline(value) for place, value in walk(first.content)}
-    ours = {place: _outline(value) for place, value in walk(other.content)}
-    for place in dict.fromkeys([*theirs, *ours]):
-        left, right = theirs.get(place, "missing"), ours.get(place, "missing")
-        if left != right:
-            yield f"{place or 'the table'}: {right}; {left} in {first.name}"
+    waiting: list[tuple[str, Any, Any]] = [("", first.content, other.content)]
+    while waiting:
+        place, theirs, ours = waiting.pop()
+        if _outline(theirs) != _outline(ours):
+            yield f"{place or 'the table'}: {_outline(ours)}; {_outline(theirs)} in {first.name}"
+        elif isinstance(theirs, dict):
+            keys = dict.fromkeys([*theirs, *ours])
+            below = [(at(place, key), theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in keys]
+            waiting += reversed(below)
+        elif isinstance(theirs, list):
+            pairs = enumerate(zip(theirs, ours, strict=True))
+            waiting += reversed([(f"{place}[{number}]", *pair) for number, pair in pairs])
 
 
 def _servers(checked: CheckedFile) -> set[str]:
@@ -82,6 +89,8 @@ def _servers(checked: CheckedFile) -> set[str]:
 
 def _outline(value: Any) -> str:
     """What a value is apart from what is in it."""
+    if value is ABSENT:
+        return "missing"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return "an object" if isinstance(value, dict) else shown(value)

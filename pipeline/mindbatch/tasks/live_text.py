@@ -46,7 +46,7 @@ class LiveText:
         self._print_turns()
 
     def finish(self, result: RequestOutput) -> None:
-        """Ends a request. A search may find fewer outputs than were asked for; nobody waits for the others."""
+        """Ends a request; nobody waits for outputs that were asked for and that a search did not find."""
         for request, sample in self._turns:
             if request.key == result.key and sample >= len(result.outputs):
                 self._absent.add((request.key, sample))

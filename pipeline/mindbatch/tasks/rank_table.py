@@ -9,11 +9,12 @@ from pathlib import Path
 
 from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from mindbatch.launch.merge import merge, order_note
-from mindbatch.launch.rank_table import RankTable, counted
+from mindbatch.launch.merge import merge_files
+from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.table_check import CheckedFile, check_files
 from mindbatch.launch.table_files import name_for_servers, write_table
-from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
+from mindbatch.launch.table_reader import Leave, RankTableError
+from mindbatch.launch.table_text import counted, table_rows
 from mindbatch.tasks.rank_table_sources import assemble
 from mindbatch.tasks.screen_text import printable
 
@@ -32,20 +33,9 @@ def _write(config: RankTableConfig) -> int:
 
 
 def _merge(config: RankTableConfig) -> int:
-    tables, faults = list[tuple[str, RankTable]](), list[str]()
-    for file in config.files:
-        try:
-            table, notes = read_rank_table(Path(file), Leave(any_ranks=True, uneven=True))
-        except RankTableError as error:
-            faults += error.faults
-            continue
-        tables.append((file, table))
-        _tell(f"{file}: {note}" for note in notes)
-    if faults:
-        raise RankTableError(faults)
-    merged = merge(tables, Leave(uneven=config.uneven))
-    _tell(note for note in (order_note(*each) for each in tables) if note)
-    return _save(config, merged, name_for_servers(merged))
+    table, notes = merge_files([*map(Path, config.files)], Leave(uneven=config.uneven))
+    _tell(notes)
+    return _save(config, table, name_for_servers(table))
 
 
 def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
@@ -61,29 +51,13 @@ def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
     if config.output.format == "json":
         print(json.dumps({"file": str(path), "table": table.to_json()}, indent=2))
     else:
-        print("\n".join([*_rows(table), _verdict(path, table, is_new)]))
+        print("\n".join([*table_rows(table), _verdict(path, table, is_new)]))
     return EXIT_DONE
 
 
 def _verdict(path: Path, table: RankTable, is_new: bool) -> str:
     done = "written" if is_new else "was there already, with the same content"
     return f"{printable(str(path))}: {done}: version {table.version}, {counted(table)}"
-
-
-def _rows(table: RankTable) -> list[str]:
-    """A line for each rank, in columns."""
-    rows = [("rank", "server", "device", "address", "SDID")]
-    for server in table.servers:
-        for device in server.devices:
-            sdid = "-" if device.super_device_id is None else str(device.super_device_id)
-            address = device.device_ip or "-"
-            rows.append((str(device.rank_id), server.server_id, str(device.device_id), address, sdid))
-    if all(row[-1] == "-" for row in rows[1:]):
-        rows = [(*row[:-1], "") for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 def _check(config: RankTableConfig) -> int:

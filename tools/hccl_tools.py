@@ -1,0 +1,146 @@
+"""Writes the rank table of this server, with the flags of MindFormers' tool of this name.
+
+    python tools/hccl_tools.py                                  # devices 0 to 7
+    python tools/hccl_tools.py --device_num "[0,16)" --device_num_per_node 16
+    python tools/hccl_tools.py --device_num "[0,4)" --visible_devices 4,5,6,7
+
+The file hccl_{number}p_{devices}_{server}.json in the current folder is written over. What differs from
+MindFormers' tool: any range; the addresses are those of the visible devices; what cannot be right is refused.
+`mindbatch rank-table` does more: several servers, version 1.2, checks. It needs Python alone.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import checkout  # noqa: F401
+from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.launch.hccn import HCCN_CONF, HCCN_TOOL, SECONDS, ask_hccn_tool, find_addresses, read_hccn_conf
+from mindbatch.launch.host_name import loopback_note, own_address
+from mindbatch.launch.rank_ranges import parse_list, parse_range, physical_devices
+from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
+from mindbatch.launch.table_files import name_for_server, write_table
+from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
+from mindbatch.launch.table_text import table_rows
+
+NAME = "hccl_tools.py"
+GROUP = 4
+
+
+@dataclass
+class Request:
+    """What the flags ask for, with every fault in them."""
+
+    server_id: str = ""
+    logical: list[int] = field(default_factory=list)
+    physical: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    options = parser().parse_args(arguments)
+    try:
+        request = read_request(options)
+        table = table_of(request, options)
+        path = Path.cwd() / name_for_server(request.logical, request.server_id)
+        write_table(table, path)
+    except MindBatchError as error:
+        tell(error.faults)
+        return error.exit_code
+    tell(request.notes)
+    print("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    return EXIT_DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """MindFormers' four flags, and three for where the addresses come from."""
+    result = argparse.ArgumentParser(prog=NAME, description="Write the rank table of this server.")
+    result.add_argument(
+        "--device_num",
+        default="[0,8)",
+        help="[A,B): devices A to B-1, whatever the last bracket; %(default)s",
+    )
+    result.add_argument(
+        "--visible_devices", help="physical ids of devices 0, 1, 2 ..., as in a container; the same numbers"
+    )
+    result.add_argument("--server_ip", default="", help="address of this server; that of the host name")
+    result.add_argument("--device_num_per_node", type=int, default=8, help="devices of a server; %(default)s")
+    result.add_argument("--hccn_tool", default=HCCN_TOOL, help="program that is asked first; %(default)s")
+    result.add_argument("--hccn_timeout", type=float, default=SECONDS, help="seconds to answer; %(default)s")
+    result.add_argument("--hccn_conf", default=HCCN_CONF, help="file that is read if it fails; %(default)s")
+    return result
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """What is asked for. Raises RankTableError with every fault in the flags."""
+    request = Request()
+    read_devices(options, request)
+    try:
+        request.server_id = options.server_ip or own_address()
+        if fault := server_id_fault(request.server_id):
+            request.faults.append(f"--server_ip {request.server_id}: {fault}")
+    except ValueError as error:
+        request.faults.append(f"--server_ip must be given: {error}")
+    if request.faults:
+        raise RankTableError(request.faults)
+    request.notes += [note] if (note := loopback_note(request.server_id)) else []
+    return request
+
+
+def read_devices(options: argparse.Namespace, request: Request) -> None:
+    """The devices asked for, by their logical and physical ids."""
+    written = f"--device_num {options.device_num}"
+    try:
+        request.logical, note = parse_range(options.device_num)
+    except ValueError as error:
+        request.faults.append(f"{written}: {error}")
+        return
+    request.notes += [f"{written}: {note}"] if note else []
+    end, most = request.logical[-1] + 1, options.device_num_per_node
+    if end > most:
+        request.faults.append(
+            f"{written}: must be within [0,{most}); give --device_num_per_node {end} for a server with more"
+        )
+    try:
+        visible = None if options.visible_devices is None else parse_list(options.visible_devices)
+        request.physical = physical_devices(request.logical, visible)
+    except ValueError as error:
+        request.faults.append(f"--visible_devices {options.visible_devices}: {error}")
+    request.notes += group_notes(request.physical)
+
+
+def group_notes(devices: list[int]) -> list[str]:
+    """MindFormers' tool refuses such devices, which only older servers do not take together."""
+    if not devices or len(devices) >= 2 * GROUP or max(devices) >= 2 * GROUP:
+        return []
+    if len({device // GROUP for device in devices}) == 1:
+        return []
+    return ["servers that have devices 0 to 3 and 4 to 7 in groups of their own take both groups only whole"]
+
+
+def table_of(request: Request, options: argparse.Namespace) -> RankTable:
+    """The table with addresses. Raises RankTableError when these are not to be had."""
+    addresses, note = find_addresses(
+        lambda: ask_hccn_tool(request.physical, options.hccn_tool, options.hccn_timeout),
+        lambda: read_hccn_conf(request.physical, Path(options.hccn_conf)),
+    )
+    if addresses.faults:
+        raise RankTableError(addresses.faults)
+    request.notes += [note] if note else []
+    devices = tuple(Device(device, device_ip=addresses.of[device]) for device in request.physical)
+    table = RankTable.numbered(PLAIN, [Server(request.server_id, devices, host_nic_ip=RESERVED_NIC)])
+    verify(table)
+    return table
+
+
+def tell(lines: "list[str] | tuple[str, ...]") -> None:
+    """Lines on standard error."""
+    for line in lines:
+        print(f"{NAME}: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Merges rank tables of several servers into one, as MindFormers' tool of this name does.
+
+    python tools/merge_hccl.py hccl_8p_01234567_10.0.0.1.json hccl_8p_01234567_10.0.0.2.json
+
+The order of the files is that of the ranks, which are numbered anew. The file hccl_{servers}s_{ranks}p.json
+in the current folder is written over. What differs from MindFormers' tool: tables of the same server, and all
+that could not work, are refused. It needs Python alone.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import checkout  # noqa: F401
+from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.launch.merge import merge_files
+from mindbatch.launch.rank_table_faults import size_faults
+from mindbatch.launch.table_files import name_for_servers, write_table
+from mindbatch.launch.table_reader import Leave
+from mindbatch.launch.table_text import table_rows
+
+NAME = "merge_hccl.py"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    parser = argparse.ArgumentParser(prog=NAME, description="Merge rank tables of several servers into one.")
+    parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
+    options = parser.parse_args(arguments)
+    try:
+        table, notes = merge_files([*map(Path, options.file_list)], Leave(uneven=True))
+        path = Path.cwd() / name_for_servers(table)
+        write_table(table, path)
+    except MindBatchError as error:
+        tell(error.faults)
+        return error.exit_code
+    tell([*notes, *size_faults(table)])
+    print("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    return EXIT_DONE
+
+
+def tell(lines: "list[str] | tuple[str, ...]") -> None:
+    """Lines on standard error."""
+    for line in lines:
+        print(f"{NAME}: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
