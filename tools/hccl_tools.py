@@ -109,7 +109,7 @@ def read_devices(options: argparse.Namespace, request: Request) -> None:
         request.physical = physical_devices(request.logical, visible)
     except ValueError as error:
         request.faults.append(f"--visible_devices {options.visible_devices}: {error}")
-    request.notes += group_notes(request.physical)
+    request.notes += [f"{written}: {note}" for note in group_notes(request.physical)]
 
 
 def group_notes(devices: list[int]) -> list[str]:
@@ -118,7 +118,7 @@ def group_notes(devices: list[int]) -> list[str]:
         return []
     if len({device // GROUP for device in devices}) == 1:
         return []
-    return ["servers that have devices 0 to 3 and 4 to 7 in groups of their own take both groups only whole"]
+    return ["devices of both 0 to 3 and 4 to 7; where these are groups of their own, both must be whole"]
 
 
 def table_of(request: Request, options: argparse.Namespace) -> RankTable:

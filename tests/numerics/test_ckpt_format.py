@@ -104,21 +104,24 @@ def saved(path, tensors, **options):
     return path
 
 
-@pytest.mark.parametrize("crc_check", [False, True])
-def test_what_mindspore_saves_is_read_the_same(tensors, tmp_path, crc_check):
-    for suffix in ("ckpt", "safetensors"):
-        path = saved(tmp_path / f"w.{suffix}", tensors, crc_check=crc_check, format=suffix)
-        assert read_here(path) == written(tensors)
-        open_source(path, verify=True).close()
-
-
-def test_parameters_that_mindspore_cuts_are_read_whole(tensors, tmp_path, monkeypatch):
-    monkeypatch.setattr(serialization, "SLICE_SIZE", 16 / 1024)
-    monkeypatch.setattr(serialization, "range", lambda *bounds: range(*map(int, bounds)), raising=False)
-    path = saved(tmp_path / "w.ckpt", tensors)
+@pytest.mark.parametrize(
+    ("suffix", "crc_check"), [("ckpt", False), ("ckpt", True), ("safetensors", False)]
+)  # MindSpore cannot compute the checksum of safetensors with bfloat16
+def test_what_mindspore_saves_is_read_the_same(tensors, tmp_path, suffix, crc_check):
+    path = saved(tmp_path / f"w.{suffix}", tensors, crc_check=crc_check, format=suffix)
     assert read_here(path) == written(tensors)
+    open_source(path, verify=True).close()
+
+
+def test_parameters_that_mindspore_cuts_are_read_whole_and_cut_the_same_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(serialization, "SLICE_SIZE", 1)  # KiB
+    large = {(dtype, dtype, (3, 700)): random_bytes(dtype, (3, 700)) for dtype in MS_TYPES}
+    path = saved(tmp_path / "w.ckpt", large)
+    assert read_here(path) == written(large)
     with open_tensor_file(path) as file:
-        assert max(len(info.extents) for info in file.tensors.values()) > 4
+        assert min(len(info.extents) for info in file.tensors.values()) > 2
+    write(tmp_path / "ours.ckpt", ckpt_layout(large, 1024), large)
+    assert (tmp_path / "ours.ckpt").read_bytes() == path.read_bytes()
 
 
 def test_both_writers_give_the_same_bytes_for_the_same_parts(tensors, tmp_path):
@@ -153,7 +156,7 @@ def test_a_wrong_checksum_is_found_by_both(tensors, tmp_path):
     content[offset] ^= 1
     path.unlink()
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="crc"):
+    with pytest.raises(ValueError, match="Failed to read the checkpoint"):
         ms.load_checkpoint(str(path), crc_check=True)
     with pytest.raises(CheckpointError, match="its CRC-32 is"):
         open_source(path, verify=True)

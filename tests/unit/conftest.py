@@ -1,6 +1,11 @@
 """An LLM without a model, shared by the tests of what stands around it."""
 
+import os
+
 import pytest
+
+# Whoever imports protobuf first settles which implementation MindSpore finds; it can use this one only.
+os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.llm import LLM

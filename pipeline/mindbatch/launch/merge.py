@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mindbatch.launch.findings import same_addresses
-from mindbatch.launch.rank_table import RankTable
+from mindbatch.launch.rank_table import RankTable, Server
 from mindbatch.launch.table_json import shown
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table, verify
 
@@ -67,9 +67,13 @@ def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
         own: dict[object, str] = {}
         for server in table.servers:
             own[server.server_id] = f"server {shown(server.server_id)}"
-            for device in server.devices:
-                for address in same_addresses(device.device_ip):
-                    own[address] = f"device_ip {shown(str(address))}"
+            if server.server_id not in homes:  # of one that is there already the addresses are, too
+                own |= _addresses(server)
         faults += [f"{name}: {what}: is in {homes[key]}, too" for key, what in own.items() if key in homes]
         homes |= {key: name for key in own if key not in homes}
     return faults
+
+
+def _addresses(server: Server) -> dict[object, str]:
+    found = [address for device in server.devices for address in same_addresses(device.device_ip)]
+    return {address: f"device_ip {shown(str(address))}" for address in found}

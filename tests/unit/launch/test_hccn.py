@@ -1,0 +1,154 @@
+"""Addresses of devices, from a stand-in for hccn_tool and from files like /etc/hccn.conf."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mindbatch.launch import bounded_process
+from mindbatch.launch.bounded_process import MOST_OUTPUT, run_bounded
+from mindbatch.launch.hccn import LARGEST_CONF, Addresses, ask_hccn_tool, find_addresses, read_hccn_conf
+from rank_tables import ANSWER, answers, executable, stand_in
+
+SHORT = 0.3  # seconds that a hanging stand-in is waited for
+
+
+def test_each_device_is_asked_for(tmp_path: Path) -> None:
+    tool = stand_in(tmp_path / "bin", answers(16))
+    found = ask_hccn_tool([15, 3, 0], str(tool))
+    assert found.of == {15: "192.168.0.115", 3: "192.168.0.103", 0: "192.168.0.100"}
+    assert found.faults == []
+    assert (tmp_path / "bin/asked").read_text() == "-i 15 -ip -g\n-i 3 -ip -g\n-i 0 -ip -g\n"
+
+
+def test_the_tool_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path / "bin", answers(1))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert ask_hccn_tool([0]).of == {0: "192.168.0.100"}
+
+
+def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
+    tool = stand_in(tmp_path / "bin", {0: ANSWER.format(" fd00::1:2 ")})
+    assert ask_hccn_tool([0], str(tool)).of == {0: "fd00::1:2"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "fault"),
+    [
+        ("", 0, "no line ipaddr:ADDRESS in its answer"),
+        ("netmask:255.255.255.0\n", 0, 'no line ipaddr:ADDRESS in its answer: "netmask:255.255.255.0"'),
+        ("ipaddr:\n", 0, '"": not an IPv4 or IPv6 address'),
+        ("ipaddr:0.0.0.0\n", 0, '"0.0.0.0": stands for no single device'),
+        ("ipaddr:10.0.0.300\n", 0, '"10.0.0.300": not an IPv4 or IPv6 address'),
+        ("\x00\x1b[2J\xff garbage", 0, 'no line ipaddr:ADDRESS in its answer: "\\u0000\\u001b[2J'),
+        (ANSWER.format("10.0.0.1"), 3, 'failed with exit code 3: "ipaddr:10.0.0.1"'),
+    ],
+)
+def test_an_answer_without_an_address_is_told(tmp_path: Path, answer: str, code: int, fault: str) -> None:
+    tool = stand_in(tmp_path / "bin", {0: answer, 1: ANSWER.format("10.0.0.1")}, {0: code})
+    found = ask_hccn_tool([0, 1, 2], str(tool))
+    assert found.of == {1: "10.0.0.1"}
+    assert found.faults[0].startswith(f"{tool} -i 0 -ip -g: {fault}")
+    assert found.faults[1:] == [f'{tool} -i 2 -ip -g: failed with exit code 1: "no such device 2"']
+
+
+def test_a_tool_that_hangs_is_killed_with_its_children_and_not_asked_again(tmp_path: Path) -> None:
+    tool = executable(
+        tmp_path / "hccn_tool", f"echo $2 >> {tmp_path}/asked\nsleep 1000 &\necho $! > {tmp_path}/pid\nwait"
+    )
+    found = ask_hccn_tool([0, 1, 2], str(tool), SHORT)
+    assert found.faults == [f"{tool} -i 0 -ip -g: no answer in 0.3 s"]
+    assert (tmp_path / "asked").read_text() == "0\n"
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there; one that nobody has waited for yet is not."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_tool_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> None:
+    tool = executable(tmp_path / "hccn_tool", "exec sleep 1000 >&- 2>&-")
+    assert "no answer" in ask_hccn_tool([0], str(tool), SHORT).faults[0]
+
+
+def test_endless_output_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = executable(tmp_path / "hccn_tool", "exec yes ipaddr")
+    finished = run_bounded([str(tool)], 60)
+    assert MOST_OUTPUT <= len(finished.output) <= MOST_OUTPUT + bounded_process._CHUNK
+    assert finished.code != 0
+    assert "failed with exit code" in ask_hccn_tool([0], str(tool), 60).faults[0]
+
+
+def test_a_tool_that_is_not_there_or_cannot_be_run(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nonexistent/interpreter\n")
+    broken.chmod(0o755)
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    assert ask_hccn_tool([0], "no_such_tool").faults == ["no_such_tool: not found on the PATH"]
+    assert ask_hccn_tool([0], str(plain)).faults == [f"{plain}: cannot be run"]
+    assert ask_hccn_tool([0, 1], str(broken)).faults == [
+        f"{broken} -i 0 -ip -g: cannot be run (No such file or directory)"
+    ]
+
+
+def test_no_shell_sees_the_name(tmp_path: Path) -> None:
+    name = f"{tmp_path}/hccn_tool; touch {tmp_path}/broken_out; $(touch {tmp_path}/too)"
+    assert ask_hccn_tool([0], name).faults == [f"{name}: cannot be run"]
+    odd = stand_in(tmp_path / "a b;$(c)'d", answers(1))
+    assert ask_hccn_tool([0], str(odd)).of == {0: "192.168.0.100"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a b;$(c)'d"]
+
+
+CONF = """\
+# written by hccn_tool
+address_0=192.168.100.101
+netmask_0=255.255.255.0
+ address_1 = fd00::1
+address_15=192.168.100.115
+gateway_0=192.168.100.1
+address_x=nonsense
+"""
+
+
+def read(tmp_path: Path, text: str, *devices: int) -> Addresses:
+    path = tmp_path / "hccn.conf"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    found = read_hccn_conf(devices, path)
+    found.faults = [fault.removeprefix(f"{path}") for fault in found.faults]
+    return found
+
+
+def test_the_file_has_a_line_for_each_device(tmp_path: Path) -> None:
+    found = read(tmp_path, CONF, 15, 0, 1)
+    assert found.of == {15: "192.168.100.115", 0: "192.168.100.101", 1: "fd00::1"}
+    assert found.faults == []
+
+
+def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path) -> None:
+    assert read(tmp_path, CONF, 0, 2, 3).faults == [": no line address_N=ADDRESS for N = 2, 3"]
+    text = "address_0=x\naddress_1=10.0.0.1\naddress_1=10.0.0.1\naddress_1=10.0.0.2\naddress_9=x\n\udcff"
+    assert read(tmp_path, text, 0, 1).faults == [
+        " line 1: address_0=x: not an IPv4 or IPv6 address",
+        " line 4: address_1=10.0.0.2: was 10.0.0.1 above",
+    ]
+    assert read(tmp_path, "#" * (LARGEST_CONF + 1), 0).faults == [": more than 1 MiB"]
+    assert read_hccn_conf([0], tmp_path).faults == [f"{tmp_path}: cannot be read (Is a directory)"]
+
+
+def test_the_file_is_read_only_where_the_tool_fails_and_never_beside_it() -> None:
+    good = Addresses("tool", {0: "10.0.0.1"})
+    half = Addresses("tool", {0: "10.0.0.1"}, ["tool: device 1"])
+    file = Addresses("file", {0: "10.0.0.8", 1: "10.0.0.9"})
+    empty = Addresses("file", {}, ["file: none"])
+    assert find_addresses(lambda: good, lambda: empty) == (good, None)
+    assert find_addresses(lambda: half, lambda: file) == (
+        file,
+        "tool: device 1; the addresses are those of file",
+    )
+    both, note = find_addresses(lambda: half, lambda: empty)
+    assert (both.of, both.faults, note) == ({}, ["tool: device 1", "file: none"], None)

@@ -1,0 +1,64 @@
+"""JSON of rank tables: bounded, strict, and every repeated key with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.launch.table_json import LARGEST_FILE, at, parse_json, read_json, repeated_keys, shown, walk
+
+
+def test_every_repeated_key_is_found_with_its_place() -> None:
+    document = parse_json(
+        b'{"a": [{"b": 1, "b": 2}, {"x y": {"c": 1, "c": 2, "c": 3, "d": 1, "d": 1}}], "a": 3}'
+    )
+    assert [*repeated_keys(document)] == [
+        "a: the key appears twice in one object",
+        "a[0].b: the key appears twice in one object",
+        'a[1]."x y".c: the key appears twice in one object',
+        'a[1]."x y".d: the key appears twice in one object',
+    ]
+    assert document["a"][0]["b"] == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"{", "not valid JSON (Expecting property name"),
+        (b'{"a": 1 // no\n}', "; JSON has no comments"),
+        (b'{"a": NaN}', "not valid JSON (the number NaN is not allowed)"),
+        (b'{"a": -Infinity}', "the number -Infinity is not allowed"),
+        (b"\xff{}", "not UTF-8 text (byte 0)"),
+        (b"[" * 200_000, "JSON nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a number has 5000 digits"),
+        (b"", "not valid JSON"),
+    ],
+)
+def test_other_content_is_refused_in_one_line(data: bytes, fault: str) -> None:
+    with pytest.raises(ValueError, match="JSON|UTF-8") as caught:
+        parse_json(data)
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_bytes(b" " * (LARGEST_FILE - 2) + b"{}")
+    assert read_json(path) == {}
+    with path.open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ValueError, match=r"^more than 8 MiB; no rank table is so large$"):
+        read_json(path)
+    with pytest.raises(ValueError, match="more than 8 MiB"):
+        read_json(Path("/dev/zero"))
+    with pytest.raises(ValueError, match=r"^cannot be read \(No such file"):
+        read_json(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"^cannot be read \(Is a directory"):
+        read_json(tmp_path)
+
+
+def test_places_and_values_are_shown_in_plain_characters() -> None:
+    assert at("", "a") == "a"
+    assert at("a[0]", "\x1b[2J") == 'a[0]."\\u001b[2J"'
+    assert shown("é" * 100) == '"' + "\\u00e9" * 9 + "\\u..."[:2] + "..."
+    assert (shown({}), shown([]), shown(None), shown(3)) == ("an object", "a list", "null", "3")
+    assert [*walk([{"a": 1}, 2])] == [("", [{"a": 1}, 2]), ("[0]", {"a": 1}), ("[0].a", 1), ("[1]", 2)]

@@ -1,0 +1,371 @@
+"""Rank tables read: correct ones as they are, and of others every fault."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.launch.rank_table import Device, RankTable, Server
+from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table, verify
+from rank_tables import Document, plain_table, super_pod_table, write_json
+
+Change = Callable[[Document], Any]
+
+
+def faults(document: Any, leave: Leave | None = None) -> list[str]:
+    return examine(document, leave or Leave())[1].faults
+
+
+def device(document: Document, server: int, place: int) -> dict[str, Any]:
+    found: dict[str, Any] = document["server_list"][server]["device"][place]
+    return found
+
+
+@pytest.mark.parametrize(
+    "document",
+    [plain_table(), plain_table(4, 16), plain_table(1, 1), super_pod_table(), super_pod_table(1, 48, 16)],
+)
+def test_a_correct_table_has_no_faults_and_is_written_as_it_was(document: Document) -> None:
+    table, found = examine(document)
+    assert (found.faults, found.notes) == ([], [])
+    assert table.to_json() == document
+    assert table.num_ranks == sum(len(server["device"]) for server in document["server_list"])
+
+
+def test_the_bytes_are_those_of_mindformers_tools() -> None:
+    table, _ = examine(plain_table())
+    assert table.to_bytes() == json.dumps(plain_table(), indent=4).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda d: d.pop("version"), ["version: is missing"]),
+        (lambda d: d.update(version="2.0"), ['version: "2.0"; must be one of "1.0", "1.2"']),
+        (lambda d: d.update(version=1.0), ['version: a number; must be text, like "1.0"']),
+        (lambda d: d.update(status="initializing"), ['status: "initializing"; must be "completed"']),
+        (lambda d: d.pop("status"), ["status: is missing"]),
+        (lambda d: d.pop("server_count"), ["server_count: is missing"]),
+        (lambda d: d.update(server_count="3"), ["server_count: 3; server_list has 2"]),
+        (lambda d: d.update(server_count=2), ['server_count: a number; must be text, like "2"']),
+        (lambda d: d.pop("server_list"), ["server_list: is missing"]),
+        (
+            lambda d: d.update(server_list=[]),
+            ["server_list: empty; must be a list with one object or more"],
+        ),
+        (
+            lambda d: d.update(server_list={}),
+            ["server_list: an object; must be a list with one object or more"],
+        ),
+        (
+            lambda d: device(d, 1, 3).update(rank_id="2"),
+            [
+                'server_list[1].device[3].rank_id: "2" is that of server_list[0].device[2].rank_id, too',
+                "rank_id: 11 missing; the 16 devices must have the ranks 0 to 15",
+                'rank_id: servers "10.0.0.1" (0 to 7) and "10.0.0.2" (2 to 15) cross; '
+                "the ranks of a server must follow one another",
+            ],
+        ),
+        (
+            lambda d: device(d, 1, 7).update(rank_id="20"),
+            [
+                "rank_id: 15 missing; the 16 devices must have the ranks 0 to 15",
+                "rank_id: 20 too large; the 16 devices must have the ranks 0 to 15",
+            ],
+        ),
+        (
+            lambda d: (device(d, 0, 7).update(rank_id="8"), device(d, 1, 0).update(rank_id="7")),
+            [
+                'rank_id: servers "10.0.0.1" (0 to 8) and "10.0.0.2" (7 to 15) cross; '
+                "the ranks of a server must follow one another"
+            ],
+        ),
+        (
+            lambda d: d["server_list"][0]["device"].pop(3),
+            [
+                "rank_id: 3 missing; the 15 devices must have the ranks 0 to 14",
+                "rank_id: 15 too large; the 15 devices must have the ranks 0 to 14",
+                'server_list[0].device: 7 devices, and 8 on server "10.0.0.2"',
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 3).update(device_id="2"),
+            ['server_list[0].device[3].device_id: "2" is that of server_list[0].device[2].device_id, too'],
+        ),
+        (
+            lambda d: device(d, 1, 0).update(device_ip="192.168.0.100"),
+            [
+                'server_list[1].device[0].device_ip: "192.168.0.100" is that of '
+                "server_list[0].device[0].device_ip, too"
+            ],
+        ),
+        (
+            lambda d: d["server_list"][1].update(server_id="10.0.0.1"),
+            ['server_list[1].server_id: "10.0.0.1" is that of server_list[0].server_id, too'],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(device_id=0, rank_id=0),
+            [
+                'server_list[0].device[0].device_id: a number; must be text, like "0"',
+                'server_list[0].device[0].rank_id: a number; must be text, like "0"',
+                "rank_id: 0 missing; the 16 devices must have the ranks 0 to 15",
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("device_id"),
+            ["server_list[0].device[0].device_id: is missing"],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(device_id="00"),
+            [
+                'server_list[0].device[0].device_id: "00"; must be a whole number from 0 to 4095 as text, '
+                'like "0"'
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(device_ip="192.168.0.300"),
+            [
+                'server_list[0].device[0].device_ip: "192.168.0.300": not an IPv4 or IPv6 address',
+                "server_list[0].device[0].device_ip: is missing; devices of several servers need one",
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("device_ip"),
+            ["server_list[0].device[0].device_ip: is missing; devices of several servers need one"],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(device_port="65536"),
+            [
+                'server_list[0].device[0].device_port: "65536"; must be a whole number from 1 to 65535 as text, '
+                'like "1"'
+            ],
+        ),
+        (
+            lambda d: [device(d, 0, place).update(host_port="17000") for place in (0, 1)],
+            [
+                'server_list[0].device[1].host_port: "17000" is that of server_list[0].device[0].host_port, too'
+            ],
+        ),
+        (
+            lambda d: d["server_list"][0].update(server_id="a b"),
+            [
+                'server_list[0].server_id: "a b": must have no spaces, slashes or control characters',
+            ],
+        ),
+        (
+            lambda d: d["server_list"][0].update(server_id="x" * 65),
+            [f'server_list[0].server_id: "{"x" * 56}...: must have 1 to 64 characters'],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(super_device_id="0"),
+            ["super_device_id: not in version 1.0; supernodes need version 1.2"],
+        ),
+        (
+            lambda d: d.update(super_pod_list=[]),
+            ["super_pod_list: not in version 1.0; supernodes need version 1.2"],
+        ),
+        (
+            lambda d: d["server_list"].append("x"),
+            ['server_list[2]: "x"; must be an object', "server_count: 2; server_list has 3"],
+        ),
+    ],
+)
+def test_each_fault_of_a_plain_table(change: Change, expected: list[str]) -> None:
+    document = plain_table(2)
+    change(document)
+    assert sorted(faults(document)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda d: device(d, 1, 0).update(super_device_id="0"),
+            [
+                'server_list[1].device[0].super_device_id: "0" is that of '
+                "server_list[0].device[0].super_device_id, too"
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("super_device_id"),
+            [
+                "server_list[0].device[0].super_device_id: is missing; the devices of a supernode need one",
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(super_device_id="4294967295"),
+            [
+                'server_list[0].device[0].super_device_id: "4294967295"; must be a whole number from 0 to '
+                '4294967294 as text, like "0"',
+                "server_list[0].device[0].super_device_id: is missing; the devices of a supernode need one",
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(backup_device_ip=device(d, 0, 0)["device_ip"]),
+            [
+                'server_list[0].device[1].backup_device_ip: "192.168.0.1" is that of '
+                "server_list[0].device[0].backup_device_ip, too",
+                "server_list[0].device[0].backup_device_ip: is its own device_ip; a backup is the other die's",
+            ],
+        ),
+        (
+            lambda d: d["super_pod_list"][1].update(super_pod_id="0"),
+            ['super_pod_list[1].super_pod_id: "0": is that of super_pod_list[0], too'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].append({"server_id": "node_0"}),
+            ['super_pod_list[1].server_list[2]: "node_0" is in super_pod_list[0], too'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].append({"server_id": "node_9"}),
+            ['super_pod_list: "node_9": no server of server_list'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].pop(),
+            ['super_pod_list: server_list[3] ("node_3") is in none'],
+        ),
+        (
+            lambda d: d["super_pod_list"][0].pop("super_pod_id"),
+            ["super_pod_list[0].super_pod_id: is missing"],
+        ),
+        (
+            lambda d: d["server_list"].insert(0, d["server_list"].pop()),
+            ['server_list: the servers of supernode "1" must follow one another'],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("device_ip"),
+            ["server_list[0].device[0].device_ip: is missing; devices of several servers need one"],
+        ),
+    ],
+)
+def test_each_fault_of_a_supernode_table(change: Change, expected: list[str]) -> None:
+    document = super_pod_table()
+    change(document)
+    found = faults(document)
+    if "super_pod_id" in expected[0]:  # the list of one supernode follows from the other
+        found = found[: len(expected)]
+    assert sorted(found) == sorted(expected)
+
+
+def test_one_supernode_needs_no_addresses_and_plain_servers_one_each() -> None:
+    document = super_pod_table(num_pods=1)
+    for server in document["server_list"]:
+        for entry in server["device"]:
+            del entry["device_ip"]
+    assert faults(document) == []
+    document.pop("super_pod_list")
+    assert len(faults(document)) == 8
+    alone = plain_table()
+    for entry in alone["server_list"][0]["device"]:
+        entry["device_ip"] = ""
+    assert faults(alone) == []
+
+
+def test_an_address_is_the_same_however_it_is_written() -> None:
+    document = plain_table()
+    device(document, 0, 0)["device_ip"] = "fd00::1"
+    device(document, 0, 1)["device_ip"] = "10.0.0.7,FD00:0:0:0:0:0:0:1"
+    assert faults(document) == [
+        'server_list[0].device[1].device_ip: "fd00::1" is that of server_list[0].device[0].device_ip, too'
+    ]
+
+
+def test_notes_are_no_faults() -> None:
+    document = super_pod_table()
+    document.pop("super_pod_list")
+    document["server_list"][0]["container_ip"] = "10.0.0.1"
+    device(document, 0, 0)["device_port"] = "80"
+    document["x\n"] = 1
+    table, found = examine(document)
+    assert found.faults == []
+    assert found.notes == [
+        "server_list[0].device[0].device_port: 80 is one of the system's own ports",
+        "server_list[0].container_ip: a key that HCCL does not document",
+        '"x\\n": a key that HCCL does not document',
+        "super_pod_list: is missing; HCCL will take the servers for single ones, not a supernode",
+    ]
+    assert table.servers[0].to_json()["container_ip"] == "10.0.0.1"
+
+
+def test_what_may_be_left() -> None:
+    document = plain_table(2)
+    document["server_list"][0]["device"].pop(3)
+    assert [fault.partition(":")[0] for fault in faults(document, Leave(uneven=True))] == [
+        "rank_id",
+        "rank_id",
+    ]
+    assert faults(document, Leave(uneven=True, any_ranks=True)) == []
+    assert len(faults(document, Leave(any_ranks=True))) == 1
+
+
+def test_all_faults_of_a_file_are_raised_with_its_name(tmp_path: Path) -> None:
+    document = plain_table()
+    document["status"] = "x"
+    device(document, 0, 0)["device_ip"] = "y"
+    path = write_json(tmp_path / "t.json", document)
+    with pytest.raises(RankTableError) as caught:
+        read_rank_table(path)
+    assert caught.value.faults == (
+        f'{path}: server_list[0].device[0].device_ip: "y": not an IPv4 or IPv6 address',
+        f'{path}: status: "x"; must be "completed"',
+    )
+    path.write_text("[1]")
+    with pytest.raises(RankTableError, match="holds a list; must be an object with server_list"):
+        read_rank_table(path)
+    path.write_text("[")
+    with pytest.raises(RankTableError, match=f"^{path}: not valid JSON"):
+        read_rank_table(path)
+
+
+def test_ranks_count_through_the_servers_in_their_order() -> None:
+    servers = [
+        Server("b", (Device(3, device_ip="10.0.0.3"), Device(1, device_ip="10.0.0.1"))),
+        Server("a", (Device(0, device_ip="10.0.0.2"),)),
+    ]
+    table = RankTable.numbered("1.0", servers)
+    ranks = [
+        (server.server_id, each.device_id, each.rank_id)
+        for server in table.servers
+        for each in server.devices
+    ]
+    assert ranks == [("b", 3, 0), ("b", 1, 1), ("a", 0, 2)]
+    verify(table, Leave(uneven=True))
+    with pytest.raises(RankTableError, match="1 devices, and 2 on server"):
+        verify(table)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 9)
+    | st.text(max_size=3)
+    | st.sampled_from(["0", "1", "10.0.0.1"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(data=st.data(), value=VALUES, base=st.sampled_from([plain_table(2, 2), super_pod_table(2, 1, 2)]))
+def test_whatever_stands_in_a_place_of_the_table_is_answered(
+    data: st.DataObject, value: Any, base: Document
+) -> None:
+    document = copy.deepcopy(base)
+    holder: Any = document
+    while True:
+        key = data.draw(
+            st.sampled_from(sorted(holder) if isinstance(holder, dict) else [*range(len(holder))])
+        )
+        below = holder[key]
+        if not isinstance(below, dict | list) or data.draw(st.booleans()):
+            break
+        holder = below
+    holder[key] = value
+    table, found = examine(document)
+    assert all(len(line) < 300 and line.isprintable() for line in found.faults + found.notes)
+    if not found.faults:
+        assert examine(table.to_json())[1].faults == []
