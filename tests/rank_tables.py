@@ -84,7 +84,7 @@ def stand_in(folder: Path, answers: Mapping[int, str], codes: Mapping[int, int] 
     here = shlex.quote(str(folder))
     return executable(
         folder / "hccn_tool",
-        f'echo "$@" >> {here}/asked\ncode=0\ncase $2 in\n{cases}\n  *) ;;\nesac\n'
+        f'PATH=/usr/bin:/bin\necho "$@" >> {here}/asked\ncode=0\ncase $2 in\n{cases}\n  *) ;;\nesac\n'
         f'cat {here}/"$2.txt" 2>/dev/null || {{ echo "no such device $2"; exit 1; }}\nexit $code',
     )
 

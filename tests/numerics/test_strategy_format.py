@@ -6,9 +6,11 @@ import os
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore.parallel import transform_safetensors
 from mindspore.parallel._parallel_serialization import _build_searched_strategy, _convert_to_list
 from mindspore.parallel._tensor import _load_tensor
 from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
+from safetensors.numpy import save_file
 
 from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy_file import read_strategy
@@ -35,7 +37,8 @@ SHAPES = {layout.name: (16, 16)[: len(layout.tensor_map)] for layout in LAYOUTS}
 
 def value_of(name):
     shape = SHAPES[name]
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + sum(map(ord, name)) * 1000
+    values = np.arange(np.prod(shape)).reshape(shape) + sum(map(ord, name)) * 1000
+    return values.astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +95,18 @@ def test_slices_are_those_that_mindspore_loads(layout):
         np.testing.assert_array_equal(whole[layout.slice_of(rank, whole.shape)], theirs)
 
 
+@pytest.fixture
+def contiguous_arrays_only(monkeypatch):
+    """safetensors 0.8 writes wrong bytes, and no error, for the strided arrays that MindSpore hands it."""
+
+    def save_contiguous(tensors, *arguments, **options):
+        whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        return save_file(whole, *arguments, **options)
+
+    monkeypatch.setattr(transform_safetensors, "save_file", save_contiguous)
+
+
+@pytest.mark.usefixtures("contiguous_arrays_only")
 @pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
 def test_transform_checkpoints_cuts_the_same_slices(path, strategy, tmp_path, suffix):
     """MindSpore's own tool, from the full checkpoint to all eight ranks."""
@@ -127,8 +142,9 @@ def test_pipeline_stages_are_merged_as_mindspore_does(tmp_path):
             (tmp_path / "stages" / name).write_bytes(strategy_bytes(strategy))
     ms.merge_pipeline_strategys(str(tmp_path / "stages"), str(tmp_path / "merged.ckpt"))
     merged = read_strategy(tmp_path / "merged.ckpt")
-    assert merged == read_strategy(tmp_path / "stages")
-    assert merged.stages == (0, 1)
+    ours = read_strategy(tmp_path / "stages")  # by stage; MindSpore takes the files as they come
+    assert [ours.of_stage(stage) for stage in range(2)] == [merged.of_stage(stage) for stage in range(2)]
+    assert merged.stages == ours.stages == (0, 1)
     assert merged.num_ranks == 4
     assert set(merged.of_rank(1)) == {"tied", "layer.0"}
     assert set(merged.of_rank(2)) == {"tied", "layer.1"}

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, has_file
@@ -28,6 +28,8 @@ from mindbatch.storage import StorageError, write_whole
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
+
+Item = TypeVar("Item", bound=Hashable)
 
 
 class DigestedFile(Protocol):
@@ -90,30 +92,29 @@ def tensor_digest(file: DigestedFile, name: str) -> str:
     return digest_of(info.dtype, info.shape, file.chunks(name))
 
 
-def on_every_tensor(
-    files: Mapping[str, DigestedFile], work: Callable[[str, str], str], workers: int | None = None
-) -> dict[str, dict[str, str]]:
-    """The result of `work(file name, tensor name)` for all tensors, by file and tensor.
+def in_threads(
+    work: Callable[[Item], str], items: Iterable[Item], workers: int | None = None
+) -> dict[Item, str]:
+    """The result of `work` for each item, in threads, as many as there are processors.
 
-    The work is done in threads, as many as there are processors: reading and hashing leave the interpreter
-    to the others, and each has no more than one piece of a tensor in memory.
+    Reading and hashing leave the interpreter to the other threads, and each of them has no more than one
+    piece of a tensor in memory.
     """
-    pairs = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
-    results: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    found = list(items)
     pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
     try:
-        for (file_name, name), result in zip(pairs, pool.map(lambda pair: work(*pair), pairs), strict=True):
-            results[file_name][name] = result
+        return dict(zip(found, pool.map(work, found), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
-    return results
 
 
 def digests_of(files: Mapping[str, DigestedFile], workers: int | None = None) -> Digests:
     """The digests of files as they are now."""
-    heads = {file_name: file.head_digest() for file_name, file in files.items()}
-    tensors = on_every_tensor(files, lambda file_name, name: tensor_digest(files[file_name], name), workers)
-    return Digests(tensors, heads)
+    found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files), workers)
+    tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    for (file_name, name), digest in found.items():
+        tensors[file_name][name] = digest
+    return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
 
 
 def verify_files(
@@ -121,15 +122,19 @@ def verify_files(
 ) -> list[str]:
     """A line for every tensor of the files that is not as its digest says, or else for every such head."""
 
-    def fault(file_name: str, name: str) -> str:
+    def fault(place: tuple[str, str]) -> str:
         faults: list[str] = []
         with collecting(faults):
-            digests.check(file_name, files[file_name], name)
+            digests.check(place[0], files[place[0]], place[1])
         return "\n".join(faults)
 
-    found = on_every_tensor(files, fault, workers)
-    lines = [line for faults in found.values() for line in faults.values() if line]
+    lines = [line for line in in_threads(fault, _places(files), workers).values() if line]
     return lines or digests.head_faults(files)
+
+
+def _places(files: Mapping[str, DigestedFile]) -> list[tuple[str, str]]:
+    """File and tensor, for all of them."""
+    return [(file_name, name) for file_name, file in files.items() for name in file.tensors]
 
 
 def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:

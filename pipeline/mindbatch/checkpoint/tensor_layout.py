@@ -27,7 +27,7 @@ class TensorLayout:
     param_split_shape, indices_offset: an uneven cut, as embeddings may have it.
     field: size of the fields of such an embedding.
     opt_shard_step, opt_shard_size: the optimizer shard: the first dimension of what is left is cut once
-        more, into `opt_shard_size` parts (-1: as many as possible), over axes that cut nothing, last ones first.
+        more, into `opt_shard_size` parts (-1: as many as possible), over axes that cut nothing.
     """
 
     name: str
@@ -44,6 +44,12 @@ class TensorLayout:
     def num_devices(self) -> int:
         """Devices of a stage."""
         return math.prod(self.device_matrix)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each entry of the tensor map cuts."""
+        place = (0,) * len(self.device_matrix)
+        return tuple(self._cut(_cutting(entry), place)[1] for entry in self.tensor_map)
 
     def slice_of(self, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """What a rank, counted within its stage or over all of them, holds of a parameter of `shape`.
@@ -119,7 +125,7 @@ def layout_faults(layout: TensorLayout) -> list[str]:
     axes = [axis for entry in layout.tensor_map for axis in _cutting(entry)]
     if any(not 0 <= axis < len(matrix) for axis in axes) or len(set(axes)) < len(axes):
         faults.append(
-            f"tensor map {shown([*layout.tensor_map])} must hold axes 0 to {len(matrix) - 1}, each once, or -1"
+            f"tensor map {shown([*layout.tensor_map])} must hold axes below {len(matrix)}, each once, or -1"
         )
     if len(axes) > MAX_DIMENSIONS or len(layout.tensor_map) > MAX_DIMENSIONS:
         faults.append(

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from zlib import crc32
 
-from mindbatch.checkpoint.digests import Digests, digests_of, read_digests, verify_files
+from mindbatch.checkpoint.digests import Digests, in_threads, read_digests, tensor_digest, verify_files
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.open_file import open_safetensors, open_tensor_file
@@ -72,9 +72,13 @@ class TensorSet:
         if self.digests is not None:
             self.digests.check(self.file_of[name], self.file(name), name)
 
-    def computed_digests(self, workers: int | None = None) -> Digests:
-        """The digests of the tensors as they are; reads everything, in `workers` threads."""
-        return digests_of(self.files, workers)
+    def computed_digests(self, names: Iterable[str], workers: int | None = None) -> dict[str, str]:
+        """The digests of these tensors as they are now; reads them, in `workers` threads."""
+        return in_threads(lambda name: tensor_digest(self.file(name), name), names, workers)
+
+    def head_faults(self) -> list[str]:
+        """A line for each file that is changed around its tensors, if digests.json tells."""
+        return self.digests.head_faults(self.files) if self.digests else []
 
     def verify(self, workers: int | None = None) -> None:
         """Reads everything against digests and checksums, where there are any, in `workers` threads.
@@ -82,7 +86,11 @@ class TensorSet:
         CheckpointError names every damaged tensor and file.
         """
         faults = verify_files(self.digests, self.files, workers) if self.digests else []
-        raise_if_any([*faults, *(line for file in self.files.values() for line in _crc_faults(file))])
+        raise_if_any([*faults, *self.checksum_faults()])
+
+    def checksum_faults(self) -> list[str]:
+        """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
+        return [line for file in self.files.values() for line in _crc_faults(file)]
 
     def close(self) -> None:
         """Closes the files."""

@@ -61,6 +61,11 @@ def _folder_fault(path: Path, missing: str) -> str | None:
     return f"{missing}{near_sibling(path)}"
 
 
+def checkpoint_fault(path: Path) -> str | None:
+    """For a file or folder with tensors. What is in it is looked at later."""
+    return None if path.exists() else f"no such file or folder{near_sibling(path)}"
+
+
 def input_file_fault(holds: str) -> Check:
     """For a file to read, which `holds` something: `a prompt on each line`."""
 

@@ -12,6 +12,7 @@ from mindbatch.config.batch_schema import (
     RetryConfig,
 )
 from mindbatch.config.compare_schema import CompareConfig
+from mindbatch.config.inspect_schema import InspectConfig
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "DiffConfig",
     "DoctorConfig",
     "GenerateConfig",
+    "InspectConfig",
     "ModelConfig",
     "ModelTaskConfig",
     "OutputConfig",
@@ -119,6 +121,7 @@ SCHEMAS: dict[str, type[TaskConfig]] = {
     "replay": ReplayConfig,
     "diff": DiffConfig,
     "runs": RunsConfig,
+    "inspect": InspectConfig,
     "rank-table": RankTableConfig,
     "doctor": DoctorConfig,
 }

@@ -3,6 +3,7 @@
 from mindbatch.config.path_faults import (
     Check,
     any_path,
+    checkpoint_fault,
     folder_fault,
     input_file_fault,
     model_folder_fault,
@@ -19,6 +20,7 @@ from mindbatch.config.schema import (
     DataConfig,
     DiffConfig,
     GenerateConfig,
+    InspectConfig,
     ModelConfig,
     ModelTaskConfig,
     PlanConfig,
@@ -32,6 +34,7 @@ from mindbatch.config.schema import (
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
+NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
 
@@ -52,6 +55,8 @@ def settle_paths(config: TaskConfig) -> list[str]:
             _settle_diff(config, faults)
         case RunsConfig():
             config.folder = settled("folder", config.folder, folder_fault, faults) or config.folder
+        case InspectConfig():
+            _settle_inspected(config, faults)
         case RankTableConfig():
             _settle_rank_tables(config, faults)
     return faults
@@ -104,6 +109,12 @@ def _settle_diff(config: DiffConfig, faults: list[str]) -> None:
         faults.append(NO_RUNS.format(", ".join(missing)))
     config.first = settled("first", config.first, folder_fault, faults)
     config.second = settled("second", config.second, folder_fault, faults)
+
+
+def _settle_inspected(config: InspectConfig, faults: list[str]) -> None:
+    if config.path is None:
+        faults.append(NO_CHECKPOINT)
+    config.path = settled("path", config.path, checkpoint_fault, faults)
 
 
 def _settle_rank_tables(config: RankTableConfig, faults: list[str]) -> None:

@@ -44,7 +44,7 @@ def scatter(
     axis_names: tuple[str, str],
 ) -> Markup:
     """A named point for each strategy; x is above 0 and turns logarithmic when it spans a lot."""
-    frame = Box(46, 10, PLOT_WIDTH - 10, PLOT_HEIGHT - 44)
+    frame = Box(56, 10, PLOT_WIDTH - 10, PLOT_HEIGHT - 44)
     across = axis_for([x for x, _ in points], frame.left, frame.right, logarithmic=True)
     upwards = axis_for([y for _, y in points], frame.bottom, frame.top)
     places = [(across.place(x), upwards.place(y)) for x, y in points]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import ConfigError
+from mindbatch.launch.findings import address_fault
 from mindbatch.launch.given_servers import GivenServers
 from mindbatch.launch.hccn import Addresses, ask_hccn_tool, find_addresses, read_hccn_conf
 from mindbatch.launch.host_name import loopback_note, own_address
@@ -75,6 +76,8 @@ class _ThisServer:
         self.nic = RESERVED_NIC if is_plain else None
         self.pod = None if is_plain else config.super_pod_id or "0"
         self.server_id = self._server_id(config.server_id)
+        if config.host_ip is not None and (fault := address_fault(config.host_ip)):
+            self.faults.append(f"host_ip={config.host_ip}: {fault}")
         self.logical = self._devices(config.devices)
         self.physical = self._physical(config.visible_devices)
         self.super_ids = self._super_ids(config)

@@ -99,6 +99,17 @@ _ALL = (
         examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
     ),
     Task(
+        name="inspect",
+        summary="show what is in a checkpoint or a strategy file: tensors, shapes, bytes, ranks",
+        module="mindbatch.tasks.inspect",
+        verbose_key="verbose",
+        examples=(
+            "mindbatch inspect FOLDER",
+            "mindbatch inspect model.ckpt filter='*.weight' digests=true format=json",
+            "mindbatch inspect strategy/ckpt_strategy_rank_0.ckpt",
+        ),
+    ),
+    Task(
         name="rank-table",
         summary="write the rank table of one server or several, check tables, or merge them",
         module="mindbatch.tasks.rank_table",

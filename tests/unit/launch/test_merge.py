@@ -57,7 +57,8 @@ def test_ranks_of_the_files_do_not_matter(tmp_path: Path) -> None:
     merged, notes = merge_files(paths, Leave())
     assert merged.to_json() == plain_table(2)
     assert notes == [
-        f"{paths[1]}: its ranks are not in the order of its entries; the merged table has the order of entries"
+        f"{paths[1]}: its ranks are not in the order of its entries; "
+        "the merged table has the order of entries"
     ]
 
 

@@ -141,14 +141,15 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
         (
             lambda d: device(d, 0, 0).update(device_port="65536"),
             [
-                'server_list[0].device[0].device_port: "65536"; must be a whole number from 1 to 65535 as text, '
-                'like "1"'
+                'server_list[0].device[0].device_port: "65536"; must be a whole number from 1 to 65535 '
+                'as text, like "1"'
             ],
         ),
         (
             lambda d: [device(d, 0, place).update(host_port="17000") for place in (0, 1)],
             [
-                'server_list[0].device[1].host_port: "17000" is that of server_list[0].device[0].host_port, too'
+                'server_list[0].device[1].host_port: "17000" is that of '
+                "server_list[0].device[0].host_port, too"
             ],
         ),
         (
@@ -210,7 +211,8 @@ def test_each_fault_of_a_plain_table(change: Change, expected: list[str]) -> Non
             [
                 'server_list[0].device[1].backup_device_ip: "192.168.0.1" is that of '
                 "server_list[0].device[0].backup_device_ip, too",
-                "server_list[0].device[0].backup_device_ip: is its own device_ip; a backup is the other die's",
+                "server_list[0].device[0].backup_device_ip: is its own device_ip; "
+                "a backup is the other die's",
             ],
         ),
         (

@@ -1,0 +1,155 @@
+"""`mindbatch inspect`: what is in a checkpoint of any format, or in a strategy file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.digests import DIGESTS_NAME
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.stored import StoredTensor
+from mindbatch.checkpoint.strategy import Strategy
+from mindbatch.checkpoint.strategy_file import is_strategy_file, read_strategy
+from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.checkpoint.tensor_set import Source, TensorSet, open_source
+from mindbatch.config.schema import InspectConfig
+from mindbatch.errors import EXIT_DONE
+from mindbatch.tasks.inspect_page import source_page, strategy_page
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor of one rank; digest is the recorded or computed one, if any."""
+
+    tensor: StoredTensor
+    file: str
+    digest: str | None
+
+
+@dataclass
+class RankContent:
+    """What a rank holds, of what the pattern lets through. faults: what is damaged."""
+
+    path: Path
+    rows: list[TensorRow]
+    texts: dict[str, str]
+    faults: list[str] = field(default_factory=list)
+
+
+def run(config: InspectConfig) -> int:
+    """Runs the task; CheckpointError after the page when digests show damage."""
+    assert config.path is not None
+    path = Path(config.path)
+    if _holds_strategies(path):
+        _show_strategy(config, read_strategy(path))
+        return EXIT_DONE
+    with open_source(path) as source:
+        ranks = [_content(tensors, config) for tensors in source.ranks]
+    if config.format == "json":
+        print(json.dumps(_source_json(source, ranks, config.limit), indent=2))
+    else:
+        print(source_page(source, ranks, config.limit))
+    raise_if_any([fault for rank in ranks for fault in rank.faults])
+    return EXIT_DONE
+
+
+def _holds_strategies(path: Path) -> bool:
+    """Whether the file, or every file of the folder that may be one, is a strategy file."""
+    if path.is_file():
+        return path.suffix in (".ckpt", ".json") and is_strategy_file(path)
+    files = [file for file in sorted(path.iterdir()) if file.suffix == ".ckpt" and file.is_file()]
+    return bool(files) and all(map(is_strategy_file, files))
+
+
+def _matches(name: str, config: InspectConfig) -> bool:
+    return config.filter is None or fnmatchcase(name, config.filter)
+
+
+def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
+    """What a rank holds; with digests=true everything is read."""
+    names = [name for name in tensors.tensors if _matches(name, config)]
+    computed = tensors.computed_digests(names) if config.digests else {}
+    content = RankContent(
+        tensors.path,
+        [
+            TensorRow(tensors.info(name), tensors.file_of[name], computed.get(name, tensors.digest(name)))
+            for name in names
+        ],
+        {name: text for name, text in tensors.texts.items() if _matches(name, config)},
+    )
+    for name, digest in computed.items():
+        recorded = tensors.digest(name)
+        if recorded is not None and recorded.lower() != digest:
+            content.faults.append(
+                f"{tensors.file(name).path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in "
+                f"{DIGESTS_NAME}"
+            )
+    if config.digests:
+        content.faults += tensors.checksum_faults()
+        content.faults = content.faults or tensors.head_faults()
+    return content
+
+
+def _source_json(source: Source, ranks: list[RankContent], limit: int) -> dict[str, Any]:
+    return {
+        "path": str(source.path),
+        "kind": source.kind,
+        "ranks": [
+            {
+                "rank": rank,
+                "path": str(content.path),
+                "count": len(content.rows),
+                "bytes": sum(row.tensor.nbytes for row in content.rows),
+                "tensors": [_tensor_json(row) for row in content.rows[:limit]],
+                "texts": content.texts,
+            }
+            for rank, content in enumerate(ranks)
+        ],
+    }
+
+
+def _tensor_json(row: TensorRow) -> dict[str, Any]:
+    tensor = row.tensor
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": [*tensor.shape],
+        "bytes": tensor.nbytes,
+        "file": row.file,
+        "sha256": row.digest,
+    }
+
+
+def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
+    assert config.path is not None
+    layouts = [layout for layout in strategy.layouts if _matches(layout.name, config)]
+    if config.format == "text":
+        print(strategy_page(config.path, strategy, layouts, config.limit))
+        return
+    content = {
+        "path": config.path,
+        "kind": "strategy",
+        "stages": [*strategy.stages],
+        "devices_per_stage": strategy.num_devices,
+        "ranks": strategy.num_ranks,
+        "count": len(layouts),
+        "parameters": [_layout_json(strategy, layout) for layout in layouts[: config.limit]],
+    }
+    print(json.dumps(content, indent=2))
+
+
+def _layout_json(strategy: Strategy, layout: TensorLayout) -> dict[str, Any]:
+    return {
+        "name": layout.name,
+        "stage": strategy.stage_of(layout),
+        "device_matrix": [*layout.device_matrix],
+        "tensor_map": [*layout.tensor_map],
+        "param_split_shape": [*layout.param_split_shape],
+        "indices_offset": [*layout.indices_offset],
+        "field": layout.field,
+        "opt_weight_shard_step": layout.opt_shard_step,
+        "opt_weight_shard_size": layout.opt_shard_size,
+    }

@@ -1,0 +1,141 @@
+"""The pages that `mindbatch inspect` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindbatch.checkpoint.strategy import Strategy
+from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.checkpoint.tensor_set import RANKS, Source
+from mindbatch.tasks.screen_text import printable
+from mindbatch.tasks.text_table import table
+
+if TYPE_CHECKING:
+    from mindbatch.tasks.inspect import RankContent, TensorRow
+
+_DIGEST_SHOWN = 12
+_MAX_RANKS_SHOWN = 16
+_TITLES = {"huggingface": "Hugging Face folder", "file": "one checkpoint file", "ranks": "rank folders"}
+
+
+def source_page(source: Source, ranks: Sequence[RankContent], limit: int) -> str:
+    """The page of a checkpoint: its files, its tensors, and their sum by dtype."""
+    kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
+    head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
+    if source.kind == RANKS:
+        head += _rank_lines(ranks)
+    blocks = [head, _tensor_lines(ranks, limit), _sums(ranks), _texts(ranks)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _rank_lines(ranks: Sequence[RankContent]) -> list[str]:
+    rows = [["rank", "tensors", "bytes", "file"]]
+    for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
+        nbytes = sum(row.tensor.nbytes for row in content.rows)
+        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", printable(_file_name(content.path))])
+    more = len(ranks) - _MAX_RANKS_SHOWN
+    return [*table(rows, right=(0, 1, 2)), *([f"{more} more ranks"] if more > 0 else [])]
+
+
+def _file_name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _tensor_lines(ranks: Sequence[RankContent], limit: int) -> list[str]:
+    """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
+    alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, TensorRow]]] = {}
+    for rank, content in enumerate(ranks):
+        for row in content.rows:
+            key = (row.tensor.name, row.tensor.dtype, row.tensor.shape)
+            alike.setdefault(key, []).append((rank, row))
+    if not alike:
+        return ["no tensors"]
+    several = len(ranks) > 1
+    shown = [
+        _tensor_cells(held, several, len(ranks))
+        for _, held in zip(range(limit), alike.values(), strict=False)
+    ]
+    titles = ["tensor", "dtype", "shape", "bytes", "ranks" if several else "sha256"]
+    if not several and not any(cells[-1] for cells in shown):
+        titles, shown = titles[:-1], [cells[:-1] for cells in shown]
+    lines = table([titles, *shown], right=(3,)) if shown else []
+    more = len(alike) - len(shown)
+    return [*lines, *([f"{more} more tensors; limit=N shows more of them"] if more else [])]
+
+
+def _tensor_cells(held: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
+    tensor = held[0][1].tensor
+    if several:
+        last = "all" if len(held) == num_ranks else _ranges([rank for rank, _ in held])
+    else:
+        last = (held[0][1].digest or "")[:_DIGEST_SHOWN]
+    return [printable(tensor.name), tensor.dtype, _shape(tensor.shape), f"{tensor.nbytes:,}", last]
+
+
+def _shape(shape: Iterable[object]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Rising ranks as 0-3, 8, 12-15."""
+    groups: list[list[int]] = []
+    for rank in ranks:
+        if groups and rank == groups[-1][-1] + 1:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+
+
+def _sums(ranks: Sequence[RankContent]) -> list[str]:
+    """Tensors, elements and bytes by dtype, and of all."""
+    sums: dict[str, list[int]] = {}
+    for row in (row for content in ranks for row in content.rows):
+        count = sums.setdefault(row.tensor.dtype, [0, 0, 0])
+        for index, value in enumerate((1, row.tensor.nbytes // row.tensor.itemsize, row.tensor.nbytes)):
+            count[index] += value
+    if not sums:
+        return []
+    total = [sum(column) for column in zip(*sums.values(), strict=True)]
+    rows = [["dtype", "tensors", "elements", "bytes"]]
+    rows += [[name, *(f"{value:,}" for value in values)] for name, values in [*sums.items(), ("all", total)]]
+    return table(rows, right=(1, 2, 3))
+
+
+def _texts(ranks: Sequence[RankContent]) -> list[str]:
+    texts = {name: text for content in reversed(ranks) for name, text in content.texts.items()}
+    return [f"{printable(name)} = {printable(text)}" for name, text in texts.items()]
+
+
+def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:
+    """The page of a strategy file: its ranks, and what cuts each parameter."""
+    stages = ", ".join(map(str, strategy.stages)) or "none"
+    head = [
+        f"{printable(path)}: parallel strategy",
+        f"stages {stages}; {strategy.num_devices} devices each; {strategy.num_ranks} ranks in all",
+    ]
+    rows = [["parameter", "stage", "device matrix", "tensor map", "cut into", "optimizer shard"]]
+    rows += [_layout_cells(strategy, layout) for layout in layouts[:limit]]
+    lines = table(rows, right=(1,)) if len(rows) > 1 else ["no parameters"]
+    more = max(0, len(layouts) - limit)
+    if more:
+        lines.append(f"{more} more parameters; limit=N shows more of them")
+    return "\n".join([*head, "", *lines])
+
+
+def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
+    return [
+        printable(layout.name),
+        str(strategy.stage_of(layout)),
+        _shape(layout.device_matrix),
+        _shape(_axes_shown(layout)),
+        "x".join(map(str, layout.parts)) or "-",
+        str(layout.opt_shard_size) if layout.opt_shard_step and layout.opt_shard_size else "-",
+    ]
+
+
+def _axes_shown(layout: TensorLayout) -> Iterator[str]:
+    for axes in layout.tensor_map:
+        yield str(axes) if isinstance(axes, int) else _shape(axes)

@@ -1,0 +1,147 @@
+"""tools/hccl_tools.py as MindFormers' users run it: a process of its own, with nothing installed."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rank_tables import answers, plain_table, stand_in
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+
+
+@dataclass
+class Tool:
+    """Runs the tool in a folder of its own; `found` are the devices that its hccn_tool knows."""
+
+    here: Path
+
+    def run(
+        self, *flags: str, found: dict[int, str] | None = None, conf: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        stand_in(self.here.parent / "bin", answers(8) if found is None else found)
+        (self.here.parent / "hccn.conf").write_text(conf)
+        path = f"{self.here.parent / 'bin'}:{os.environ['PATH']}"
+        command = [sys.executable, "-S", str(TOOLS / "hccl_tools.py"), *flags]
+        return subprocess.run(
+            [*command, "--hccn_conf", "../hccn.conf"],
+            cwd=self.here,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def tables(self) -> dict[str, str]:
+        """What it has written, by file name."""
+        return {path.name: path.read_text() for path in self.here.iterdir()}
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    (tmp_path / "here").mkdir()
+    return Tool(tmp_path / "here")
+
+
+def entries(text: str) -> list[tuple[str, str, str]]:
+    (server,) = json.loads(text)["server_list"]
+    return [(each["rank_id"], each["device_id"], each["device_ip"]) for each in server["device"]]
+
+
+def test_the_table_of_eight_devices_byte_for_byte(tool: Tool) -> None:
+    done = tool.run("--server_ip", "10.0.0.1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tool.tables() == {"hccl_8p_01234567_10.0.0.1.json": json.dumps(plain_table(), indent=4)}
+    assert done.stdout.splitlines()[1] == "0     10.0.0.1  0       192.168.0.100"
+    assert done.stdout.splitlines()[-1] == (
+        f"Completed: the rank table is in: {tool.here}/hccl_8p_01234567_10.0.0.1.json"
+    )
+
+
+def test_an_older_table_is_written_over(tool: Tool) -> None:
+    (tool.here / "hccl_1p_0_a.json").write_text("old")
+    assert tool.run("--server_ip=a", "--device_num=[0,1)").returncode == 0
+    assert entries(tool.tables()["hccl_1p_0_a.json"]) == [("0", "0", "192.168.0.100")]
+
+
+def test_a_square_bracket_gives_what_it_always_gave_and_says_so(tool: Tool) -> None:
+    done = tool.run("--server_ip=a", "--device_num", "[0,4]")
+    assert [*tool.tables()] == ["hccl_4p_0123_a.json"]
+    assert done.stderr == (
+        "hccl_tools.py: --device_num [0,4]: the end is exclusive whatever the bracket, as in "
+        "run_dist_gen.sh: devices 0 to 3; write [0,4) for these, [0,5) with device 4\n"
+    )
+
+
+def test_a_range_may_cross_four(tool: Tool) -> None:
+    done = tool.run("--server_ip=a", "--device_num", "[3,6)")
+    assert [device for _, device, _ in entries(tool.tables()["hccl_3p_345_a.json"])] == ["3", "4", "5"]
+    assert done.returncode == 0
+    assert "where these are groups of their own, both must be whole" in done.stderr
+
+
+def test_starts_of_two_digits_and_sixteen_devices(tool: Tool) -> None:
+    flags = ("--server_ip=a", "--device_num_per_node", "16", "--device_num")
+    assert tool.run(*flags, "[10,12)", found=answers(16)).stderr == ""
+    assert tool.run(*flags, "[0,16)", found=answers(16)).stderr == ""
+    tables = tool.tables()
+    assert entries(tables["hccl_2p_1011_a.json"]) == [
+        ("0", "10", "192.168.0.110"),
+        ("1", "11", "192.168.0.111"),
+    ]
+    assert len(entries(tables["hccl_16p_0123456789101112131415_a.json"])) == 16
+
+
+def test_visible_devices_are_asked_for_by_their_physical_ids(tool: Tool) -> None:
+    flags = ("--server_ip=a", "--device_num", "[0,4)", "--visible_devices", "4,5,6,7")
+    done = tool.run(*flags, found=answers(4, first=4))
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [(str(rank), str(4 + rank), f"192.168.0.{104 + rank}") for rank in range(4)]
+    assert entries(tool.tables()["hccl_4p_0123_a.json"]) == expected
+
+
+def test_the_file_is_read_where_hccn_tool_fails(tool: Tool) -> None:
+    conf = "address_0=10.9.0.1\naddress_1=10.9.0.2\n"
+    done = tool.run("--server_ip=a", "--device_num=[0,2)", found={0: "ipaddr:10.8.0.1\n"}, conf=conf)
+    assert entries(tool.tables()["hccl_2p_01_a.json"]) == [("0", "0", "10.9.0.1"), ("1", "1", "10.9.0.2")]
+    assert done.stderr == (
+        'hccl_tools.py: hccn_tool -i 1 -ip -g: failed with exit code 1: "no such device 1"; '
+        "the addresses are those of ../hccn.conf\n"
+    )
+
+
+def test_without_addresses_nothing_is_written(tool: Tool) -> None:
+    done = tool.run("--server_ip=a", "--device_num=[0,2)", found={0: "nonsense"})
+    assert (done.returncode, done.stdout, tool.tables()) == (1, "", {})
+    assert done.stderr.splitlines() == [
+        'hccl_tools.py: hccn_tool -i 0 -ip -g: no line ipaddr:ADDRESS in its answer: "nonsense"',
+        'hccl_tools.py: hccn_tool -i 1 -ip -g: failed with exit code 1: "no such device 1"',
+        "hccl_tools.py: ../hccn.conf: no line address_N=ADDRESS for N = 0, 1",
+    ]
+
+
+def test_every_fault_in_the_flags_is_a_line(tool: Tool) -> None:
+    done = tool.run("--device_num", "[0,16)", "--server_ip", "../x", "--visible_devices", "1,1")
+    assert (done.returncode, done.stdout, tool.tables()) == (1, "", {})
+    assert done.stderr.splitlines() == [
+        "hccl_tools.py: --device_num [0,16): must be within [0,8); "
+        "give --device_num_per_node 16 for a server with more",
+        "hccl_tools.py: --visible_devices 1,1: device 1 appears twice",
+        "hccl_tools.py: --server_ip ../x: must have no spaces, slashes or control characters",
+    ]
+    assert "holds no device" in tool.run("--server_ip=a", "--device_num", "[4,4)").stderr
+    assert (
+        "2 visible devices are numbered 0 to 1" in tool.run("--visible_devices=0,1", "--server_ip=a").stderr
+    )
+    assert tool.run("--device_num_per_node", "x").returncode == 2
+
+
+def test_two_devices_with_one_address_are_refused(tool: Tool) -> None:
+    same = "ipaddr:10.0.0.1\n"
+    done = tool.run("--server_ip=a", "--device_num=[0,2)", found={0: same, 1: same})
+    assert (done.returncode, tool.tables()) == (1, {})
+    assert 'device_ip: "10.0.0.1" is that of server_list[0].device[0].device_ip, too' in done.stderr
