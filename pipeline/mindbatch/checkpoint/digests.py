@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, has_file
-from mindbatch.checkpoint.safetensors_file import SafetensorsFile
+from mindbatch.checkpoint.open_file import open_safetensors
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.checkpoint.weight_files import open_weights
 from mindbatch.errors import CheckpointError, ConfigError
@@ -147,10 +147,14 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
     path = home / DIGESTS_NAME
     if has_file(home, DIGESTS_NAME) and not replace:
         raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced")
+    files = open_weights(home, open_safetensors).files
     try:
-        write_whole(path, digests_of(open_weights(home, SafetensorsFile).files).as_json())
+        write_whole(path, digests_of(files).as_json())
     except StorageError as error:
         raise CheckpointError(error.faults) from error
+    finally:
+        for file in files.values():
+            file.close()
     return path
 
 

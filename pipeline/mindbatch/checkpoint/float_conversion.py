@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SLICE_BYTES = 4 << 20
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 
 Index = tuple["int | slice | EllipsisType", ...]

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES, SLICE_BYTES, bounded_slices, widen
+from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES, bounded_slices, widen
 from mindbatch.checkpoint.safetensors_header import (
     LENGTH_BYTES,
     TensorInfo,
     header_length,
     parse_header,
 )
-from mindbatch.checkpoint.stored import DTYPES
+from mindbatch.checkpoint.stored import DTYPES, SLICE_BYTES
 from mindbatch.errors import CheckpointError
 
 _NUMPY_TYPES = {

@@ -19,6 +19,9 @@ DTYPES: Mapping[str, int] = {
 }  # fmt: skip
 """Bytes of an element, by the name that safetensors gives the dtype."""
 
+SLICE_BYTES = 4 << 20
+"""What is read, hashed or converted at once."""
+
 MAX_DIMENSIONS = 32  # NumPy's limit
 MAX_NAME_LENGTH = 512
 MAX_SIZE = 2**63 - 1

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.checkpoint.float_conversion import SLICE_BYTES
-from mindbatch.checkpoint.stored import StoredTensor, byte_ranges
+from mindbatch.checkpoint.stored import SLICE_BYTES, StoredTensor, byte_ranges
 from mindbatch.errors import CheckpointError
 
 

@@ -69,8 +69,9 @@ class TensorSet:
 
     def check(self, name: str) -> None:
         """Reads one tensor against its digest, if there is one. CheckpointError when it is damaged."""
+        file = self.file(name)
         if self.digests is not None:
-            self.digests.check(self.file_of[name], self.file(name), name)
+            self.digests.check(self.file_of[name], file, name)
 
     def computed_digests(self, names: Iterable[str], workers: int | None = None) -> dict[str, str]:
         """The digests of these tensors as they are now; reads them, in `workers` threads."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from mindbatch.checkpoint.digests import DIGESTS_NAME
 from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folder_files import file_names
 from mindbatch.checkpoint.stored import StoredTensor
 from mindbatch.checkpoint.strategy import Strategy
 from mindbatch.checkpoint.strategy_file import is_strategy_file, read_strategy
@@ -60,7 +61,7 @@ def _holds_strategies(path: Path) -> bool:
     """Whether the file, or every file of the folder that may be one, is a strategy file."""
     if path.is_file():
         return path.suffix in (".ckpt", ".json") and is_strategy_file(path)
-    files = [file for file in sorted(path.iterdir()) if file.suffix == ".ckpt" and file.is_file()]
+    files = [path / name for name in file_names(path) if name.endswith(".ckpt")]
     return bool(files) and all(map(is_strategy_file, files))
 
 

@@ -128,6 +128,17 @@ def test_given_servers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "hccl_2s_4p.json", "num_ranks=4") == 0
 
 
+def test_given_servers_pass_what_a_check_looks_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert faults(capsys, SERVERS.replace("10.1.0.3", "10.1.0.1"), code=1) == [
+        'mindbatch: server_list[1].device[0].device_ip: "10.1.0.1" is that of '
+        "server_list[0].device[0].device_ip, too"
+    ]
+    uneven = SERVERS.replace("10.1.0.3, ", "")
+    assert "1 devices, and 2 on server" in faults(capsys, uneven, code=1)[0]
+    assert written(here) == {}
+    assert run(uneven, "uneven=true") == 0
+
+
 def test_given_servers_may_stand_in_a_file(here: Path, tmp_path: Path) -> None:
     whole = super_pod_table()
     pods = {
