@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import io
 import os
@@ -21,6 +22,8 @@ BUFFERED_BYTES = 1 << 20
 _BESIDE = re.compile(r"\..+\.[0-9a-f]{16}", re.DOTALL)
 # What a file system says that cannot sync a folder; nothing more can be done there.
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP}
+_HERE = -100  # AT_FDCWD of Linux
+_RENAME_EXCHANGE = 2
 
 
 class StorageError(MindBatchError):
@@ -56,11 +59,22 @@ class Storage:
         """Opens a file to be written at its end, whatever its end is then; an absent one is made."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
+    def reopen(self, path: Path) -> int:
+        """Opens a file that is there, to be written at positions."""
+        return os.open(path, os.O_WRONLY)
+
     def write(self, file: int, data: bytes) -> None:
         """Writes all of `data`. A failure may leave any part of it written."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(file, rest) :]
+
+    def write_at(self, file: int, data: ReadableBuffer, offset: int) -> None:
+        """Writes all of `data` from a position on. A failure may leave any part of it written."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            written = os.pwrite(file, rest, offset)
+            rest, offset = rest[written:], offset + written
 
     def sync(self, file: int) -> None:
         """Returns once what was written is on the disk.
@@ -71,7 +85,7 @@ class Storage:
         os.fsync(file)
 
     def truncate(self, file: int, size: int) -> None:
-        """Cuts off what is beyond `size` bytes."""
+        """Cuts off what is beyond `size` bytes, or adds zeros up to there."""
         os.ftruncate(file, size)
 
     def close(self, file: int) -> None:
@@ -85,6 +99,14 @@ class Storage:
     def remove(self, path: Path) -> None:
         """Removes a file."""
         os.unlink(path)
+
+    def exchange(self, first: Path, second: Path) -> None:
+        """Gives two folders or files each other's name, at once; EINVAL where the file system cannot."""
+        _rename_at(first, second, _RENAME_EXCHANGE)
+
+    def remove_folder(self, path: Path) -> None:
+        """Removes an empty folder."""
+        os.rmdir(path)
 
     def make_folder(self, path: Path) -> None:
         """Makes a folder in one that exists; FileExistsError when there is one."""
@@ -100,6 +122,17 @@ class Storage:
                 raise
         finally:
             os.close(handle)
+
+
+def _rename_at(first: Path, second: Path, flags: int) -> None:
+    """Linux's renameat2, which Python does not have."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    number = errno.ENOSYS
+    if function is not None:
+        if not function(_HERE, os.fsencode(first), _HERE, os.fsencode(second), flags):
+            return
+        number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
 class WholeFile(io.BufferedIOBase):

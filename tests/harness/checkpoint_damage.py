@@ -1,8 +1,8 @@
 """Damages checkpoints of every format, a bit or a cut at a time; each must be refused by name, or do no harm.
 
 python checkpoint_damage.py FOLDER [--flips 10000] [--cuts 10000] [--seed 0]: prints what it has done. An
-assertion fails where damage is not noticed although digests or checksums tell, where the message does not name
-the file (with digests, the tensor), or where anything but a refusal comes of it.
+assertion fails where damage is not noticed although digests or checksums tell, where the message does not
+name the file (with digests, the tensor), or where anything but a refusal comes of it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from mindbatch.storage import Storage
 
 Moment = Literal["before", "amid", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "amid", "after")
+WRITES = ("write", "write_at")
 OPERATIONS = [name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")]
 
 
@@ -32,8 +33,12 @@ class CountingStorage(Storage):
 
     def write_half(self, arguments: tuple[Any, ...]) -> None:
         """What a write has done when it is stopped amid."""
-        file, data = arguments
-        Storage.write(self, file, data[: len(data) // 2])
+        file, data, *place = arguments
+        half = memoryview(data).cast("B")[: len(memoryview(data).cast("B")) // 2]
+        if place:
+            Storage.write_at(self, file, half, *place)
+        else:
+            Storage.write(self, file, bytes(half))
 
 
 def _counted(name: str) -> Callable[..., Any]:
@@ -77,7 +82,7 @@ class StoppingStorage(CountingStorage):
             result = operation()
             self.stop()
             return result
-        if self._moment == "amid" and name == "write":
+        if self._moment == "amid" and name in WRITES:
             self.write_half(arguments)
         self.stop()
         return operation()
@@ -116,6 +121,6 @@ class FailingStorage(CountingStorage):
             return operation()
         if name == "close":
             operation()
-        if name == "write" and self._number == errno.ENOSPC:
+        if name in WRITES and self._number == errno.ENOSPC:
             self.write_half(arguments)
         raise OSError(self._number, os.strerror(self._number))

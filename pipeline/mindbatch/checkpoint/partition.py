@@ -31,6 +31,7 @@ class Part:
     first: where the part begins along the outputs of the source (fused checkpoints hold several).
     transposed: the checkpoint stores [inputs, outputs].
     unit: outputs that stay together when cut (a head).
+    is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
     """
 
     source: str
@@ -39,6 +40,7 @@ class Part:
     first: int = 0
     transposed: bool = False
     unit: int = 1
+    is_shared: bool = False
 
     def source_shape(self, total_outputs: int) -> tuple[int, ...]:
         """Shape that the checkpoint's tensor must have."""
@@ -46,20 +48,60 @@ class Part:
             return (total_outputs,)
         return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
 
-    def output_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
-        """Half-open range of the part's outputs on this rank, from 0."""
+    def units(self, cut: Cut) -> int | None:
+        """How many indivisible units the cut divides over the ranks; None where it divides nothing evenly."""
         if cut is Cut.OUTPUTS:
+            return self.outputs // self.unit
+        return self.inputs if cut is Cut.INPUTS else None
+
+    def divides(self, cut: Cut, ways: int) -> bool:
+        """Whether it can be cut over so many ranks."""
+        units = self.units(cut)
+        if units is None or units % ways == 0:
+            return True
+        return self.is_shared and cut is Cut.OUTPUTS and ways % units == 0
+
+    def box(self, outputs: tuple[int, int], inputs: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """The two ranges in the order of the checkpoint's dimensions."""
+        if self.inputs is None:
+            return (outputs,)
+        return (inputs, outputs) if self.transposed else (outputs, inputs)
+
+    def output_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
+        """Half-open range of the part's outputs on this rank, from 0.
+
+        Raises:
+            ValueError: the part cannot be cut over so many ranks.
+        """
+        if cut is Cut.OUTPUTS:
+            self._check(cut, piece)
             return piece.bounds(self.outputs, self.unit)
         if cut is Cut.VOCABULARY:
-            share = -(-self.outputs // piece.size)
+            share = self.local_outputs(cut, piece)
             return min(piece.rank * share, self.outputs), min((piece.rank + 1) * share, self.outputs)
         return 0, self.outputs
 
     def input_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
-        """Half-open range of the inputs on this rank; (0, 1) for a vector."""
+        """Half-open range of the inputs on this rank; (0, 1) for a vector.
+
+        Raises:
+            ValueError: the part cannot be cut over so many ranks.
+        """
         if self.inputs is None:
             return 0, 1
+        self._check(cut, piece)
         return piece.bounds(self.inputs) if cut is Cut.INPUTS else (0, self.inputs)
+
+    def local_outputs(self, cut: Cut, piece: TensorSlice) -> int:
+        """Outputs on this rank; a padded vocabulary counts its padding."""
+        if cut is Cut.VOCABULARY:
+            return -(-self.outputs // piece.size)
+        low, high = self.output_bounds(cut, piece)
+        return high - low
+
+    def _check(self, cut: Cut, piece: TensorSlice) -> None:
+        if not self.divides(cut, piece.size):
+            raise ValueError(f"{self.source}: {self.units(cut)} units cannot be cut over {piece.size} ranks")
 
 
 class Layout(Enum):
@@ -80,9 +122,7 @@ class TensorSpec:
 
     def local_outputs(self, piece: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
-        if self.cut is Cut.VOCABULARY:
-            return -(-self.parts[0].outputs // piece.size)
-        return sum(high - low for low, high in (part.output_bounds(self.cut, piece) for part in self.parts))
+        return sum(part.local_outputs(self.cut, piece) for part in self.parts)
 
     def local_inputs(self, piece: TensorSlice) -> int | None:
         """Inputs on this rank, or None for a vector."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,8 @@ def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
     """The object in the file. CheckpointError when larger than `max_bytes`, unreadable or not strict JSON."""
     try:
         with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
+            # read() makes room for all that it is asked for.
+            data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > max_bytes:

@@ -40,7 +40,7 @@ class BeamSampling:
         return Beams.begin(params)
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite and dead ends."""
+        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
         raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)

@@ -34,7 +34,7 @@ class BeamSearch:
         return Beams.begin(params)
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite and dead ends."""
+        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
         raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -98,7 +100,7 @@ def _matrix(
     specs.append(TensorSpec(f"{name}.weight", parts, cut, Layout.PACKED))
     if bias:
         # A bias follows the outputs; after a cut of the inputs it is added once, to the sum.
-        vectors = tuple(Part(_bias_name(part.source), part.outputs, unit=part.unit) for part in parts)
+        vectors = tuple(replace(part, source=_bias_name(part.source), inputs=None) for part in parts)
         bias_cut = Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED
         specs.append(TensorSpec(f"{name}.bias", vectors, bias_cut))
     return specs
@@ -113,7 +115,7 @@ def _attention(arch: Architecture, layer: int) -> list[TensorSpec]:
     size, hidden = arch.head_dim, arch.hidden_size
     widths = {"q": arch.heads * size, "k": arch.kv_heads * size, "v": arch.kv_heads * size}
     qkv = tuple(
-        Part(f"{source}.self_attn.{which}_proj.weight", width, hidden, unit=size)
+        Part(f"{source}.self_attn.{which}_proj.weight", width, hidden, unit=size, is_shared=which != "q")
         for which, width in widths.items()
     )
     output = (Part(f"{source}.self_attn.o_proj.weight", hidden, arch.heads * size),)

@@ -11,7 +11,6 @@ from scipy.stats import chisquare
 
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.errors import MindBatchError
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
 
 Outputs = tuple[tuple[int, ...], ...]
@@ -192,45 +191,3 @@ class TestFewCandidates:
         search = Search(random_model(3), num_beams=2, do_sample=True, suppress_tokens=(0, 1, 2))
         with pytest.raises(NoTokenLeftError, match="suppress_tokens"):
             search.step()
-
-
-class TestMixedBatches:
-    def searches(self) -> list[Search]:
-        settings: list[dict[str, Any]] = [
-            {"num_beams": 2},
-            {"num_beams": 5, "length_penalty": 0.3, "num_return_sequences": 3, "logprobs": 2},
-            {"num_beams": 4, "early_stopping": "never", "top_k": 20},
-            {"num_beams": 3, "repetition_penalty": 1.3, "top_p": 0.8, "early_stopping": True},
-            {"num_beams": 4, "eos": (0, 5, 9), "temperature": 1.5},
-        ]
-        return [
-            Search(
-                random_model(5000, seed, eager=[0]),
-                key=str(seed),
-                do_sample=True,
-                max_new_tokens=5 + seed,
-                **setting,
-            )
-            for seed, setting in enumerate(settings)
-        ]
-
-    def test_each_gets_bit_for_bit_what_it_gets_alone(self) -> None:
-        together, alone = self.searches(), self.searches()
-        run_together(together)
-        for one, other in zip(together, alone, strict=True):
-            other.run()
-            assert one.decisions == other.decisions
-
-    def test_logits_are_not_changed(self) -> None:
-        searches = self.searches()
-        logits = np.concatenate([search.logits() for search in searches])
-        before = logits.copy()
-        searches[0].strategy.advance([search.view() for search in searches], logits)
-        assert np.array_equal(logits, before)
-
-    def test_logits_that_are_not_numbers_are_refused(self) -> None:
-        search = Search(random_model(9), num_beams=4, do_sample=True)
-        logits = search.logits()
-        logits[0, 3] = np.nan
-        with pytest.raises(MindBatchError, match="NaN"):
-            search.strategy.advance([search.view()], logits)

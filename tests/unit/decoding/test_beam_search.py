@@ -10,14 +10,12 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.errors import MindBatchError
 from search_play import (
     PROMPT,
     Model,
     Search,
     log_probabilities,
     random_model,
-    run_together,
     table_model,
     total_logprob,
 )
@@ -300,41 +298,5 @@ class TestScores:
         assert found.logprobs is None
 
 
-class TestMixedBatches:
-    def searches(self) -> list[Search]:
-        settings: list[dict[str, Any]] = [
-            {"num_beams": 2},
-            {"num_beams": 7, "length_penalty": 0.3, "num_return_sequences": 3},
-            {"num_beams": 4, "early_stopping": "never", "logprobs": 3},
-            {"num_beams": 3, "repetition_penalty": 1.3, "early_stopping": True},
-            {"num_beams": 4, "no_repeat_ngram_size": 2, "eos": (0, 5, 9)},
-            {"num_beams": 5, "min_new_tokens": 3},
-        ]
-        return [
-            Search(random_model(5000, seed, eager=[0]), key=str(seed), max_new_tokens=5 + seed, **setting)
-            for seed, setting in enumerate(settings)
-        ]
-
-    def test_each_gets_bit_for_bit_what_it_gets_alone(self) -> None:
-        together, alone = self.searches(), self.searches()
-        run_together(together)
-        for one, other in zip(together, alone, strict=True):
-            other.run()
-            assert one.decisions == other.decisions
-
-    def test_logits_are_not_changed(self) -> None:
-        searches = self.searches()
-        logits = np.concatenate([search.logits() for search in searches])
-        before = logits.copy()
-        searches[0].strategy.advance([search.view() for search in searches], logits)
-        assert np.array_equal(logits, before)
-
-    def test_width_is_num_beams(self) -> None:
-        assert Search(random_model(9), num_beams=4).strategy.width(DecodingParams(num_beams=4)) == 4
-
-    def test_logits_that_are_not_numbers_are_refused(self) -> None:
-        search = Search(random_model(9), num_beams=4)
-        logits = search.logits()
-        logits[0, 3] = np.nan
-        with pytest.raises(MindBatchError, match="NaN"):
-            search.strategy.advance([search.view()], logits)
+def test_width_is_num_beams() -> None:
+    assert Search(random_model(9), num_beams=4).strategy.width(DecodingParams(num_beams=4)) == 4

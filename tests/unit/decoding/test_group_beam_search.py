@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.errors import MindBatchError
-from search_play import PROMPT, Model, Search, log_probabilities, random_model, run_together, table_model
+from search_play import PROMPT, Model, Search, log_probabilities, random_model, table_model
 
 ANY = {1: 0.5, 2: 0.3, 3: 0.2}
 
@@ -284,45 +283,3 @@ class TestFewCandidates:
         )
         with pytest.raises(NoTokenLeftError, match="suppress_tokens"):
             search.step()
-
-
-class TestMixedBatches:
-    def searches(self) -> list[Search]:
-        settings: list[dict[str, Any]] = [
-            {"num_beams": 2, "num_beam_groups": 2},
-            {"num_beams": 6, "num_beam_groups": 3, "num_return_sequences": 3, "logprobs": 2},
-            {"num_beams": 4, "num_beam_groups": 2, "early_stopping": "never"},
-            {"num_beams": 6, "num_beam_groups": 2, "repetition_penalty": 1.3, "early_stopping": True},
-            {"num_beams": 4, "num_beam_groups": 4, "eos": (0, 5, 9)},
-        ]
-        return [
-            Search(
-                random_model(5000, seed, eager=[0]),
-                key=str(seed),
-                diversity_penalty=0.3 + seed,
-                max_new_tokens=5 + seed,
-                **setting,
-            )
-            for seed, setting in enumerate(settings)
-        ]
-
-    def test_each_gets_bit_for_bit_what_it_gets_alone(self) -> None:
-        together, alone = self.searches(), self.searches()
-        run_together(together)
-        for one, other in zip(together, alone, strict=True):
-            other.run()
-            assert one.decisions == other.decisions
-
-    def test_logits_are_not_changed(self) -> None:
-        searches = self.searches()
-        logits = np.concatenate([search.logits() for search in searches])
-        before = logits.copy()
-        searches[0].strategy.advance([search.view() for search in searches], logits)
-        assert np.array_equal(logits, before)
-
-    def test_logits_that_are_not_numbers_are_refused(self) -> None:
-        search = Search(random_model(9), num_beams=4, num_beam_groups=2, diversity_penalty=1.0)
-        logits = search.logits()
-        logits[0, 3] = np.nan
-        with pytest.raises(MindBatchError, match="NaN"):
-            search.strategy.advance([search.view()], logits)

@@ -2,91 +2,24 @@
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from constrained import (
+    COMPLETE,
+    END,
+    PADDING,
+    TOKENIZERS,
+    make,
+    prompts,
+    text_of,
+    walk,
+)
 from schema_check import follows
-from small_tokenizers import byte_level, sentencepiece_like, unigram
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
 
-from mindbatch.data.tokenizer import Tokenizer
-from mindbatch.data.tokenizer_files import LoadedTokenizer
-from mindbatch.decoding import DecodingParams, grammar_constraint
 from mindbatch.decoding.constraint import Constraint
-from mindbatch.decoding.grammar_constraint import CompiledGrammar
-from mindbatch.engine import constraints
-from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.errors import PromptError
-
-PADDING = 9
-"""Ids of the model that its tokenizer does not know."""
-
-
-def wrap(backend: Backend) -> Tokenizer:
-    return Tokenizer(
-        LoadedTokenizer(
-            backend=backend,
-            bos_token_id=None,
-            eos_token_id=None,
-            unk_token_id=None,
-            named_tokens={},
-            templates={},
-        )
-    )
-
-
-TOKENIZERS = {
-    "byte_level": wrap(byte_level()),
-    "sentencepiece": wrap(sentencepiece_like()),
-    "metaspace": wrap(sentencepiece_like(metaspace=True)),
-    "unigram": wrap(unigram()),
-}
-END = {"byte_level": 0, "sentencepiece": 2, "metaspace": 2, "unigram": 1}
-"""A control token that ends an output."""
-FACTORIES = {name: ConstraintFactory(each, each.vocab_size + PADDING) for name, each in TOKENIZERS.items()}
-COMPLETE = ["byte_level", "sentencepiece", "metaspace"]
-"""Those that can write every text."""
-
-
-def make(name: str, prompt: Sequence[int] = (), **parameters: Any) -> Constraint:
-    made = FACTORIES[name].make(DecodingParams(**parameters), prompt)
-    assert made is not None
-    return made
-
-
-def text_of(name: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> str:
-    detokenizer = IncrementalDetokenizer(TOKENIZERS[name], prompt)
-    return "".join([detokenizer.push(token) for token in tokens]) + detokenizer.flush()
-
-
-def walk(
-    constraint: Constraint, rng: np.random.Generator, eos: tuple[int, ...], most: int = 400
-) -> tuple[list[int], bool]:
-    """Random tokens under the constraint, and whether they ended; an end is taken half of the time."""
-    tokens: list[int] = []
-    while len(tokens) < most:
-        assert constraint.fault is None
-        if constraint.is_complete:
-            return tokens, True
-        allowed = np.flatnonzero(constraint.allowed(eos))
-        ends = np.intersect1d(allowed, eos)
-        if ends.size and rng.random() < 0.5:
-            return tokens, True
-        token = int(rng.choice(np.setdiff1d(allowed, eos)))
-        tokens.append(token)
-        constraint.advance(token)
-    return tokens, False
-
-
-def prompts(name: str) -> list[list[int]]:
-    """Nothing, text, half a character, and text before a control token."""
-    text = TOKENIZERS[name].encode("user hi", add_special_tokens=False)
-    half = TOKENIZERS[name].encode("世", add_special_tokens=False)[:-1]
-    return [[], text, [*text, *half], [*text, END[name]]]
 
 
 @pytest.mark.parametrize("name", COMPLETE)
@@ -365,73 +298,3 @@ def test_a_text_that_the_vocabulary_cannot_write() -> None:
     constraint.advance(a)
     assert constraint.fault is not None
     assert constraint.fault.endswith("cannot go on after 1 tokens: no token of the model can follow")
-
-
-def test_without_a_tokenizer_no_text_can_be_asked_for() -> None:
-    factory = ConstraintFactory(None, 100)
-    assert factory.make(DecodingParams()) is None
-    with pytest.raises(PromptError, match="decoding.regex needs the model's tokenizer"):
-        factory.make(DecodingParams(regex="a"))
-    with pytest.raises(PromptError, match="decoding.json_schema needs the model's tokenizer"):
-        factory.make(DecodingParams(json_schema={}))
-
-
-def test_a_tokenizer_whose_tokens_depend_on_their_neighbours_is_refused() -> None:
-    words = ["a", "b", "a</w>", "b</w>"]
-    backend = Backend(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    backend.decoder = decoders.BPEDecoder(suffix="</w>")
-    with pytest.raises(PromptError, match="depends on the token before it"):
-        ConstraintFactory(wrap(backend), 4).make(DecodingParams(regex="a"))
-
-
-def test_a_grammar_is_compiled_once_and_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    compiled = CompiledGrammar.compiled
-    monkeypatch.setattr(
-        CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
-    )
-    monkeypatch.setattr(constraints, "_KEPT_GRAMMARS", 2)
-    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
-    for pattern in ("a", "a", "b", "a", "c", "a", "b"):
-        factory.make(DecodingParams(regex=pattern))
-    assert made == ["a", "b", "c", "b"]
-
-
-def test_many_rows_of_a_grammar_start_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_constraint, "_ROWS_TOGETHER", 3)
-    renewals: list[None] = []
-    renew = CompiledGrammar.renew
-    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
-    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
-    for _ in range(7):
-        factory.make(DecodingParams(regex="a"))
-    assert len(renewals) == 2
-
-
-def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 80)
-    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
-    params = DecodingParams(regex="[ab]*a[ab]{7}c")
-    rng = np.random.default_rng(6)
-    renewals: list[None] = []
-    renew = CompiledGrammar.renew
-    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
-    for _ in range(12):
-        constraint = factory.make(params)
-        assert constraint is not None
-        for _ in range(12):
-            assert constraint.fault is None
-            allowed = np.flatnonzero(constraint.allowed(()))
-            assert allowed.size
-            constraint.advance(int(rng.choice(allowed)))
-            if constraint.is_complete:
-                break
-    assert renewals
-    assert len(renewals) < 40
-
-
-def test_a_row_that_uses_up_its_room_alone_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 8)
-    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
-    with pytest.raises(PromptError, match="cannot go on after 0 tokens: lexer error"):
-        factory.make(DecodingParams(regex="[ab]*a[ab]{7}c"))

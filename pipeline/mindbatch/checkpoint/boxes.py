@@ -1,0 +1,139 @@
+"""Boxes of tensor elements: a half-open range for each dimension, in exact integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+Shape = tuple[int, ...]
+Box = tuple[tuple[int, int], ...]
+"""(start, stop) for each dimension; () is the one element of a scalar."""
+Pair = tuple[Box, Box]
+"""The same elements in two systems of coordinates: boxes of the same sizes."""
+
+
+def full_box(shape: Shape) -> Box:
+    """All elements of a tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def box_shape(box: Box) -> Shape:
+    """Its sizes."""
+    return tuple(stop - start for start, stop in box)
+
+
+def volume(box: Box) -> int:
+    """Elements of it."""
+    return math.prod(stop - start for start, stop in box)
+
+
+def intersection(one: Box, other: Box) -> Box | None:
+    """What is in both, or None when that is nothing."""
+    common = tuple(
+        (max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)
+    )  # fmt: skip
+    return common if all(start < stop for start, stop in common) else None
+
+
+def is_inside(inner: Box, outer: Box) -> bool:
+    """Whether every element of `inner` is in `outer`; a box of other dimensions is not."""
+    return len(inner) == len(outer) and all(
+        c <= a <= b <= d for (a, b), (c, d) in zip(inner, outer, strict=True)
+    )
+
+
+def moved(box: Box, origin: Box, target: Box) -> Box:
+    """The part `box` of `origin` in the coordinates of `target`, of which `origin` is the other side."""
+    return tuple(
+        (start - old + new, stop - old + new)
+        for (start, stop), (old, _), (new, _) in zip(box, origin, target, strict=True)
+    )
+
+
+def difference(box: Box, hole: Box) -> list[Box]:
+    """Disjoint boxes that together are `box` without `hole`."""
+    common = intersection(box, hole)
+    if common is None:
+        return [box]
+    rest: list[Box] = []
+    for dimension, ((start, stop), (low, high)) in enumerate(zip(box, common, strict=True)):
+        for side in ((start, low), (high, stop)):
+            if side[0] < side[1]:
+                rest.append((*common[:dimension], side, *box[dimension + 1 :]))
+    return rest
+
+
+def uncovered(box: Box, covers: Iterable[Box]) -> list[Box]:
+    """Disjoint boxes of the elements of `box` that are in none of `covers`."""
+    rest = [box] if volume(box) else []
+    for cover in covers:
+        if not rest:
+            break
+        rest = [left for each in rest for left in difference(each, cover)]
+    return rest
+
+
+def first_overlap(boxes: Sequence[Box]) -> Box | None:
+    """Some elements that are in two of the boxes, or None. Empty boxes overlap nothing.
+
+    They are swept along the dimension in which most of them start apart.
+    """
+    boxes = [box for box in boxes if volume(box)]
+    if len(boxes) < 2:
+        return None
+    if not boxes[0]:
+        return ()
+    along = max(range(len(boxes[0])), key=lambda dimension: len({box[dimension][0] for box in boxes}))
+    open_boxes: list[Box] = []
+    for box in sorted(boxes, key=lambda each: each[along]):
+        open_boxes = [each for each in open_boxes if each[along][1] > box[along][0]]
+        for each in open_boxes:
+            if common := intersection(each, box):
+                return common
+        open_boxes.append(box)
+    return None
+
+
+def merged(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs with neighbours joined wherever they are neighbours on both sides alike, ordered by `pair[1]`.
+
+    The boxes of each side must be disjoint.
+    """
+    found = list(pairs)
+    count = 0
+    while count != len(found):
+        count = len(found)
+        for dimension in reversed(range(len(found[0][0]) if found else 0)):
+            found = _merged_along(found, dimension)
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _merged_along(pairs: Iterable[Pair], dimension: int) -> list[Pair]:
+    """Joins pairs that differ in this dimension alone and touch there."""
+    joined: list[Pair] = []
+    for pair in sorted(pairs, key=lambda each: (*_without(each, dimension), each[0][dimension])):
+        last = joined[-1] if joined else None
+        if last and _without(last, dimension) == _without(pair, dimension) and _touch(last, pair, dimension):
+            first, second = (_extended(last[side], pair[side], dimension) for side in (0, 1))
+            joined[-1] = (first, second)
+        else:
+            joined.append(pair)
+    return joined
+
+
+def _without(pair: Pair, dimension: int) -> tuple[Box, Box]:
+    first, second = (box[:dimension] + box[dimension + 1 :] for box in pair)
+    return first, second
+
+
+def _touch(one: Pair, other: Pair, dimension: int) -> bool:
+    return all(a[dimension][1] == b[dimension][0] for a, b in zip(one, other, strict=True))
+
+
+def _extended(box: Box, by: Box, dimension: int) -> Box:
+    return (*box[:dimension], (box[dimension][0], by[dimension][1]), *box[dimension + 1 :])
+
+
+def shown_box(box: Box) -> str:
+    """As it is written in Python: [0:4, 8:16]."""
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
