@@ -48,7 +48,7 @@ def read_all(path: Path) -> None:
 class Victim:
     """A source whose files are damaged in turn.
 
-    is_told: whether digests or a checksum tell every change. names_tensors: whether they tell of which tensor.
+    is_told: whether digests or a checksum tell every change; names_tensors: and of which tensor.
     cut_ends: where a file may end and be whole; None: anywhere.
     """
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mindbatch.checkpoint.boxes import Box
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -61,7 +62,7 @@ class Part:
             return True
         return self.is_shared and cut is Cut.OUTPUTS and ways % units == 0
 
-    def box(self, outputs: tuple[int, int], inputs: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    def box(self, outputs: tuple[int, int], inputs: tuple[int, int]) -> Box:
         """The two ranges in the order of the checkpoint's dimensions."""
         if self.inputs is None:
             return (outputs,)

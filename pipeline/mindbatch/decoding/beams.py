@@ -75,8 +75,8 @@ class RequestStep:
     def decision(self, live: Sequence[tuple[int, Candidate]], hypotheses: Sequence[Hypothesis]) -> Decision:
         """Goes on with `live`, each with its sample index; without any, the search is over.
 
-        If it is over without a hypothesis, what ended its rows is the request's error; that a processor failed
-        is one always.
+        If it is over without a hypothesis, what ended its rows is the request's error; a processor that
+        failed is one always.
         """
         failures = [error for error in self.dead_ends if not isinstance(error, NoTokenLeftError)]
         if failures:

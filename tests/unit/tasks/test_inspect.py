@@ -1,0 +1,168 @@
+"""`mindbatch inspect`: what it says of every kind of checkpoint and of strategy files, as text and as JSON."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ckpt_bytes import ckpt_bytes, text_value, with_crc
+from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
+
+from mindbatch import cli
+from mindbatch.checkpoint.digests import write_digests
+from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy_wire import strategy_bytes
+from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.config.schema import InspectConfig
+from mindbatch.errors import CheckpointError
+from mindbatch.tasks.inspect import run
+
+TENSORS = {"a.weight": np.zeros((2, 3), np.float32), "a.bias": bfloat16_bits([1, 2]), "b.bias": np.zeros(4, np.float32)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = write_folder(tmp_path / "m", TENSORS)
+    write_digests(home)
+    return home
+
+
+def page(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> list[str]:
+    assert run(InspectConfig(path=str(path), **keys)) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def found(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> dict[str, Any]:
+    assert run(InspectConfig(path=str(path), format="json", **keys)) == 0
+    content: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return content
+
+
+def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, _, titles, *rest = page(capsys, folder)
+    assert head == f"{folder}: Hugging Face folder, safetensors"
+    assert titles.split() == ["tensor", "dtype", "shape", "bytes", "sha256"]
+    cells = [line.split() for line in rest]
+    assert cells[0][:5] == ["a.weight", "F32", "[2,", "3]", "24"]
+    assert cells[4:] == [
+        ["dtype", "tensors", "elements", "bytes"],
+        ["F32", "2", "10", "40"],
+        ["BF16", "1", "2", "4"],
+        ["all", "3", "12", "44"],
+    ]
+
+
+def test_columns_are_aligned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    title, *lines = page(capsys, folder)[2:6]
+    column, end = title.index("dtype"), title.index("bytes") + len("bytes")
+    assert [line[column:].split()[0] for line in lines] == ["F32", "BF16", "F32"]
+    assert [line[:end].split()[-1] for line in lines] == ["24", "4", "16"]
+
+
+def test_json_has_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = found(capsys, folder)
+    recorded = json.loads((folder / "digests.json").read_text())["files"]["model.safetensors"]
+    assert (content["kind"], content["path"], len(content["ranks"])) == ("huggingface", str(folder), 1)
+    (rank,) = content["ranks"]
+    assert (rank["count"], rank["bytes"]) == (3, 44)
+    assert rank["tensors"][1] == {
+        "name": "a.bias", "dtype": "BF16", "shape": [2], "bytes": 4, "file": "model.safetensors",
+        "sha256": recorded["a.bias"],
+    }  # fmt: skip
+
+
+def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = found(capsys, folder, filter="*.bias", limit=1)["ranks"][0]
+    assert [tensor["name"] for tensor in content["tensors"]] == ["a.bias"]
+    assert (content["count"], content["bytes"]) == (2, 20)
+    assert "1 more tensors; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
+    assert "3 more tensors; limit=N shows more of them" in page(capsys, folder, limit=0)
+    assert page(capsys, folder, filter="none*")[2:] == ["no tensors"]
+
+
+def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = found(capsys, folder)
+    assert found(capsys, folder, digests=True) == recorded
+    (folder / "digests.json").unlink()
+    assert {tensor["sha256"] for tensor in found(capsys, folder)["ranks"][0]["tensors"]} == {None}
+    assert found(capsys, folder, digests=True) == recorded
+
+
+def test_damage_is_shown_after_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = bytearray((folder / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(damaged)
+    page(capsys, folder)
+    with pytest.raises(CheckpointError, match=r"model.safetensors: tensor 'b.bias' is damaged"):
+        run(InspectConfig(path=str(folder), digests=True))
+    assert "b.bias" in capsys.readouterr().out
+
+
+def test_a_ckpt_with_texts_and_a_checksum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.ckpt"
+    path.write_bytes(with_crc(ckpt_bytes(TENSORS) + text_value("note", "by\x1b[2J hand")))
+    lines = page(capsys, path, digests=True)
+    assert lines[0] == f"{path}: one checkpoint file, ckpt"
+    assert lines[-1] == r"note = by\x1b[2J hand"
+    assert found(capsys, path)["ranks"][0]["texts"] == {"note": "by\x1b[2J hand"}
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(CheckpointError, match="its CRC-32 is"):
+        run(InspectConfig(path=str(path), digests=True))
+
+
+def test_ranks_that_hold_alike_share_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(4):
+        tensors = {"same": np.zeros(2, np.float32), "cut": np.zeros(1 if rank == 2 else 3, np.float32)}
+        (tmp_path / f"rank_{rank}").mkdir()
+        (tmp_path / f"rank_{rank}/m.safetensors").write_bytes(safetensors_bytes(tensors))
+    lines = page(capsys, tmp_path)
+    assert lines[0] == f"{tmp_path}: rank folders, safetensors"
+    assert lines[2].split() == ["0", "2", "20", "rank_0/m.safetensors"]
+    assert [line.split() for line in lines if line.startswith(("same", "cut"))] == [
+        ["same", "F32", "[2]", "8", "all"],
+        ["cut", "F32", "[3]", "12", "0-1,", "3"],
+        ["cut", "F32", "[1]", "4", "2"],
+    ]
+    assert [rank["rank"] for rank in found(capsys, tmp_path)["ranks"]] == [0, 1, 2, 3]
+
+
+def test_strategy_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layouts = (TensorLayout("w", (2, 4), (0, -1), opt_shard_step=4, opt_shard_size=2), TensorLayout("v", (2, 4), ((1, 0), -1)))
+    path = tmp_path / "s.ckpt"
+    path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("op", 0),))))
+    for place in (path, tmp_path):
+        lines = page(capsys, place)
+        assert lines[:2] == [f"{place}: parallel strategy", "stages 0; 8 devices each; 8 ranks in all"]
+        assert [line.split() for line in lines[4:]] == [
+            ["w", "0", "[2,", "4]", "[0,", "-1]", "4x1", "2"],
+            ["v", "0", "[2,", "4]", "[[1,", "0],", "-1]", "8x1", "-"],
+        ]
+    content = found(capsys, path, filter="v")
+    assert (content["kind"], content["ranks"], content["count"]) == ("strategy", 8, 1)
+    assert content["parameters"][0]["tensor_map"] == [[1, 0], -1]
+    assert "1 more parameters; limit=N shows more of them" in page(capsys, path, limit=1)
+
+
+def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(folder), "limit=1"]) == 0
+    assert "2 more tensors" in capsys.readouterr().out
+    assert cli.main(["inspect"]) == 2
+    assert "path: must be given: mindbatch inspect PATH" in capsys.readouterr().err
+    assert cli.main(["inspect", f"{folder}x"]) == 2
+    assert "no such file or folder" in capsys.readouterr().err
+    (folder / "model.safetensors").write_bytes(b"x")
+    assert cli.main(["inspect", str(folder)]) == 1
+    assert "model.safetensors: truncated" in capsys.readouterr().err
+
+
+def test_no_heavy_library_is_imported(folder: Path) -> None:
+    code = (
+        "import sys; from mindbatch import cli; cli.main(sys.argv[1:]);"
+        "print([name for name in ('mindspore', 'transformers', 'numpy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, "inspect", str(folder), "digests=true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
