@@ -180,8 +180,10 @@ def test_rooms_of_the_rule_make_no_circle() -> None:
         "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
         "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
         "import mindbatch.batch.job",
-        "import mindbatch.tasks.diff, mindbatch.tasks.runs, mindbatch.tasks.rank_table",
+        "import mindbatch.tasks.diff, mindbatch.tasks.runs, mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
         "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
+        "import mindbatch.checkpoint.placements, mindbatch.checkpoint.strategy_placements",
+        "import mindbatch.checkpoint.plan_proof, mindbatch.tasks.layout_page",
     ],
 )
 def test_importing_brings_no_heavy_library(statement: str) -> None:

@@ -43,7 +43,7 @@ def is_inside(inner: Box, outer: Box) -> bool:
 
 
 def moved(box: Box, origin: Box, target: Box) -> Box:
-    """The part `box` of `origin` in the coordinates of `target`, of which `origin` is the other side."""
+    """`box`, given where `origin` is, where the pair of `origin` is: it keeps its place within `origin`."""
     return tuple(
         (start - old + new, stop - old + new)
         for (start, stop), (old, _), (new, _) in zip(box, origin, target, strict=True)
@@ -88,14 +88,14 @@ def first_overlap(boxes: Sequence[Box]) -> Box | None:
     for box in sorted(boxes, key=lambda each: each[along]):
         open_boxes = [each for each in open_boxes if each[along][1] > box[along][0]]
         for each in open_boxes:
-            if common := intersection(each, box):
+            if (common := intersection(each, box)) is not None:
                 return common
         open_boxes.append(box)
     return None
 
 
 def merged(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs with neighbours joined wherever they are neighbours on both sides alike, ordered by `pair[1]`.
+    """The pairs, joined where they touch on both sides alike, in order of their second boxes.
 
     The boxes of each side must be disjoint.
     """

@@ -78,9 +78,14 @@ class Digests:
         return (json.dumps(content, indent=1) + "\n").encode()
 
 
+def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
+    """A tensor's SHA-256 before its first byte."""
+    return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
+
+
 def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
     """The hex SHA-256 of a tensor's dtype, shape and bytes."""
-    digest = hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
+    digest = started_digest(dtype, shape)
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()

@@ -18,7 +18,7 @@ def number_of_layers(specs: Sequence[TensorSpec]) -> int:
 
 
 def stage_of_layer(layer: int, layers: int, stages: int) -> int:
-    """The stage of a layer: as many neighbours to each stage; the first ones have one more where some are over."""
+    """The stage of a layer: as many neighbours to each stage, one more to the first ones if some are over."""
     share, over = divmod(layers, stages)
     longer = over * (share + 1)
     return layer // (share + 1) if layer < longer else over + (layer - longer) // share

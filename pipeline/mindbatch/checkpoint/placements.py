@@ -72,7 +72,7 @@ def _slice_faults(specs: Sequence[TensorSpec], ways: int) -> Iterator[str]:
 def _units_of(part: Part, cut: Cut) -> str:
     if cut is Cut.INPUTS:
         return "inputs"
-    return "outputs" if part.unit == 1 else f"heads of {part.unit}"
+    return "outputs" if part.unit == 1 else "heads"
 
 
 def _stage_faults(specs: Sequence[TensorSpec], stages: int) -> Iterator[str]:

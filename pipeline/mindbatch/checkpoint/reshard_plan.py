@@ -1,15 +1,22 @@
-"""Which boxes of which source rank make each target rank's tensors, and the proof that none is missing."""
+"""Which boxes of which source ranks make the tensors of each target rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 from mindbatch.checkpoint.boxes import Box, Pair, Shape, difference, intersection, merged, moved
 from mindbatch.checkpoint.faults import did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement import Piece, Placement, Placements, Share, placement_faults
-from mindbatch.checkpoint.plan_proof import Copy, copy_faults
+from mindbatch.checkpoint.placement import Piece, Placement, Placements
+
+
+class Copy(NamedTuple):
+    """A box of a source rank's tensor that becomes a box, of the same sizes, of a target rank's tensor."""
+
+    source_rank: int
+    source: Box
+    target: Box
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """All tensors of all target ranks, tensor by tensor, and the placements that they follow."""
+    """All tensors of all target ranks, tensor by tensor, and the placements that they were made for."""
 
     tensors: tuple[TensorPlan, ...]
     source: Placements
@@ -38,27 +45,65 @@ class ReshardPlan:
         """The tensors of one target rank."""
         return tuple(tensor for tensor in self.tensors if tensor.rank == rank)
 
-    def prove(self) -> tuple[TensorPlan, ...]:
-        """Shows that every element of every target tensor comes from one source element, the right one.
 
-        It judges the copies by coordinates and exact counts; how they were found plays no part. Also shown:
-        the placements of both sides are sound, and the target loses no element of any tensor.
+def plan_reshard(source: Placements, target: Placements) -> ReshardPlan:
+    """The plan from one placement of the same tensors to another, with as few copies as may be.
 
-        Returns the tensors that have padding, whose elements come from nowhere and are zero.
+    Where several source ranks hold an element, the lowest is read. Nothing is proved here.
 
-        Raises:
-            CheckpointError: the first faults, each with the tensor and the box.
-        """
-        raise_if_any([f"tensor {shown(name)}: {fault}" for name, fault in self._faults()])
-        return tuple(tensor for tensor in self.tensors if tensor.padding)
+    Raises:
+        CheckpointError: the two do not have the same names and shapes; lists where.
+    """
+    raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
+    tensors: list[TensorPlan] = []
+    known: dict[object, list[tuple[Copy, ...]]] = {}  # the layers of a model are all cut alike
+    for name, wanted in target.items():
+        key = (source[name].geometry, wanted.geometry)
+        if key not in known:
+            known[key] = [_copies(source[name], pieces) for pieces in wanted.ranks]
+        for rank, (share, copies) in enumerate(zip(wanted.shares, known[key], strict=True)):
+            if share is not None:
+                tensors.append(TensorPlan(name, rank, share.shape, copies, share.padding))
+    return ReshardPlan(tuple(tensors), source, target)
 
-    def _faults(self) -> Iterator[tuple[str, str]]:
-        judge = _Judge()
-        for name in self.target:
-            for fault in judge.placements(self.source[name], self.target[name]):
-                yield name, fault
-        made: dict[tuple[str, int], TensorPlan] = {}
-        for tensor in self.tensors:
-            if made.setdefault((tensor.name, tensor.rank), tensor) is not tensor:
-                yield tensor.name, f"target rank {tensor.rank}: is made twice"
-        ...
+
+def _copies(source: Placement, wanted: Iterable[Piece]) -> tuple[Copy, ...]:
+    """What makes the pieces of one target rank."""
+    pairs: dict[int, list[Pair]] = {}
+    for piece in wanted:
+        for rank, pair in _sources_of(source, piece):
+            pairs.setdefault(rank, []).append(pair)
+    copies = [Copy(rank, *pair) for rank, found in pairs.items() for pair in merged(found)]
+    return tuple(sorted(copies, key=lambda copy: copy.target))
+
+
+def _sources_of(source: Placement, wanted: Piece) -> Iterator[tuple[int, Pair]]:
+    """(rank, (box there, box here)) of disjoint boxes that make up as much of the piece as there is."""
+    rest = [wanted.whole]
+    for rank, pieces in enumerate(source.ranks):
+        for held in pieces:
+            remaining: list[Box] = []
+            for box in rest:
+                if (common := intersection(box, held.whole)) is not None:
+                    there, here = (moved(common, each.whole, each.local) for each in (held, wanted))
+                    yield rank, (there, here)
+                    remaining += difference(box, common)
+                else:
+                    remaining.append(box)
+            rest = remaining
+
+
+def _name_faults(source: Placements, target: Placements) -> Iterator[str]:
+    for name in target:
+        if name not in source:
+            yield f"tensor {shown(name)}: not in the source{did_you_mean(name, source)}"
+    for name in source:
+        if name not in target:
+            yield f"tensor {shown(name)}: has no place in the target{did_you_mean(name, target)}"
+
+
+def _shape_faults(source: Placements, target: Placements) -> Iterator[str]:
+    for name in source.keys() & target.keys():
+        found, needed = source[name].shape, target[name].shape
+        if found != needed:
+            yield f"tensor {shown(name)}: has shape {[*found]} in the source, {[*needed]} in the target"

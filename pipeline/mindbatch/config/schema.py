@@ -22,6 +22,7 @@ from mindbatch.config.model_schema import (
 )
 from mindbatch.config.prompt_schema import PromptTaskConfig
 from mindbatch.config.rank_table_schema import RankTableConfig
+from mindbatch.config.reshard_schema import ReshardConfig
 from mindbatch.config.schema_fields import LARGEST_COUNT, TaskConfig, option, section
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "PromptTaskConfig",
     "RankTableConfig",
     "ReplayConfig",
+    "ReshardConfig",
     "RetryConfig",
     "RunsConfig",
     "RuntimeConfig",
@@ -121,6 +123,7 @@ SCHEMAS: dict[str, type[TaskConfig]] = {
     "replay": ReplayConfig,
     "diff": DiffConfig,
     "runs": RunsConfig,
+    "reshard": ReshardConfig,
     "inspect": InspectConfig,
     "rank-table": RankTableConfig,
     "doctor": DoctorConfig,

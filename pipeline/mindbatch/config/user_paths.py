@@ -27,6 +27,7 @@ from mindbatch.config.schema import (
     PromptTaskConfig,
     RankTableConfig,
     ReplayConfig,
+    ReshardConfig,
     RunsConfig,
     TaskConfig,
 )
@@ -35,6 +36,8 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
+NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
+NO_TARGET = "target.dir: must be given: the folder to make"
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
 
@@ -55,6 +58,8 @@ def settle_paths(config: TaskConfig) -> list[str]:
             _settle_diff(config, faults)
         case RunsConfig():
             config.folder = settled("folder", config.folder, folder_fault, faults) or config.folder
+        case ReshardConfig():
+            _settle_reshard(config, faults)
         case InspectConfig():
             _settle_inspected(config, faults)
         case RankTableConfig():
@@ -115,6 +120,18 @@ def _settle_inspected(config: InspectConfig, faults: list[str]) -> None:
     if config.path is None:
         faults.append(NO_CHECKPOINT)
     config.path = settled("path", config.path, checkpoint_fault, faults)
+
+
+def _settle_reshard(config: ReshardConfig, faults: list[str]) -> None:
+    if config.source is None:
+        faults.append(NO_SOURCE)
+    if config.target.dir is None and not config.dry_run:
+        faults.append(NO_TARGET)
+    config.source = settled("source", config.source, checkpoint_fault, faults)
+    config.source_config = settled("source_config", config.source_config, model_folder_fault, faults)
+    config.source_strategy = settled("source_strategy", config.source_strategy, checkpoint_fault, faults)
+    fault_of = any_path if config.dry_run else run_folder_fault
+    config.target.dir = settled("target.dir", config.target.dir, fault_of, faults)
 
 
 def _settle_rank_tables(config: RankTableConfig, faults: list[str]) -> None:

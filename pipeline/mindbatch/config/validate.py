@@ -10,6 +10,7 @@ from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
 from mindbatch.config.rank_table_faults import rank_table_faults
+from mindbatch.config.reshard_faults import reshard_faults
 from mindbatch.config.schema import (
     LARGEST_COUNT,
     BatchConfig,
@@ -18,6 +19,7 @@ from mindbatch.config.schema import (
     ParallelConfig,
     PromptTaskConfig,
     RankTableConfig,
+    ReshardConfig,
     RuntimeConfig,
     TaskConfig,
 )
@@ -47,6 +49,8 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
         faults += batch_faults(config)
     if isinstance(config, RankTableConfig):
         faults += rank_table_faults(config, keys)
+    if isinstance(config, ReshardConfig):
+        faults += reshard_faults(config)
     return faults
 
 

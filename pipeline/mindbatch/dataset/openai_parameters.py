@@ -10,6 +10,7 @@ from typing import Any
 
 from mindbatch.data.messages import shown
 from mindbatch.dataset.draft import RowDraft
+from mindbatch.decoding.combinations import FILTERS
 
 _SAME_MEANING = {
     "temperature": "temperature",
@@ -85,6 +86,9 @@ def _read_candidates(given: Mapping[str, Any], draft: RowDraft) -> None:
     if "best_of" in given:
         is_off = given["best_of"] is not True and given["best_of"] == given.get("n", 1) == 1
         _take(draft, "best_of", None if is_off else given["best_of"], "best_of")
+    if draft.decoding.get("temperature") == 0:
+        for name in FILTERS:  # OpenAI takes the likeliest tokens then, whatever else is asked for
+            draft.decoding.pop(name, None)
     if any(draft.decoding.get(name, neutral) != neutral for name, neutral in _NEUTRAL.items()):
         draft.decoding["do_sample"] = True
 

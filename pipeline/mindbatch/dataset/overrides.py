@@ -10,8 +10,10 @@ import orjson
 from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.data.messages import shown
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.combinations import FILTERS
 from mindbatch.errors import ConfigError
 
+_DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
 PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")
 """Those that data can hold: no function."""
 _MOST_KEPT = 4096
@@ -55,6 +57,9 @@ class OverrideRules:
         return dict(overrides), [_as_given(fault, shown_as) for fault in faults]
 
     def _validated(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if given.get("temperature") == 0 and self._base.do_sample:
+            # The row wants the likeliest tokens: what the run samples among is not its concern.
+            given = {**{name: _DEFAULTS[name] for name in FILTERS}, **given}
         try:
             params = replace(self._base, **given)
         except ConfigError as error:

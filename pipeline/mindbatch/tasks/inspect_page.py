@@ -10,7 +10,7 @@ from mindbatch.checkpoint.strategy import Strategy
 from mindbatch.checkpoint.tensor_layout import TensorLayout
 from mindbatch.checkpoint.tensor_set import RANKS, Source
 from mindbatch.tasks.screen_text import printable
-from mindbatch.tasks.text_table import table
+from mindbatch.tasks.text_table import ranges, table
 
 if TYPE_CHECKING:
     from mindbatch.tasks.inspect import RankContent, TensorRow
@@ -68,7 +68,7 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int) -> list[str]:
 def _tensor_cells(held: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
     tensor = held[0][1].tensor
     if several:
-        last = "all" if len(held) == num_ranks else _ranges([rank for rank, _ in held])
+        last = "all" if len(held) == num_ranks else ranges([rank for rank, _ in held])
     else:
         last = (held[0][1].digest or "")[:_DIGEST_SHOWN]
     return [printable(tensor.name), tensor.dtype, _shape(tensor.shape), f"{tensor.nbytes:,}", last]
@@ -76,17 +76,6 @@ def _tensor_cells(held: Sequence[tuple[int, TensorRow]], several: bool, num_rank
 
 def _shape(shape: Iterable[object]) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """Rising ranks as 0-3, 8, 12-15."""
-    groups: list[list[int]] = []
-    for rank in ranks:
-        if groups and rank == groups[-1][-1] + 1:
-            groups[-1].append(rank)
-        else:
-            groups.append([rank])
-    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
 def _sums(ranks: Sequence[RankContent]) -> list[str]:

@@ -99,6 +99,17 @@ _ALL = (
         examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
     ),
     Task(
+        name="reshard",
+        summary="cut a checkpoint for other numbers of ranks, merge it, or change its format or dtype",
+        module="mindbatch.tasks.reshard",
+        verbose_key="verbose",
+        examples=(
+            "mindbatch reshard source=FOLDER target.dir=cut target.model_parallel=8",
+            "mindbatch reshard source=cut target.dir=whole target.dtype=bfloat16 verify=true",
+            "mindbatch reshard source=cut target.dir=other target.model_parallel=4 target.format=ckpt",
+        ),
+    ),
+    Task(
         name="inspect",
         summary="show what is in a checkpoint or a strategy file: tensors, shapes, bytes, ranks",
         module="mindbatch.tasks.inspect",

@@ -1,4 +1,4 @@
-"""Rows of text in aligned columns."""
+"""Rows of text in aligned columns, and lists of numbers in short."""
 
 from collections.abc import Sequence
 
@@ -13,3 +13,14 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
         ).rstrip()
         for row in rows
     ]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers as 0-3, 8, 12-15."""
+    groups: list[list[int]] = []
+    for number in numbers:
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)

@@ -72,6 +72,26 @@ def test_no_flipped_header_bit_is_accepted(folder: Path) -> None:
         flip(path, bit)
 
 
+def test_changed_metadata_is_refused_though_no_tensor_is(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    header = path.read_bytes()[8:]
+    text = b'{"__metadata__": {"format": "pt"}, ' + header[1:]
+    end = text.index(b"}}") + 2
+    path.write_bytes(end.to_bytes(8, "little") + text)
+    write_digests(folder, replace=True)
+    ModelFolder(folder).verify()
+    path.write_bytes(path.read_bytes().replace(b'"pt"', b'"qt"'))
+    with pytest.raises(CheckpointError, match="model.safetensors: damaged: the SHA-256 of what is around"):
+        ModelFolder(folder).verify()
+
+
+def test_digests_without_heads_are_enough(folder: Path) -> None:
+    content = json.loads((folder / "digests.json").read_text())
+    del content["heads"]
+    (folder / "digests.json").write_text(json.dumps(content))
+    ModelFolder(folder).verify()
+
+
 def test_changed_shape_or_dtype_of_the_same_size_is_refused(folder: Path) -> None:
     for replacement in (TENSORS["a.weight"].reshape(2, 2), TENSORS["a.weight"].view(np.int64)[:2]):
         (folder / "model.safetensors").unlink()

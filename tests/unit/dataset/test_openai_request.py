@@ -70,7 +70,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"temperature": 0}, {"temperature": 0.0}),
     "greedy whatever the rest says": (
         {"temperature": 0, "top_p": 0.5},
-        {"do_sample": True, "temperature": 0.0, "top_p": 0.5},
+        {"temperature": 0.0},
     ),
     "temperature 1 samples": ({"temperature": 1}, {"do_sample": True, "temperature": 1.0}),
     "top_p samples": ({"top_p": 0.9}, {"do_sample": True, "top_p": 0.9}),

@@ -14,6 +14,17 @@ from mindbatch.decoding import DecodingParams
 SAMPLING = DecodingParams(do_sample=True, temperature=0.7, top_p=0.9, max_new_tokens=32)
 
 
+def test_a_row_with_temperature_0_is_greedy_whatever_the_run_samples_among() -> None:
+    row = made({"temperature": 0})
+    assert isinstance(row, DataRow)
+    params = row.params(SAMPLING)
+    assert params.greedy
+    assert (params.top_p, params.max_new_tokens) == (1.0, 32)
+    own = made({"temperature": 0, "top_p": 0.5})
+    assert isinstance(own, RowFailure)
+    assert "top_p=0.5 has no effect with" in own.reason
+
+
 def made(own: Any, base: DecodingParams = SAMPLING) -> DataRow | RowFailure:
     maker = RowMaker(DataConfig(decoding_column="own"), base, False)
     return maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "own": own}))

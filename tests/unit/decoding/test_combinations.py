@@ -22,6 +22,13 @@ CANNOT_GO: dict[str, tuple[dict[str, Any], list[str]]] = {
             "sample, or use 1"
         ],
     ),
+    "filters at temperature 0": (
+        {"do_sample": True, "temperature": 0, "top_k": 5, "top_p": 0.9},
+        [
+            "@top_k=5 has no effect with @temperature=0.0; set temperature above 0 or remove it",
+            "@top_p=0.9 has no effect with @temperature=0.0; set temperature above 0 or remove it",
+        ],
+    ),
     "several outputs at temperature 0": (
         {"num_return_sequences": 4, "do_sample": True, "temperature": 0},
         [

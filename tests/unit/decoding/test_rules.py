@@ -135,7 +135,7 @@ class TestRanges:
         "values",
         [
             {"temperature": 0},
-            {"temperature": 0.0, "do_sample": True, "top_p": 0.9},
+            {"temperature": 0.0, "do_sample": True},
             {"do_sample": True, "top_p": 1, "min_p": 1, "top_k": 10**9, "seed": 2**64 - 1},
             {"logprobs": 0, "prompt_logprobs": 100},
             {"do_sample": True, "num_return_sequences": 3},

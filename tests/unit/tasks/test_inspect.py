@@ -1,4 +1,4 @@
-"""`mindbatch inspect`: what it says of every kind of checkpoint and of strategy files, as text and as JSON."""
+"""`mindbatch inspect`: what it says of every kind of checkpoint and of strategy files."""
 
 import json
 import subprocess
@@ -20,7 +20,11 @@ from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.inspect import run
 
-TENSORS = {"a.weight": np.zeros((2, 3), np.float32), "a.bias": bfloat16_bits([1, 2]), "b.bias": np.zeros(4, np.float32)}
+TENSORS = {
+    "a.weight": np.zeros((2, 3), np.float32),
+    "a.bias": bfloat16_bits([1, 2]),
+    "b.bias": np.zeros(4, np.float32),
+}
 
 
 @pytest.fixture
@@ -130,7 +134,10 @@ def test_ranks_that_hold_alike_share_a_line(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_strategy_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    layouts = (TensorLayout("w", (2, 4), (0, -1), opt_shard_step=4, opt_shard_size=2), TensorLayout("v", (2, 4), ((1, 0), -1)))
+    layouts = (
+        TensorLayout("w", (2, 4), (0, -1), opt_shard_step=4, opt_shard_size=2),
+        TensorLayout("v", (2, 4), ((1, 0), -1)),
+    )
     path = tmp_path / "s.ckpt"
     path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("op", 0),))))
     for place in (path, tmp_path):

@@ -1,0 +1,1 @@
+"""Names and forms of tensors in MindFormers checkpoints, and the Hugging Face tensors they are made of."""

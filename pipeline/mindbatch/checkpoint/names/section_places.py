@@ -1,0 +1,131 @@
+"""Where the sections of a layer are within the tensors of a form: shapes, views and boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mindbatch.checkpoint.boxes import Box, Shape
+from mindbatch.checkpoint.names.dialect import Form, Order
+from mindbatch.errors import CheckpointError
+
+
+class Span(NamedTuple):
+    """Outputs start..stop of a section, and the box of the named tensor (in its view) that holds them."""
+
+    start: int
+    stop: int
+    name: str
+    box: Box
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Outputs of each section; inputs of them all, None for vectors; groups: as Order.GROUPED has them."""
+
+    outputs: tuple[int, ...]
+    inputs: int | None
+    groups: int = 1
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Outputs of each section in a group."""
+        return tuple(size // self.groups for size in self.outputs)
+
+
+def read_sizes(
+    form: Form, shapes: Mapping[str, Shape], weights: tuple[int, ...], group_unit: int | None
+) -> Sizes:
+    """The sizes, from the shapes of the form's tensors on a rank.
+
+    weights: relative sizes, by which a single tensor is divided. group_unit: outputs of the last section in
+    a group, None where there are no groups.
+
+    Raises:
+        CheckpointError: tensors that do not fit each other, or that cannot be divided so.
+    """
+    found = [_flat(form, shapes[name]) for name in form.names]
+    inputs = found[0][1]
+    if any(other != inputs for _, other in found):
+        raise CheckpointError(f"{_shown(form, shapes)}: must have the same number of inputs")
+    outputs = tuple(size for size, _ in found)
+    if len(outputs) < len(weights):
+        share, rest = divmod(outputs[0], sum(weights))
+        if rest:
+            raise CheckpointError(
+                f"{_shown(form, shapes)}: {outputs[0]} outputs cannot be divided as {[*weights]}"
+            )
+        outputs = tuple(share * weight for weight in weights)
+    if group_unit is None:
+        return Sizes(outputs, inputs)
+    groups, rest = divmod(outputs[-1], group_unit)
+    if rest or not groups or any(size % groups for size in outputs):
+        raise CheckpointError(
+            f"{_shown(form, shapes)}: {[*outputs]} outputs are not whole groups of {group_unit}"
+        )
+    return Sizes(outputs, inputs, groups)
+
+
+def shapes_of(form: Form, sizes: Sizes) -> dict[str, Shape]:
+    """The shapes of the form's tensors."""
+    outputs = sizes.outputs if len(form.names) > 1 else (sum(sizes.outputs),)
+    return {name: _shape(form, size, sizes.inputs) for name, size in zip(form.names, outputs, strict=True)}
+
+
+def view_of(form: Form, sizes: Sizes) -> Shape | None:
+    """The shape in which the boxes of a single grouped tensor are few, where it is another than its own.
+
+    Rows that alternate are halves of longer rows.
+    """
+    if _alternates(form, sizes):
+        return sizes.groups, len(sizes.outputs) * (sizes.inputs or 1)
+    return None
+
+
+def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
+    """All outputs of a section, in order."""
+    size = sizes.outputs[section]
+    if len(form.names) > 1:
+        yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
+    elif form.order is Order.JOINED:
+        yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
+    elif _alternates(form, sizes):
+        width = sizes.inputs or 1
+        yield Span(0, size, form.names[0], ((0, size), (section * width, (section + 1) * width)))
+    else:
+        unit, whole, before = sizes.units[section], sum(sizes.units), sum(sizes.units[:section])
+        for group in range(sizes.groups):
+            first = group * unit
+            yield _span(form, form.names[0], (first, first + unit), group * whole + before, sizes.inputs)
+
+
+def _alternates(form: Form, sizes: Sizes) -> bool:
+    grouped = len(form.names) == 1 and form.order is Order.GROUPED
+    return grouped and len(sizes.outputs) > 1 and set(sizes.units) == {1} and sizes.inputs is not None
+
+
+def _span(form: Form, name: str, outputs: tuple[int, int], place: int, inputs: int | None) -> Span:
+    rows = (place, place + outputs[1] - outputs[0])
+    if inputs is None:
+        return Span(*outputs, name, (rows,))
+    return Span(*outputs, name, ((0, inputs), rows) if form.transposed else (rows, (0, inputs)))
+
+
+def _flat(form: Form, shape: Shape) -> tuple[int, int | None]:
+    """Outputs and inputs."""
+    if len(shape) == 1:
+        return shape[0], None
+    if len(shape) != 2:
+        raise CheckpointError(f"{form.names[0]}: shape {[*shape]} must have 1 or 2 dimensions")
+    return (shape[1], shape[0]) if form.transposed else (shape[0], shape[1])
+
+
+def _shape(form: Form, outputs: int, inputs: int | None) -> Shape:
+    if inputs is None:
+        return (outputs,)
+    return (inputs, outputs) if form.transposed else (outputs, inputs)
+
+
+def _shown(form: Form, shapes: Mapping[str, Shape]) -> str:
+    return ", ".join(f"{name} {[*shapes[name]]}" for name in form.names)

@@ -1,0 +1,176 @@
+"""A reshard plan, which speaks of Hugging Face names, told in the names and forms of the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mindbatch.checkpoint.boxes import (
+    Box,
+    Shape,
+    box_shape,
+    first_overlap,
+    full_box,
+    intersection,
+    is_inside,
+    moved,
+    shown_box,
+    uncovered,
+    volume,
+)
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.names.correspondence import Correspondence, Link
+from mindbatch.checkpoint.reshard_plan import ReshardPlan, TensorPlan
+
+
+class StoredCopy(NamedTuple):
+    """A box of a tensor in a source rank's file that becomes a box of a tensor in a target rank's file.
+
+    Boxes are counted in the views of the two tensors. transposed: the elements are put there transposed, so
+    the boxes have the same sizes the other way round.
+    """
+
+    source_rank: int
+    source_name: str
+    source: Box
+    target: Box
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """How a tensor in the file of a target rank is made.
+
+    view: the shape by which boxes in it are counted; its bytes are those of `shape`.
+    """
+
+    name: str
+    rank: int
+    shape: Shape
+    view: Shape
+    copies: tuple[StoredCopy, ...]
+    padding: tuple[Box, ...] = ()
+
+
+RankNames = Sequence[Correspondence | None]
+"""For each rank the names in its file, None where they are Hugging Face's."""
+
+
+def stored_plans(plan: ReshardPlan, source: RankNames, target: RankNames) -> list[StoredPlan]:
+    """The plan in the names of the files: of every target rank, each tensor once.
+
+    Raises:
+        CheckpointError: names that do not hold all elements of the plan's tensors, each once.
+    """
+    for names in (*source, *target):
+        raise_if_any([] if names is None else correspondence_faults(names))
+    by_rank: dict[int, dict[str, TensorPlan]] = {}
+    for tensor in plan.tensors:
+        by_rank.setdefault(tensor.rank, {})[tensor.name] = tensor
+    sources = [None if names is None else _by_original(names.links) for names in source]
+    found: list[StoredPlan] = []
+    for rank, tensors in sorted(by_rank.items()):
+        found += _of_rank(rank, tensors, sources, target[rank])
+    return found
+
+
+def correspondence_faults(names: Correspondence) -> list[str]:
+    """Whether the links hold every element of both sides once."""
+    originals: dict[str, list[Box]] = {name: [] for name in names.originals}
+    stored: dict[str, list[Box]] = {name: [] for name in names.stored}
+    faults: list[str] = []
+    for link in names.links:
+        sizes = box_shape(link.place)
+        if (sizes[::-1] if link.transposed else sizes) != box_shape(link.box):
+            faults.append(f"tensor {shown(link.stored)}: {shown_box(link.place)} has other sizes")
+        originals[link.original].append(link.box)
+        stored[link.stored].append(link.place)
+    for name, boxes in originals.items():
+        faults += _tiling_faults(name, names.originals[name], boxes)
+    for name, boxes in stored.items():
+        faults += _tiling_faults(name, names.view(name), boxes)
+    return faults
+
+
+def _tiling_faults(name: str, shape: Shape, boxes: Sequence[Box]) -> Iterator[str]:
+    for box in boxes:
+        if not is_inside(box, full_box(shape)):
+            yield f"tensor {shown(name)}: {shown_box(box)} is outside {[*shape]}"
+            return
+    if (twice := first_overlap(boxes)) is not None:
+        yield f"tensor {shown(name)}: {shown_box(twice)} is there twice"
+    elif sum(map(volume, boxes)) != volume(full_box(shape)):
+        lost = uncovered(full_box(shape), boxes)[0]
+        yield f"tensor {shown(name)}: {shown_box(lost)} is in no tensor of the other names"
+
+
+Links = Mapping[str, list[Link]]
+
+
+def _by_original(links: Iterable[Link]) -> Links:
+    found: dict[str, list[Link]] = {}
+    for link in links:
+        found.setdefault(link.original, []).append(link)
+    return found
+
+
+def _of_rank(
+    rank: int,
+    tensors: Mapping[str, TensorPlan],
+    sources: Sequence[Links | None],
+    names: Correspondence | None,
+) -> Iterator[StoredPlan]:
+    if names is None:
+        links = [_same(tensor.name, tensor.shape) for tensor in tensors.values()]
+        shapes = {tensor.name: (tensor.shape, tensor.shape) for tensor in tensors.values()}
+    else:
+        links = list(names.links)
+        shapes = {name: (shape, names.view(name)) for name, shape in names.stored.items()}
+    raise_if_any(
+        [f"tensor {shown(link.original)}: target rank {rank} has no such tensor"
+         for link in links if link.original not in tensors]
+    )  # fmt: skip
+    copies: dict[str, list[StoredCopy]] = {name: [] for name in shapes}
+    padding: dict[str, list[Box]] = {name: [] for name in shapes}
+    for link in links:
+        tensor = tensors[link.original]
+        copies[link.stored] += _copies(tensor, link, sources)
+        padding[link.stored] += [
+            _placed(common, link) for box in tensor.padding if (common := intersection(box, link.box))
+        ]
+    for name, (shape, view) in shapes.items():
+        ordered = sorted(copies[name], key=lambda copy: copy.target)
+        yield StoredPlan(name, rank, shape, view, tuple(ordered), tuple(padding[name]))
+
+
+def _copies(tensor: TensorPlan, link: Link, sources: Sequence[Links | None]) -> Iterator[StoredCopy]:
+    """The copies of the plan that fill the link's box, each cut up by the names of its source."""
+    for copy in tensor.copies:
+        wanted = intersection(copy.target, link.box)
+        if wanted is None:
+            continue
+        read = moved(wanted, copy.target, copy.source)
+        held = sources[copy.source_rank]
+        origins = (
+            held[tensor.name] if held is not None else [Link(tensor.name, read, tensor.name, read, False)]
+        )
+        for origin in origins:
+            if (common := intersection(read, origin.box)) is None:
+                continue
+            target = moved(common, copy.source, copy.target)
+            transposed = origin.transposed != link.transposed
+            yield StoredCopy(
+                copy.source_rank, origin.stored, _placed(common, origin), _placed(target, link), transposed
+            )
+
+
+def _placed(box: Box, link: Link) -> Box:
+    """Where a part of the link's box is in the file's tensor."""
+    if link.transposed:
+        return moved(box[::-1], link.box[::-1], link.place)
+    return moved(box, link.box, link.place)
+
+
+def _same(name: str, shape: Shape) -> Link:
+    return Link(name, full_box(shape), name, full_box(shape), False)

@@ -1,0 +1,77 @@
+"""In which portions a job is done: rows of several targets at once, so that each source row is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mindbatch.checkpoint.reshard_job import Job, Move, Writing
+
+BAND_BYTES = 4 << 20
+"""About how much of sources and targets is in memory at once; more where a single row is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows of a reading: those of the targets, moved by `offset`."""
+
+    reading: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The rows start..stop of some writings. fetches: what is read for them, each in full rows."""
+
+    start: int
+    stop: int
+    writings: tuple[Writing, ...]
+    fetches: tuple[Fetch, ...]
+
+    def moves(self, writing: Writing) -> list[tuple[Fetch, Move]]:
+        """The moves that fill the band's rows of a writing, each with where its rows are."""
+        return [(fetch_of(move), move) for move in writing.moves if _is_over(move, self.start, self.stop)]
+
+
+def fetch_of(move: Move) -> Fetch:
+    """Where a move finds its rows."""
+    return Fetch(move.reading, move.source[0][0] - move.target[0][0])
+
+
+def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
+    """All rows of all writings, each once and in order; where that can be, those of the sources in order, too."""
+    for group in _groups(job.writings):
+        cuts = {0, group[0].rows} | {
+            bound for writing in group for move in writing.moves for bound in move.target[0]
+        }
+        ordered = sorted(cuts)
+        for start, stop in zip(ordered, ordered[1:], strict=False):
+            yield from _portions(job, tuple(group), start, stop, band_bytes)
+
+
+def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
+    """Writings of the same rows, made from the same rows of their sources, go together."""
+    found: dict[object, list[Writing]] = {}
+    for writing in writings:
+        rows = frozenset((move.source[0], move.target[0]) for move in writing.moves)
+        found.setdefault((writing.rows, rows), []).append(writing)
+    return sorted(found.values(), key=lambda group: min(map(_first_place, group)))
+
+
+def _first_place(writing: Writing) -> tuple[int, int]:
+    return min(((move.reading, move.source[0][0]) for move in writing.moves), default=(0, 0))
+
+
+def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_bytes: int) -> Iterator[Band]:
+    moves = [move for writing in group for move in writing.moves if _is_over(move, start, stop)]
+    fetches = tuple(dict.fromkeys(map(fetch_of, moves)))
+    width = sum(job.readings[fetch.reading].row_bytes for fetch in fetches)
+    width += sum(writing.row_bytes for writing in group)
+    step = max(1, band_bytes // max(1, width))
+    for first in range(start, stop, step):
+        yield Band(first, min(first + step, stop), group, fetches)
+
+
+def _is_over(move: Move, start: int, stop: int) -> bool:
+    low, high = move.target[0]
+    return low < stop and start < high

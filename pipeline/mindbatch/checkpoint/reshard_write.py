@@ -1,0 +1,159 @@
+"""One job of a reshard: bands are read, put together, written at their places and digested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from mindbatch.checkpoint.digests import started_digest
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.float_rounding import Array, converted
+from mindbatch.checkpoint.reshard_band import Band, Fetch, bands_of
+from mindbatch.checkpoint.reshard_job import Job, Move, Writing
+from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, as_array, columns
+from mindbatch.checkpoint.stored import byte_ranges
+from mindbatch.errors import CheckpointError
+from mindbatch.storage import Storage, StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that is in its file, which has not been synced."""
+
+    file: str
+    tensor: str
+    digest: str
+    nbytes: int
+
+
+class Targets:
+    """The files of a target folder, opened when they are needed; all of them are there, of full size."""
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self._folder = folder
+        self._storage = storage
+        self._files: dict[str, int] = {}
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """Writes the tensor's bytes from `start` on. StorageError when that fails."""
+        path = self._folder / writing.file
+        try:
+            if writing.file not in self._files:
+                self._files[writing.file] = self._storage.reopen(path)
+            for offset, nbytes in byte_ranges(writing.extents, start, len(data)):
+                self._storage.write_at(self._files[writing.file], data[:nbytes], offset)
+                data = data[nbytes:]
+        except OSError as error:
+            raise StorageError.writing(path, error) from error
+
+    def close(self) -> None:
+        """Closes the files; nothing is synced."""
+        files, self._files = self._files, {}
+        for name, file in files.items():
+            try:
+                self._storage.close(file)
+            except OSError as error:
+                raise StorageError.writing(self._folder / name, error) from error
+
+    def __enter__(self) -> Targets:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_job(job: Job, sources: Sources, targets: Targets) -> list[Written]:
+    """Does the job. Replicas are made and digested once, and written to each of their files.
+
+    Raises:
+        CheckpointError: a source is damaged, or a value does not fit the target's dtype.
+        StorageError: a target cannot be written.
+    """
+    checks = {
+        index: ReadCheck(reading) for index, reading in enumerate(job.readings) if reading.digest is not None
+    }
+    twins: dict[object, list[Writing]] = {}
+    for writing in job.writings:
+        twins.setdefault((writing.moves, writing.dtype, writing.shape), []).append(writing)
+    alike = {same[0].file: same for same in twins.values()}
+    digests = {file: started_digest(same[0].dtype, same[0].shape) for file, same in alike.items()}
+    for band in bands_of(job):
+        fetched = _fetched(job, band, sources, checks)
+        for writing in band.writings:
+            if writing.file not in alike:
+                continue
+            content = _content(job, writing, band, fetched, sources)
+            digests[writing.file].update(content)
+            for same in alike[writing.file]:
+                targets.write(same, band.start * same.row_bytes, content)
+    for check in checks.values():
+        check.finish(sources)
+    sources.forget()
+    return [
+        Written(same.file, same.name, digests[file].hexdigest(), same.nbytes)
+        for file, all_same in alike.items()
+        for same in all_same
+    ]
+
+
+def _fetched(
+    job: Job, band: Band, sources: Sources, checks: Mapping[int, ReadCheck]
+) -> dict[Fetch, memoryview]:
+    """The bytes of the rows that the band needs."""
+    found: dict[Fetch, memoryview] = {}
+    for number, fetch in enumerate(band.fetches):
+        reading = job.readings[fetch.reading]
+        start, stop = band.start + fetch.offset, band.stop + fetch.offset
+        found[fetch] = sources.rows(reading, start, stop, number)
+        if fetch.reading in checks:
+            checks[fetch.reading].take(start * reading.row_bytes, found[fetch])
+    return found
+
+
+def _content(
+    job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], sources: Sources
+) -> memoryview:
+    """The bytes of the writing's rows in the band."""
+    moves, rows = band.moves(writing), band.stop - band.start
+    if len(moves) == 1 and _is_as_read(job, writing, moves[0][1]):
+        return fetched[moves[0][0]]
+    data = sources.buffer("target", rows * writing.row_bytes)
+    target = as_array(data, writing.dtype, rows, writing.shape)
+    if _covered(moves) < writing.row_bytes // target.itemsize:
+        target.fill(0)
+    for fetch, move in moves:
+        reading = job.readings[fetch.reading]
+        source = as_array(fetched[fetch], reading.dtype, rows, reading.shape)
+        part = source[(slice(None), *columns(move.source))]
+        target[(slice(None), *columns(move.target))] = _fitting(job, writing, part, reading.dtype)
+    return data
+
+
+def _is_as_read(job: Job, writing: Writing, move: Move) -> bool:
+    """Whether whole rows become whole rows and no element changes."""
+    reading = job.readings[move.reading]
+    columns = tuple((0, size) for size in writing.shape[1:])
+    alike = (reading.dtype, reading.shape[1:]) == (writing.dtype, writing.shape[1:])
+    return alike and move.source[1:] == move.target[1:] == columns
+
+
+def _covered(moves: list[tuple[Fetch, Move]]) -> int:
+    """Elements of a row that are moved there."""
+    return sum(int(np.prod([stop - start for start, stop in move.target[1:]])) for _, move in moves)
+
+
+def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
+    """The values in the writing's dtype."""
+    found, num_overflows = converted(values, dtype, writing.dtype)
+    if num_overflows and not job.allow_overflow:
+        raise CheckpointError(
+            f"tensor {shown(writing.name)}: {num_overflows} or more values are too large for "
+            f"{writing.dtype}; give another target.dtype, or target.overflow=infinity"
+        )
+    return found

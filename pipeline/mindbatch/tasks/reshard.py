@@ -1,0 +1,95 @@
+"""`mindbatch reshard`: a checkpoint cut for other ranks, merged, or in another format or dtype."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from rich.console import Console
+
+from mindbatch.batch.moving_bar import MovingBar
+from mindbatch.checkpoint.reshard import Outcome, carry_out
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import EXIT_DONE
+from mindbatch.tasks.plan_page import size
+from mindbatch.tasks.reshard_order import Planned, plan_order
+from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.screen_text import printable
+
+_MIB = 1 << 20
+
+
+def run(config: ReshardConfig) -> int:
+    """Runs the task."""
+    origin = open_origin(config)
+    with origin.source:
+        planned = plan_order(config, origin)
+    _tell(origin.notes)
+    if config.dry_run:
+        print("\n".join(_plan_lines(planned)))
+        return EXIT_DONE
+    start = time.monotonic()
+    with _Bar() as bar:
+        outcome = carry_out(planned.order, progress=bar.show)
+    _tell(outcome.notes)
+    print(_verdict(planned, outcome, time.monotonic() - start))
+    return EXIT_DONE
+
+
+class _Bar:
+    """A bar over mebibytes on a terminal; it disappears at the end."""
+
+    def __init__(self) -> None:
+        self._bar = MovingBar("resharding", Console(stderr=True), disable=not sys.stderr.isatty())
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """As reshard.Progress."""
+        self._bar.set(done // _MIB, -(-total // _MIB), f"MiB, {what}")
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"mindbatch: {printable(note)}", file=sys.stderr)
+
+
+def _verdict(planned: Planned, outcome: Outcome, seconds: float) -> str:
+    order = planned.order
+    where = printable(str(order.target))
+    if not outcome.is_new:
+        return f"{where}: was there already, the same reshard"
+    proved = ", each element read back and compared" if order.verify else ""
+    kept = f", {outcome.kept} of {len(planned.plan.tensors)} tensors from before" if outcome.kept else ""
+    return f"{where}: written: {_counts(planned)} in {seconds:.1f} s{kept}{proved}"
+
+
+def _counts(planned: Planned) -> str:
+    ranks, names = len(planned.order.layouts), len(planned.plan.target)
+    return f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {names} tensors, {size(planned.order.nbytes)}"
+
+
+def _plan_lines(planned: Planned) -> Iterator[str]:
+    """What would be done: a line for each file, then the sums."""
+    order = planned.order
+    for name, layout in order.layouts.items():
+        yield f"{name}: {len(layout.extents)} tensors, {size(layout.total_bytes)}"
+    for tensor in planned.padded:
+        boxes = ", ".join(str([*map(list, box)]) for box in tensor.padding)
+        yield f"rank {tensor.rank}: {printable(tensor.name)} of shape {[*tensor.shape]}: zeros at {boxes}"
+    others = ", ".join(order.beside) or "nothing"
+    yield f"beside them: {others}"
+    copies = sum(len(tensor.copies) for tensor in planned.plan.tensors)
+    yield (
+        f"planned and proved: {_counts(planned)}, {copies} copies, {order.workers} "
+        f"{'process' if order.workers == 1 else 'processes'}; nothing is written (dry_run)"
+    )

@@ -1,0 +1,225 @@
+"""What `mindbatch reshard` reads: the tensors of its source, the model they are of, and where each is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.boxes import Shape
+from mindbatch.checkpoint.faults import did_you_mean, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.folder_files import file_in, has_file
+from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.checkpoint.placement import Placement, whole_placements
+from mindbatch.checkpoint.placements import placements
+from mindbatch.checkpoint.reshard_folder import read_marker
+from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy_placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.tensor_set import RANKS, Source, TensorSet, open_source
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import ConfigError
+from mindbatch.models.registry import describe, model_module, tensor_specs
+
+CONFIG_NAME = "config.json"
+_MAX_CONFIG_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class ModelTensors:
+    """The tensors of a model. prefix: bare base models are saved without it. unused: patterns of names."""
+
+    specs: Sequence[TensorSpec]
+    prefix: str
+    unused: tuple[str, ...]
+
+    def placed(self, ways: int, stages: int, *, is_bare: bool, keys: str = "") -> dict[str, Placement]:
+        """Where each tensor is over ranks; `is_bare`: the names are without the prefix."""
+        found = placements(self.specs, ways, stages, keys=keys)
+        if not is_bare:
+            return found
+        short = {name.removeprefix(self.prefix): placement for name, placement in found.items()}
+        return {name: replace(placement, name=name) for name, placement in short.items()}
+
+    def is_unused(self, name: str) -> bool:
+        """Whether files may hold the tensor though nothing reads it."""
+        return any(fnmatchcase(name, pattern) for pattern in self.unused)
+
+
+@dataclass
+class Origin:
+    """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix."""
+
+    source: Source
+    folder: Path | None
+    model: ModelTensors | None
+    placements: dict[str, Placement]
+    is_bare: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a tensor, which all ranks have alike."""
+        return next(rank.tensors[name].dtype for rank in self.source.ranks if name in rank.tensors)
+
+    def identity(self) -> Any:
+        """What tells the source from another one, as JSON: digests if there are any, else sizes and times."""
+        return [_identity(rank) for rank in self.source.ranks]
+
+
+def open_origin(config: ReshardConfig) -> Origin:
+    """Opens the source and finds where its tensors are.
+
+    Raises:
+        ConfigError: nothing there, no config.json, numbers of ranks that cannot be.
+        CheckpointError: lists what is damaged or does not fit the model.
+    """
+    assert config.source is not None
+    source = open_source(config.source)
+    try:
+        return _origin(config, source)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _origin(config: ReshardConfig, source: Source) -> Origin:
+    _check_heads(source)
+    folder = _model_folder(config, source)
+    model = _model(folder) if folder else None
+    names = {name for rank in source.ranks for name in rank.tensors}
+    is_bare = model is not None and not any(name.startswith(model.prefix) for name in names)
+    origin = Origin(source, folder, model, {}, is_bare)
+    if config.source_strategy is not None:
+        origin.placements = _by_strategy(Path(config.source_strategy), source)
+    elif model is not None:
+        ways, stages = _ranks(config, source)
+        origin.placements = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
+    elif source.kind == RANKS:
+        raise ConfigError(
+            f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
+            "the model, or source_strategy=FILE"
+        )
+    else:
+        (only,) = source.ranks
+        origin.placements = whole_placements({name: info.shape for name, info in only.tensors.items()})
+    _drop_unused(origin)
+    raise_if_any(_faults(origin))
+    return origin
+
+
+def _check_heads(source: Source) -> None:
+    """Digests of heads are checked now, for heads are small, and CRCs, which only whole files have."""
+    for rank in source.ranks:
+        if rank.digests is not None:
+            raise_if_any(rank.digests.head_faults(rank.files))
+        elif any(file.crc for file in rank.files.values()):
+            rank.verify()
+
+
+def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
+    if config.source_config is not None:
+        return Path(config.source_config)
+    beside = source.path.parent if source.path.is_file() else source.path
+    return beside if has_file(beside, CONFIG_NAME) else None
+
+
+def _model(folder: Path) -> ModelTensors:
+    path = file_in(folder, CONFIG_NAME)
+    architecture = describe(read_json_object(path, _MAX_CONFIG_BYTES), source=str(path))
+    module = model_module(architecture.model_type)
+    unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if architecture.tied else []))
+    return ModelTensors(tensor_specs(architecture), module.PREFIX, unused)
+
+
+def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
+    """model_parallel and pipeline_stage of the source."""
+    if source.kind != RANKS:
+        if config.source_pipeline_stage not in (None, 1):
+            raise ConfigError(f"source_pipeline_stage: {source.path} has no rank folders; remove it")
+        return 1, 1
+    marker = read_marker(source.path)
+    noted = marker.settings.get("pipeline_stage") if marker else None
+    stages = config.source_pipeline_stage or (noted if isinstance(noted, int) and noted > 0 else 1)
+    ways, over = divmod(len(source.ranks), stages)
+    if over:
+        raise ConfigError(
+            f"source_pipeline_stage={stages}: must divide the {len(source.ranks)} rank folders of "
+            f"{source.path}"
+        )
+    return ways, stages
+
+
+def _by_strategy(path: Path, source: Source) -> dict[str, Placement]:
+    strategy = read_strategy(path)
+    shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
+    return strategy_placements(strategy, shapes)
+
+
+def _shapes(rank: TensorSet) -> dict[str, Shape]:
+    return {name: info.shape for name, info in rank.tensors.items()}
+
+
+def _drop_unused(origin: Origin) -> None:
+    """Tensors that the model does not read are left out, whoever placed them."""
+    if origin.model is None:
+        return
+    held = {name: None for rank in origin.source.ranks for name in rank.tensors}
+    dropped = [name for name in held if origin.model.is_unused(name)]
+    for name in dropped:
+        origin.placements.pop(name, None)
+    if dropped:
+        listed = ", ".join(first_lines(dropped, shown, limit=3, noun="tensors"))
+        origin.notes.append(f"{origin.source.path}: left out, for the model does not use them: {listed}")
+
+
+def _faults(origin: Origin) -> list[str]:
+    """Whether each rank has what it should, and all have it in one dtype."""
+    faults: list[str] = []
+    dtypes: dict[str, tuple[str, TensorSet]] = {}
+    for number, rank in enumerate(origin.source.ranks):
+        expected = {
+            name: shape
+            for name, placement in origin.placements.items()
+            if number < len(placement.shares) and (shape := placement.local_shape(number)) is not None
+        }
+        faults += _rank_faults(rank, expected, origin.model)
+        for name in expected:
+            if name not in rank.tensors:
+                continue
+            dtype = rank.tensors[name].dtype
+            first, where = dtypes.setdefault(name, (dtype, rank))
+            if dtype != first:
+                other = where.file(name).path
+                faults.append(f"{rank.file(name).path}: {shown(name)} is {dtype}; it is {first} in {other}")
+    return faults
+
+
+def _rank_faults(rank: TensorSet, expected: Mapping[str, Shape], model: ModelTensors | None) -> list[str]:
+    faults = []
+    for name, info in rank.tensors.items():
+        where = f"{rank.file(name).path}: tensor {shown(name)}"
+        if name not in expected:
+            if model is None or not model.is_unused(name):
+                near = did_you_mean(name, [other for other in expected if other not in rank.tensors])
+                faults.append(f"{where} of shape {[*info.shape]} is not part of this model{near}")
+        elif info.shape != expected[name]:
+            faults.append(f"{where} has shape {[*info.shape]}, needed is {[*expected[name]]}")
+    for name, shape in expected.items():
+        if name not in rank.tensors:
+            faults.append(f"{rank.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}")
+    return faults
+
+
+def _identity(rank: TensorSet) -> Any:
+    if rank.digests is not None:
+        content = json.dumps([rank.digests.files, rank.digests.heads], sort_keys=True)
+        return {"digests": hashlib.sha256(content.encode()).hexdigest()}
+    files = {}
+    for name, file in rank.files.items():
+        status = file.path.stat()
+        files[name] = [status.st_size, status.st_mtime_ns, file.head_digest()]
+    return {"files": files}

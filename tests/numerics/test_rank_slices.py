@@ -1,0 +1,72 @@
+"""What a placement gives to a rank is what the native layers hold there, byte for byte."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_folders import descriptions, write_folder
+from numpy.typing import NDArray
+from placed_arrays import index
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.partition import Layout, TensorSpec, source_shapes
+from mindbatch.checkpoint.placement import Placement
+from mindbatch.checkpoint.placements import allowed_model_parallel, placements
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.models.loader import checkpoint_names, load_weights
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import TensorSlice
+
+Array = NDArray[np.float32]
+
+
+def rank_tensor(placement: Placement, rank: int, full: Array) -> Array:
+    share = placement.shares[rank]
+    assert share is not None
+    local = np.zeros(share.shape, np.float32)
+    for piece in share.pieces:
+        local[index(piece.local)] = full[index(piece.whole)]
+    return local
+
+
+def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> Array:
+    """The parameter as [outputs, inputs], from a rank's own tensors alone."""
+    rows, taken = [], dict.fromkeys(held, 0)
+    for part in spec.parts:
+        array = held[part.source].T if part.transposed else held[part.source]
+        start, count = taken[part.source], part.local_outputs(spec.cut, piece)
+        rows.append(array[start : start + count])
+        taken[part.source] += count
+    for name in {part.source for part in spec.parts}:
+        outputs = held[name].shape[-1 if spec.parts[0].transposed else 0]
+        assert taken[name] == outputs, f"{name} has outputs that no part takes"
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+@pytest.mark.parametrize("case", list(descriptions()))
+def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, descriptions()[case])
+    folder = ModelFolder(tmp_path)
+    arch, chosen = describe(folder.config), choose_kernels(kernels, "CPU")
+    specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
+    full = {source: folder.float32(names(source)) for source in source_shapes(specs)}
+    allowed = allowed_model_parallel(specs)
+    assert allowed[-1] > 1 or case == "gpt2_scaled"  # 3 heads, and an MLP that 3 does not divide
+    for ways in allowed:
+        placed = placements(specs, ways)
+        for rank in range(ways):
+            piece = TensorSlice(rank, ways)
+            held = {
+                source: rank_tensor(placement, rank, full[source]) for source, placement in placed.items()
+            }
+            weights = load_weights(arch, folder, chosen, piece)
+            for spec in specs:
+                found = weights.parameters[spec.name].asnumpy()
+                expected = parameter(spec, held, piece)
+                assert weights.outputs[spec.name] == len(expected)
+                if spec.layout is Layout.PACKED and expected.ndim == 2:
+                    packed = np.zeros_like(found)
+                    chosen.pack(packed, 0, np.ascontiguousarray(expected))
+                    expected = packed
+                assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)
