@@ -39,7 +39,7 @@ def fetch_of(move: Move) -> Fetch:
 
 
 def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
-    """All rows of all writings, each once and in order; where that can be, those of the sources in order, too."""
+    """All rows of all writings, each once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
         cuts = {0, group[0].rows} | {
             bound for writing in group for move in writing.moves for bound in move.target[0]

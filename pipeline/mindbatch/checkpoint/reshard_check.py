@@ -10,7 +10,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.float_rounding import Array, converted
 from mindbatch.checkpoint.reshard_band import BAND_BYTES
 from mindbatch.checkpoint.reshard_job import Job, Move, Reading, Writing
-from mindbatch.checkpoint.reshard_read import Sources, as_array, columns
+from mindbatch.checkpoint.reshard_read import Sources, all_rows, as_array
 from mindbatch.errors import CheckpointError
 
 
@@ -38,7 +38,7 @@ def _check_rows(
         low, high = max(start, move.target[0][0]), min(stop, move.target[0][1])
         if low >= high:
             continue
-        place = (slice(low - start, high - start), *columns(move.target))
+        place = (slice(low - start, high - start), *all_rows(move.target)[1:])
         expected = _source_rows(job.readings[move.reading], move, low, high, sources)
         values, _ = converted(expected, job.readings[move.reading].dtype, writing.dtype)
         if found[place].tobytes() != values.tobytes():

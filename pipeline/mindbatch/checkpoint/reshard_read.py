@@ -73,13 +73,13 @@ def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) ->
     return array.reshape(rows, *shape[1:])
 
 
-def columns(box: Box) -> tuple[slice, ...]:
-    """A box's dimensions but the first."""
-    return tuple(slice(start, stop) for start, stop in box[1:])
+def all_rows(box: Box) -> tuple[slice, ...]:
+    """The index of a box in an array that has its rows and no others."""
+    return (slice(None), *(slice(start, stop) for start, stop in box[1:]))
 
 
 class ReadCheck:
-    """The digest of a reading, made while its bytes come by in order; what did not come is read at the end."""
+    """The digest of a reading, made while its bytes come by in order; what is missing is read at the end."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading

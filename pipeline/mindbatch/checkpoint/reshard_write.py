@@ -14,7 +14,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.float_rounding import Array, converted
 from mindbatch.checkpoint.reshard_band import Band, Fetch, bands_of
 from mindbatch.checkpoint.reshard_job import Job, Move, Writing
-from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, as_array, columns
+from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, as_array
 from mindbatch.checkpoint.stored import byte_ranges
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError

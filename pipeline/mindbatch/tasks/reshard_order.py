@@ -17,8 +17,8 @@ from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.folder_files import file_in, has_file
 from mindbatch.checkpoint.placement import Placement
 from mindbatch.checkpoint.plan_proof import prove
-from mindbatch.checkpoint.reshard import Order
 from mindbatch.checkpoint.reshard_job import jobs_of
+from mindbatch.checkpoint.reshard_order import Order
 from mindbatch.checkpoint.reshard_plan import ReshardPlan, TensorPlan, plan_reshard
 from mindbatch.checkpoint.reshard_pool import worker_count
 from mindbatch.checkpoint.strict_json import read_json_object

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,6 +52,7 @@ def read_sizes(
         raise CheckpointError(f"{_shown(form, shapes)}: must have the same number of inputs")
     outputs = tuple(size for size, _ in found)
     if len(outputs) < len(weights):
+        weights = tuple(weight // math.gcd(*weights) for weight in weights)
         share, rest = divmod(outputs[0], sum(weights))
         if rest:
             raise CheckpointError(

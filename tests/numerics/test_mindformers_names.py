@@ -1,0 +1,159 @@
+"""Names and forms against MindFormers 1.9: its networks' parameters, and its own conversion.
+
+GPT2LMHeadModel is not in 1.9 any more: its names are those of releases 1.0 to 1.2, checked by nothing here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindformers
+from mindbatch.checkpoint.names.dialect import Heads, Options
+from mindbatch.checkpoint.names.registry import dialect
+from mindbatch.checkpoint.tensor_set import open_source
+
+PROGRAM = Path(__file__).with_name("mindformers_names.py")
+HEADS = Heads(4, 2, 8)
+LAYER, STORED = "model.layers.0", "model.layers.0"
+SHAPES = {
+    "model.embed_tokens.weight": (64, 32),
+    f"{LAYER}.self_attn.q_proj.weight": (32, 32),
+    f"{LAYER}.self_attn.k_proj.weight": (16, 32),
+    f"{LAYER}.self_attn.v_proj.weight": (16, 32),
+    f"{LAYER}.self_attn.o_proj.weight": (32, 32),
+    f"{LAYER}.mlp.gate_proj.weight": (48, 32),
+    f"{LAYER}.mlp.up_proj.weight": (48, 32),
+    f"{LAYER}.mlp.down_proj.weight": (32, 48),
+    f"{LAYER}.input_layernorm.weight": (32,),
+    f"{LAYER}.post_attention_layernorm.weight": (32,),
+    "model.norm.weight": (32,),
+    "lm_head.weight": (64, 32),
+}
+BIASES = {
+    f"{LAYER}.self_attn.{which}_proj.bias": (size,) for which, size in (("q", 32), ("k", 16), ("v", 16))
+}
+GLM = "transformer.encoder.layers.0"
+GLM_SHAPES = {
+    "transformer.embedding.word_embeddings.weight": (64, 32),
+    f"{GLM}.input_layernorm.weight": (32,),
+    f"{GLM}.self_attention.query_key_value.weight": (64, 32),
+    f"{GLM}.self_attention.query_key_value.bias": (64,),
+    f"{GLM}.self_attention.dense.weight": (32, 32),
+    f"{GLM}.post_attention_layernorm.weight": (32,),
+    f"{GLM}.mlp.dense_h_to_4h.weight": (96, 32),
+    f"{GLM}.mlp.dense_4h_to_h.weight": (32, 48),
+    "transformer.encoder.final_layernorm.weight": (32,),
+    "transformer.output_layer.weight": (64, 32),
+}
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mindformers")
+    (folder / "names.json").write_text(json.dumps([*SHAPES, *BIASES]))
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder / "names.json")],
+        env={**os.environ, "LOG_MF_PATH": str(folder / "log"), "GLOG_v": "3"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def listed(names):
+    return {name: list(shape) for name, shape in names.stored.items()}
+
+
+def llama(options, shapes=SHAPES):
+    return to_mindformers(dialect("llama", options), shapes, HEADS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "options", "shapes"),
+    [
+        ("plain", Options(), SHAPES),
+        ("bias", Options(), SHAPES | BIASES),
+        ("fused", Options(qkv_concat=True), SHAPES),
+    ],
+)
+def test_llama_has_the_parameters_of_the_network(theirs, setting, options, shapes):
+    assert listed(llama(options, shapes)) == theirs[f"llama {setting}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("qkv", "mlp"), [(False, True), (False, False), (True, True)])
+def test_chatglm_has_the_parameters_of_the_network(theirs, qkv, mlp):
+    names = to_mindformers(dialect("chatglm", Options(qkv_concat=qkv, mlp_concat=mlp)), GLM_SHAPES, HEADS)
+    assert listed(names) == theirs[f"chatglm {qkv} {mlp}"]
+
+
+@pytest.mark.slow
+def test_names_are_those_of_its_conversion(theirs):
+    found = {link.original: link.stored for link in llama(Options(), SHAPES | BIASES).links}
+    assert found == theirs["converted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "stored", "parts"),
+    [
+        ("qkv", f"{STORED}.attention.w_qkv.weight", [f"{LAYER}.self_attn.{w}_proj.weight" for w in "qkv"]),
+        ("qkv bias", f"{STORED}.attention.w_qkv.bias", [f"{LAYER}.self_attn.{w}_proj.bias" for w in "qkv"]),
+        (
+            "gates",
+            f"{STORED}.feed_forward.w_gate_hidden.weight",
+            [f"{LAYER}.mlp.{w}_proj.weight" for w in ("gate", "up")],
+        ),
+    ],
+)
+def test_fused_tensors_are_those_of_its_conversion(theirs, case, stored, parts):
+    names = llama(Options(qkv_concat=True), SHAPES | BIASES)
+    rows = sum(SHAPES.get(part, BIASES.get(part))[0] for part in parts)
+    inputs = names.stored[stored][1:]
+    joined = np.arange(1, rows * (inputs or (1,))[0] + 1, dtype=np.float32).reshape(rows, *inputs)
+    arrays, start = {}, 0
+    for part in parts:
+        size = names.originals[part][0]
+        arrays[part], start = joined[start : start + size], start + size
+    made = np.zeros(names.view(stored), np.float32)
+    for link in names.links:
+        if link.stored == stored:
+            box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
+            made[place] = arrays[link.original][box]
+    np.testing.assert_array_equal(made.reshape(names.stored[stored]), np.array(theirs[case]))
+
+
+def test_a_ckpt_of_mindspore_and_back_is_bit_exact(tmp_path):
+    """Also for bit patterns that are no numbers."""
+    names = llama(Options(qkv_concat=True))
+    random = np.random.default_rng(7)
+    arrays = {name: random.bytes(4 * int(np.prod(shape))) for name, shape in SHAPES.items()}
+    views = {name: np.frombuffer(data, np.float32).reshape(SHAPES[name]) for name, data in arrays.items()}
+    stored = {name: np.zeros(names.view(name), np.float32) for name in names.stored}
+    for link in names.links:
+        box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
+        stored[link.stored][place] = views[link.original][box]
+    path = tmp_path / "llama.ckpt"
+    ms.save_checkpoint(
+        [{"name": n, "data": ms.Tensor(a.reshape(names.stored[n]))} for n, a in stored.items()], str(path)
+    )
+    with open_source(path) as source:
+        [tensors] = source.ranks
+        shapes = {name: info.shape for name, info in tensors.tensors.items()}
+        back = to_huggingface(dialect("llama", Options(qkv_concat=True)), shapes, HEADS)
+        made = {name: np.zeros(shape, np.float32) for name, shape in back.originals.items()}
+        for link in back.links:
+            data = bytearray(tensors.info(link.stored).nbytes)
+            tensors.read_into(link.stored, 0, memoryview(data))
+            box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
+            made[link.original][box] = np.frombuffer(data, np.float32).reshape(back.view(link.stored))[place]
+    assert {name: array.tobytes() for name, array in made.items()} == arrays
