@@ -9,7 +9,14 @@ from pathlib import Path
 
 from mindbatch.checkpoint.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.reshard_files import Recorder, TargetFiles, refuse_without_room
-from mindbatch.checkpoint.reshard_folder import MARKER_NAME, locked, make_folders, marker_json, part_of
+from mindbatch.checkpoint.reshard_folder import (
+    MARKER_NAME,
+    locked,
+    make_folders,
+    marker_json,
+    part_of,
+    remove_tree,
+)
 from mindbatch.checkpoint.reshard_job import Job
 from mindbatch.checkpoint.reshard_journal import JOURNAL_NAME
 from mindbatch.checkpoint.reshard_order import Order, Outcome, Place, Progress
@@ -42,6 +49,10 @@ def carry_out(order: Order, storage: Storage | None = None, progress: Progress =
     part = part_of(order.target)
     make_folders(part, storage)
     with locked(part):
+        if is_there(order):  # another process has just ended
+            outcome.is_new = False
+            remove_tree(part, storage, last=[MARKER_NAME])
+            return outcome
         if is_complete(order, part):
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
@@ -58,7 +69,7 @@ def _make(order: Order, part: Path, storage: Storage, progress: Progress, outcom
             outcome.kept = len(known)
             if len(known) < len(noted):
                 outcome.notes.append(f"{part}: {len(noted) - len(known)} tensors are not as noted; made anew")
-            recorder = Recorder(files, journal, in_background=order.workers > 1)
+            recorder = Recorder(files, journal, order.sync_bytes, in_background=order.workers > 1)
             with closing(recorder), closing(_write(order, known, part, storage, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)
@@ -73,12 +84,13 @@ def _write(
 ) -> Generator[tuple[Written, ...], None, None]:
     """Does what is left to do."""
     jobs = [*_unfinished(order.jobs, known)]
-    done = order.nbytes - sum(job.nbytes for job in jobs)
-    progress("resharding", done, order.nbytes)
+    total = order.nbytes
+    done = total - sum(job.nbytes for job in jobs)
+    progress("resharding", done, total)
     with closing(do_jobs(WRITE, jobs, part, order.workers, storage)) as results:
         for result in results:
             done += result.nbytes
-            progress("resharding", done, order.nbytes)
+            progress("resharding", done, total)
             yield result.written
 
 
@@ -115,8 +127,8 @@ def _finish(
 
 def _read_back(order: Order, part: Path, storage: Storage, progress: Progress) -> None:
     """Every element of every file, compared with its source."""
-    done = 0
+    done, total = 0, order.nbytes
     with closing(do_jobs(CHECK, order.jobs, part, order.workers, storage)) as results:
         for result in results:
             done += result.nbytes
-            progress("reading back", done, order.nbytes)
+            progress("reading back", done, total)

@@ -53,5 +53,5 @@ def _source_rows(reading: Reading, move: Move, low: int, high: int, sources: Sou
     offset = move.source[0][0] - move.target[0][0]
     data = sources.rows(reading, low + offset, high + offset, "source")
     whole = as_array(data, reading.dtype, high - low, reading.shape)
-    part: Array = whole[(slice(None), *columns(move.source))]
+    part: Array = whole[all_rows(move.source)]
     return part

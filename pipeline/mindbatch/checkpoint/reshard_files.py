@@ -16,9 +16,6 @@ from mindbatch.checkpoint.reshard_write import Written
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError
 
-SYNC_BYTES = 256 << 20
-"""How much may be written anew after a kill."""
-
 
 class TargetFiles:
     """The files below a folder, within `with`: made where they are missing, with all but the tensors in them.
@@ -92,10 +89,11 @@ def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None
 class Recorder:
     """Notes finished tensors in the journal, some at a time, each after its file was synced.
 
-    in_background: the work goes on meanwhile.
+    sync_bytes: how much may be in files and not noted. in_background: the work goes on meanwhile.
     """
 
-    def __init__(self, files: TargetFiles, journal: Journal, *, in_background: bool) -> None:
+    def __init__(self, files: TargetFiles, journal: Journal, sync_bytes: int, *, in_background: bool) -> None:
+        self._sync_bytes = sync_bytes
         self._files = files
         self._journal = journal
         self._waiting: list[Written] = []
@@ -105,7 +103,7 @@ class Recorder:
     def take(self, written: Iterable[Written]) -> None:
         """Tensors that are in their files. StorageError when an earlier sync has failed."""
         self._waiting += written
-        if sum(each.nbytes for each in self._waiting) < SYNC_BYTES:
+        if sum(each.nbytes for each in self._waiting) < self._sync_bytes:
             return
         if self._running is None or self._running.done():
             self._begin()

@@ -16,6 +16,8 @@ from mindbatch.checkpoint.reshard_job import Job
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, the bytes that are done, and all."""
 
+SYNC_BYTES = 256 << 20
+
 Place = tuple[str, str]
 """File and tensor."""
 
@@ -26,7 +28,7 @@ class Order:
 
     settings: what the user may compare, as JSON. source, plan: what identifies both, as JSON.
     layouts: of the files of tensors, by path below the target. beside: further files with their contents.
-    replace: another reshard in the target folder gives way.
+    replace: another reshard in the target folder gives way. sync_bytes: about how much a kill may undo.
     """
 
     target: Path
@@ -39,6 +41,7 @@ class Order:
     workers: int = 1
     verify: bool = False
     replace: bool = False
+    sync_bytes: int = SYNC_BYTES
 
     @property
     def identity(self) -> str:

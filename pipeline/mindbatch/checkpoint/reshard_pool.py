@@ -19,7 +19,7 @@ from mindbatch.storage import Storage
 AHEAD = 2
 """Jobs that a process has at once: one that it does, and those that it need not wait for."""
 
-SMALL_BYTES = 64 << 20
+SMALL_BYTES = 256 << 20
 """A reshard that writes less is done before other processes have started."""
 
 

@@ -68,8 +68,8 @@ def give_name(order: Order, part: Path, storage: Storage) -> None:
     except OSError as error:
         if gives_way and error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             raise CheckpointError(
-                f"{target}: this file system cannot replace a folder at once; remove it, and the same command "
-                "gives the new one its name"
+                f"{target}: this file system cannot replace a folder at once; remove it, and the same "
+                "command gives the new one its name"
             ) from error
         raise StorageError.writing(target, error) from error
     if gives_way:

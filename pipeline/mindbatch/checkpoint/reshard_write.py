@@ -14,7 +14,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.float_rounding import Array, converted
 from mindbatch.checkpoint.reshard_band import Band, Fetch, bands_of
 from mindbatch.checkpoint.reshard_job import Job, Move, Writing
-from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, as_array
+from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, all_rows, as_array
 from mindbatch.checkpoint.stored import byte_ranges
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError
@@ -130,8 +130,8 @@ def _content(
     for fetch, move in moves:
         reading = job.readings[fetch.reading]
         source = as_array(fetched[fetch], reading.dtype, rows, reading.shape)
-        part = source[(slice(None), *columns(move.source))]
-        target[(slice(None), *columns(move.target))] = _fitting(job, writing, part, reading.dtype)
+        part = source[all_rows(move.source)]
+        target[all_rows(move.target)] = _fitting(job, writing, part, reading.dtype)
     return data
 
 

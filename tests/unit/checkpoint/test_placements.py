@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
-from mindbatch.checkpoint.partition import Part, TensorSpec, source_shapes
+from mindbatch.checkpoint.partition import Cut, Part, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement import placement_faults
 from mindbatch.checkpoint.placements import allowed_model_parallel, placements
 from mindbatch.errors import ConfigError
@@ -188,6 +188,8 @@ def test_query_heads_and_inputs_are_never_on_two_ranks() -> None:
     [spec] = [s for s in llama_specs(heads=2, kv_heads=1) if s.name == "layers.0.attention.qkv.weight"]
     with pytest.raises(ValueError, match="q_proj.weight: 2 units cannot be cut over 4 ranks"):
         spec.local_outputs(TensorSlice(0, 4))
+    with pytest.raises(ValueError, match="down: 2 units cannot be cut over 4 ranks"):
+        Part("down", 8, 2).input_bounds(Cut.INPUTS, TensorSlice(0, 4))
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

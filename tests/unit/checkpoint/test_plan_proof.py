@@ -78,6 +78,7 @@ def test_a_source_that_lacks_elements_is_refused_with_them() -> None:
         ([(0, 4, 0, 3, 0), (0, 2, 1, 2, 1)], "[0:2, 1:2] of its shape [4, 3] is written twice"),
         ([(0, 4, 1, 4, 0)], "[0:4, 1:4] of the full tensor is put where another element belongs"),
         ([(0, 4, 0, 3, 1)], "reaches outside the shapes [4, 6] and [4, 3]"),
+        ([(0, 4, 4, 7, 0)], "reaches outside the shapes [4, 6] and [4, 3]"),
         ([(0, 5, 0, 3, 0)], "reaches outside the shapes [4, 6] and [4, 3]"),
     ],
 )
@@ -98,6 +99,17 @@ def test_copies_of_other_sizes_or_of_ranks_without_the_tensor() -> None:
     for rank in (1, -1):
         assert f"of source rank {rank} to" in faults(with_copies(Copy(rank, box, box)))[0]
         assert "that rank has no such tensor" in faults(with_copies(Copy(rank, box, box)))[0]
+
+
+def test_tensors_with_the_same_copies_are_judged_by_their_own_sources() -> None:
+    swapped = Placement("v", (4, 6), (single_piece((4, 3), ((0, 4), (3, 6))), LEFT))
+    source, target = {**halves(LEFT, RIGHT), "v": swapped}, whole_placements({"w": (4, 6), "v": (4, 6)})
+    plan = plan_reshard(source, target)
+    assert prove(plan) == ()
+    first, second = plan.tensors
+    broken = replace(plan, tensors=(first, replace(second, copies=first.copies)))
+    assert len(faults(broken)) == 2
+    assert all(line.startswith("tensor 'v': ") for line in faults(broken))
 
 
 def test_padding_is_never_read_nor_written() -> None:

@@ -80,6 +80,12 @@ def test_copies_are_as_few_as_may_be() -> None:
     assert all(len(tensor.copies) == 1 for tensor in plan_reshard(full, full).tensors)
 
 
+def test_copies_are_in_order_of_the_target_whatever_the_order_of_the_ranks() -> None:
+    shares = tuple(single_piece((2,), ((low, low + 2),)) for low in (4, 0, 2))
+    plan = plan_reshard({"w": Placement("w", (6,), shares)}, whole_placements({"w": (6,)}))
+    assert [copy.source_rank for copy in plan.tensors[0].copies] == [1, 2, 0]
+
+
 def test_of_replicas_the_lowest_rank_is_read() -> None:
     specs = llama_specs(heads=8, kv_heads=2)
     plan = plan_reshard(placements(specs, 8), placements(specs, 4))

@@ -1,0 +1,1 @@
+"""What runs MindFormers' own models. The only room that may import mindformers."""

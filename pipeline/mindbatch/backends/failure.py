@@ -1,0 +1,9 @@
+"""The exception of this room."""
+
+from __future__ import annotations
+
+from mindbatch.errors import MindBatchError
+
+
+class BackendError(MindBatchError):
+    """What MindSpore or MindFormers needs is missing, or one of their processes failed."""

@@ -1,0 +1,68 @@
+"""MindFormers' Llama: which models it covers, and the options that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mindbatch.errors import ConfigError
+from mindbatch.layers.architecture import Architecture
+
+SEQUENCE_LENGTH = 32
+"""Tokens of the network whose layout is worked out: no parameter's shape depends on it."""
+
+
+def llama_options(arch: Architecture, data_parallel: int, model_parallel: int) -> dict[str, Any]:
+    """The keyword arguments of mindformers' LlamaConfig, but for the parallel ones.
+
+    Raises:
+        ConfigError: what its network does not have or cannot cut so, all of it.
+    """
+    faults = [*_shape_faults(arch), *_cut_faults(arch, model_parallel)]
+    if faults:
+        raise ConfigError(f"model.provider=mindformers: {fault}" for fault in faults)
+    return {
+        "batch_size": data_parallel,
+        "seq_length": SEQUENCE_LENGTH,
+        "hidden_size": arch.hidden_size,
+        "num_layers": arch.num_layers,
+        "num_heads": arch.heads,
+        "n_kv_heads": arch.kv_heads,
+        "intermediate_size": arch.intermediate_size,
+        "vocab_size": arch.vocab_size,
+        "qkv_has_bias": arch.qkv_bias,
+        "attn_proj_has_bias": arch.output_bias,
+        "tie_word_embeddings": arch.tied,
+    }
+
+
+def _shape_faults(arch: Architecture) -> Iterator[str]:
+    """What MindFormers' Llama cannot compute: a layout of it would be of another model."""
+    name = f"{arch.model_type} model"
+    if arch.rotary is None or arch.centred_norm or not arch.gated_mlp:
+        yield f"a {name} is no Llama; allowed are llama, mistral and qwen2"
+        return
+    if arch.qk_norm:
+        yield f"this {name} has norms of queries and keys, which MindFormers' Llama has not"
+    if arch.mlp_bias:
+        yield f"this {name} has mlp_bias=true, which MindFormers' Llama has not"
+    if arch.activation != "silu":
+        yield f"this {name} has hidden_act={arch.activation}; MindFormers' Llama has silu"
+    if any(arch.windows):
+        yield f"this {name} has sliding windows, which MindFormers' Llama has not"
+    if arch.heads * arch.head_dim != arch.hidden_size:
+        yield (
+            f"head_dim={arch.head_dim}: MindFormers' Llama has hidden_size={arch.hidden_size} divided by the "
+            f"{arch.heads} heads"
+        )
+
+
+def _cut_faults(arch: Architecture, ways: int) -> Iterator[str]:
+    sizes = {
+        "attention heads": arch.heads,
+        "key/value heads": arch.kv_heads,
+        "intermediate_size": arch.intermediate_size,
+    }
+    for what, size in sizes.items():
+        if size % ways:
+            yield f"parallel.model_parallel={ways}: must divide {what}, {size}"

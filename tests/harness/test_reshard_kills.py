@@ -1,0 +1,58 @@
+"""Reshards that are killed over and over end as if nobody had touched them; a broken disk gets one line."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.reshard_kills import SMALL, WAYS, files_of, order_of
+from harness.scripts import run_script
+from mindbatch.checkpoint.reshard import carry_out
+from mindbatch.storage import StorageError
+from reshard_models import write_model
+
+SLOW = pytest.mark.slow
+
+
+def test_a_hundred_kills(tmp_path: Path) -> None:
+    assert run_script("reshard_kills", tmp_path, "--kills", 100) == "100 kills at random\n"
+
+
+@pytest.mark.slow
+def test_five_hundred_kills_and_one_at_every_operation(tmp_path: Path) -> None:
+    at_random, sweep = run_script("reshard_kills", tmp_path, "--kills", 500, "--sweep").splitlines()
+    assert at_random == "500 kills at random"
+    assert int(sweep.split()[0]) >= 500
+
+
+@pytest.mark.parametrize(
+    ("number", "lasting"),
+    [
+        (errno.ENOSPC, True),
+        pytest.param(errno.ENOSPC, False, marks=SLOW),
+        pytest.param(errno.EIO, True, marks=SLOW),
+        pytest.param(errno.EIO, False, marks=SLOW),
+        pytest.param(errno.EROFS, True, marks=SLOW),
+    ],
+)
+def test_a_disk_may_fail_at_every_operation(tmp_path: Path, number: int, lasting: bool) -> None:
+    source = write_model(tmp_path / "source", SMALL, "F16")
+    counting = CountingStorage()
+    carry_out(order_of(source, tmp_path / "unbroken", WAYS), counting)
+    unbroken = files_of(tmp_path / "unbroken")
+    for place, name in enumerate(counting.operations):
+        target = tmp_path / f"target{place}"
+        order = order_of(source, target, WAYS)
+        try:
+            carry_out(order, FailingStorage(place, number, lasting=lasting))
+            assert name == "close", f"the failure of {name} at {place} went unnoticed"
+        except StorageError as error:
+            (line,) = error.faults
+            assert line.startswith(f"{target}"), f"{place} ({name}): {line}"
+            assert line.endswith(f"cannot be written ({os.strerror(number)})")
+        assert files_of(target) in ({}, unbroken)
+        carry_out(order, CountingStorage())
+        assert files_of(target) == unbroken, f"{place} ({name})"
+        assert not target.with_name(f"{target.name}.part").exists()

@@ -1,0 +1,96 @@
+"""Small model folders to reshard: every way of cutting that there is, with weights that are all different."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.checkpoint.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.digests import write_digests
+from mindbatch.checkpoint.file_layout import write_tensor_file
+from mindbatch.checkpoint.partition import source_shapes
+from mindbatch.checkpoint.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.stored import DTYPES
+from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.models.registry import describe, tensor_specs
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 67,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "tied": {**LLAMA, "tie_word_embeddings": True},
+    "qwen2": {**LLAMA, "model_type": "qwen2", "vocab_size": 64},
+    "gpt2": {
+        "model_type": "gpt2",
+        "vocab_size": 61,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 8,
+        "n_positions": 16,
+    },
+}
+"""Odd vocabularies, fewer key/value heads than ranks, biases, a fused and transposed matrix."""
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def tensors_of(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """Random weights of a model."""
+    chance = np.random.default_rng(seed)
+    shapes = source_shapes(tensor_specs(describe(config)))
+    return {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def stored(array: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    """The array as a file of this dtype keeps it; bfloat16 as its bits, cut off."""
+    if dtype == "BF16":
+        return (array.view(np.uint32) >> 16).astype(np.uint16)
+    return array.astype({"F16": np.float16, "F32": np.float32}[dtype])
+
+
+def write_tensors(path: Path, tensors: Tensors, dtype: str) -> None:
+    """A .safetensors or .ckpt file."""
+    layout_of = ckpt_layout if path.suffix == ".ckpt" else safetensors_layout
+    layout = layout_of([(name, dtype, array.shape) for name, array in tensors.items()])
+    write_tensor_file(path, layout, lambda name: [np.ascontiguousarray(tensors[name]).data.cast("B")])
+
+
+def write_model(folder: Path, config: Mapping[str, Any], dtype: str = "F32", *, digests: bool = True) -> Path:
+    """A Hugging Face folder with random weights."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}))
+    (folder / "generation_config.json").write_text("{}")
+    arrays = {name: stored(array, dtype) for name, array in tensors_of(config).items()}
+    write_tensors(folder / "model.safetensors", arrays, dtype)
+    if digests:
+        write_digests(folder)
+    return folder
+
+
+def contents(path: Path) -> list[dict[str, tuple[str, tuple[int, ...], bytes]]]:
+    """By rank and name: dtype, shape and bytes of every tensor."""
+    with open_source(path, verify=True) as source:
+        found = []
+        for rank in source.ranks:
+            held = {}
+            for name, info in rank.tensors.items():
+                data = bytearray(math.prod(info.shape) * DTYPES[info.dtype])
+                rank.read_into(name, 0, memoryview(data))
+                held[name] = (info.dtype, info.shape, bytes(data))
+            found.append(held)
+        return found

@@ -1,0 +1,64 @@
+"""LoRA adapters of PEFT and MindFormers, small and right unless told otherwise."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors_writer import safetensors_bytes
+
+from mindbatch.checkpoint.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.file_layout import write_tensor_file
+
+RANK, OUTPUTS, INPUTS = 2, 6, 4
+MODULES = tuple(
+    f"model.layers.{layer}.self_attn.{name}" for layer in range(2) for name in ("q_proj", "v_proj")
+)
+SHAPES = {
+    **{f"{module}.weight": (OUTPUTS, INPUTS) for module in MODULES},
+    **{f"model.layers.{layer}.self_attn.k_proj.weight": (OUTPUTS, INPUTS) for layer in range(2)},
+}
+CONFIG: dict[str, Any] = {
+    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 3, "lora_dropout": 0.05,
+    "target_modules": ["q_proj", "v_proj"], "bias": "none", "fan_in_fan_out": False, "inference_mode": True,
+    "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {}, "use_dora": False, "use_rslora": False,
+    "init_lora_weights": True, "base_model_name_or_path": "somewhere", "layers_to_transform": None,
+}  # fmt: skip
+
+
+def matrices(
+    template: str = "base_model.model.{module}.lora_{which}.weight", letters: str = "AB"
+) -> dict[str, np.ndarray]:
+    """A and B of every module."""
+    random = np.random.default_rng(3)
+    found = {}
+    for module in MODULES:
+        for which, shape in zip(letters, ((RANK, INPUTS), (OUTPUTS, RANK)), strict=True):
+            found[template.format(module=module, which=which)] = random.normal(size=shape).astype(np.float32)
+    return found
+
+
+def write_adapter(
+    folder: Path,
+    tensors: Mapping[str, np.ndarray] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
+    """A PEFT folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({**(config or CONFIG), **changes}))
+    data = safetensors_bytes(matrices() if tensors is None else tensors)
+    (folder / "adapter_model.safetensors").write_bytes(data)
+    return folder
+
+
+def write_mindformers_adapter(
+    folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> Path:
+    """A MindFormers folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    layout = ckpt_layout([(name, "F32", array.shape) for name, array in tensors.items()])
+    write_tensor_file(folder / "adapter_model.ckpt", layout, lambda name: [tensors[name].tobytes()])
+    return folder
