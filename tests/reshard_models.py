@@ -52,8 +52,13 @@ Tensors = Mapping[str, NDArray[Any]]
 def tensors_of(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
     """Random weights of a model."""
     chance = np.random.default_rng(seed)
-    shapes = source_shapes(tensor_specs(describe(config)))
+    shapes = source_shapes_of(config)
     return {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def source_shapes_of(config: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of a model's tensors."""
+    return source_shapes(tensor_specs(describe(config)))
 
 
 def stored(array: NDArray[np.float32], dtype: str) -> NDArray[Any]:

@@ -72,7 +72,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def timed(made: Path, work: Callable[[], str]) -> tuple[float, str]:
-    """Seconds, and what the work has printed. What it has made is removed; nothing is left to write before."""
+    """Seconds, and what the work has printed. What it has made is removed afterwards."""
     os.sync()
     start = time.perf_counter()
     printed = work()

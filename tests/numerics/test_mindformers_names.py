@@ -1,6 +1,6 @@
 """Names and forms against MindFormers 1.9: its networks' parameters, and its own conversion.
 
-GPT2LMHeadModel is not in 1.9 any more: its names are those of releases 1.0 to 1.2, checked by nothing here.
+GPT2LMHeadModel is not in 1.9 any more: its names are those of older releases, checked by nothing here.
 """
 
 import json

@@ -69,10 +69,14 @@ class ParameterLayout:
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """All parameters, stage by stage in the order of MindSpore, and the content of the strategy files by name."""
+    """All parameters, stage by stage in the order of MindSpore, and the content of the strategy files by name.
+
+    borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
+    """
 
     parameters: tuple[ParameterLayout, ...]
     strategy_files: Mapping[str, bytes]
+    borrowed: tuple[tuple[int, str], ...] = ()
 
 
 def strategy_name(rank: int) -> str:
@@ -110,7 +114,9 @@ def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> Mo
 
 
 def _read(job: LayoutJob, folder: Path) -> ModelLayout:
+    """What the leaders have written: shapes from the compiler, everything else as the strategy files have it."""
     parameters: list[ParameterLayout] = []
+    borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}
     for stage, rank in enumerate(job.leaders):
         path = folder / "strategy" / strategy_name(rank)
@@ -120,12 +126,16 @@ def _read(job: LayoutJob, folder: Path) -> ModelLayout:
         except FileNotFoundError as error:
             raise BackendError(f"MindSpore wrote no {Path(error.filename).name} for rank {rank}") from error
         layouts = read_strategy(path).of_stage(stage)
+        borrowed += [(stage, name) for name in shapes if name not in layouts]
         parameters += [
-            ParameterLayout(stage, tuple(shape), layouts[name]) for name, shape in shapes.items() if name in layouts
+            ParameterLayout(stage, tuple(shape), layouts[name])
+            for name, shape in shapes.items()
+            if name in layouts
         ]
-        if missing := sorted({*shapes} - {*layouts}):
-            raise BackendError(f"{path.name}: parameter {missing[0]} is not in MindSpore's strategy file")
-    return ModelLayout(tuple(parameters), files)
+    lost = sorted({name for _, name in borrowed} - {parameter.name for parameter in parameters})
+    if lost:
+        raise BackendError(f"MindSpore's strategy files lack the parameter {lost[0]}")
+    return ModelLayout(tuple(parameters), files, tuple(borrowed))
 
 
 def _show_log(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -182,16 +182,20 @@ def effect_faults(adapter: LoraSource) -> Iterator[str]:
 
 
 def adapted_weights(
-    adapter: LoraSource, shapes: Mapping[str, Shape], renames: Mapping[str, str] | None = None
+    adapter: LoraSource,
+    shapes: Mapping[str, Shape],
+    renames: Mapping[str, str] | None = None,
+    transposed: Collection[str] | None = None,
 ) -> dict[str, LoraPair]:
     """The pairs by the name of the model's weight that each is added to.
 
     shapes: of the whole model's tensors. renames: from names of the adapter's kind, with .weight, to the
-    model's own, where they are others (MindFormers' and Hugging Face's).
+    model's own, where they are others (MindFormers' and Hugging Face's). transposed: the weights that are
+    stored [inputs, outputs], None where that is not known: square ones do not tell.
 
     Raises:
-        CheckpointError: lists modules that the model has not got, shapes that do not fit, and targets that have
-            matrices in some layers only.
+        CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
+            that have matrices in some layers only.
     """
     faults: list[str] = []
     found: dict[str, LoraPair] = {}
@@ -202,7 +206,10 @@ def adapted_weights(
             faults.append(f"tensor {shown(pair.a)}: the model has no {shown(weight)}{near}")
             continue
         found[weight] = pair
-        (rank, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
+        if transposed is not None and (weight in transposed) != adapter.settings.fan_in_fan_out:
+            faults.append(f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}")
+            continue
+        (_, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
         needed = (inputs, outputs) if adapter.settings.fan_in_fan_out else (outputs, inputs)
         if shapes[weight] != needed:
             hint = "; is fan_in_fan_out right?" if shapes[weight] == needed[::-1] else ""

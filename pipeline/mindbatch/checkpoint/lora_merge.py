@@ -7,7 +7,7 @@ merged in any portions, by any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.boxes import Box, Shape
+from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.float_rounding import converted
 from mindbatch.checkpoint.lora_adapter import LoraSource, Matrix, adapted_weights
 from mindbatch.checkpoint.lora_names import LoraPair
+from mindbatch.errors import CheckpointError
 
 TILE = 512
 """Rows and columns of the product that are always made together, counted from its beginning."""
@@ -26,7 +28,7 @@ TILE = 512
 class LoraMerge:
     """What an adapter adds to the weights of a model; holds the two matrices of one weight at a time.
 
-    scaling: of another value than the adapter's own, None for that.
+    shapes, renames, transposed: as in `adapted_weights`. scaling: None for the adapter's own.
     """
 
     def __init__(
@@ -35,9 +37,10 @@ class LoraMerge:
         shapes: Mapping[str, Shape],
         renames: Mapping[str, str] | None = None,
         scaling: float | None = None,
+        transposed: Collection[str] | None = None,
     ) -> None:
         self._adapter = adapter
-        self._pairs: dict[str, LoraPair] = adapted_weights(adapter, shapes, renames)
+        self._pairs: dict[str, LoraPair] = adapted_weights(adapter, shapes, renames, transposed)
         self.scaling = np.float32(adapter.settings.scaling if scaling is None else scaling)
         self._matrices = lru_cache(maxsize=1)(self._read)
 
@@ -59,12 +62,19 @@ class LoraMerge:
     def merged(
         self, name: str, box: Box, stored: npt.NDArray[Any], dtype: str, target: str
     ) -> npt.NDArray[Any]:
-        """A box of the full weight, given as `dtype` stores it, with the adapter in it, as `target` does.
+        """A box of the full weight with the adapter in it.
 
-        dtype, target: names of dtypes as in `stored.DTYPES`; BF16 is in bits. Values too large become infinite.
+        stored: the box as `dtype` stores it. dtype, target: as in `stored.DTYPES`; BF16 is in bits.
+
+        Raises:
+            CheckpointError: values that are too large for `target`.
         """
         wide, _ = converted(stored, dtype, "F32")
-        found, _ = converted(wide + self.delta(name, box), "F32", target)
+        found, num_overflows = converted(wide + self.delta(name, box), "F32", target)
+        if num_overflows:
+            raise CheckpointError(
+                f"tensor {shown(name)}: with the adapter {num_overflows} values are too large for {target}"
+            )
         return found
 
     def _read(self, name: str) -> tuple[Matrix, Matrix]:
@@ -73,12 +83,12 @@ class LoraMerge:
 
 
 def _product(b: Matrix, a: Matrix, box: Box, scaling: np.float32) -> Matrix:
-    """scaling * (b @ a) within the box, by whole tiles: products of other sizes may round otherwise."""
+    """scaling * (b @ a) within the box, in whole tiles: products of other sizes may round otherwise."""
     (top, bottom), (left, right) = box
     found = np.empty((bottom - top, right - left), np.float32)
-    for first, last in _tiles(top, bottom):
+    for first, last in tiles(top, bottom):
         rows = np.ascontiguousarray(b[first : first + TILE])
-        for start, end in _tiles(left, right):
+        for start, end in tiles(left, right):
             tile = rows @ np.ascontiguousarray(a[:, start : start + TILE])
             low, high = max(first, top), min(last, bottom)
             near, far = max(start, left), min(end, right)
@@ -87,5 +97,6 @@ def _product(b: Matrix, a: Matrix, box: Box, scaling: np.float32) -> Matrix:
     return found
 
 
-def _tiles(start: int, stop: int) -> Iterable[tuple[int, int]]:
+def tiles(start: int, stop: int) -> Iterable[tuple[int, int]]:
+    """The tiles that start..stop is in; the last one may reach beyond the end of the tensor."""
     return ((first, first + TILE) for first in range(start - start % TILE, stop, TILE))

@@ -35,11 +35,14 @@ def _silent(what: str, done: int, total: int) -> None:
 def carry_out(order: Order, storage: Storage | None = None, progress: Progress = _silent) -> Outcome:
     """Makes the target folder, or finds that it is made. Killed at any moment, it goes on when called again.
 
+    storage: given to one that must do its work in a fixed order; syncing goes on beside the work otherwise.
+
     Raises:
         ConfigError: the folder holds something else, or another process is at it.
         CheckpointError: a source is damaged, values do not fit, or what was written does not read back.
         StorageError: something cannot be written.
     """
+    in_background = storage is None
     storage = storage or Storage()
     outcome = Outcome()
     if is_there(order):
@@ -56,12 +59,14 @@ def carry_out(order: Order, storage: Storage | None = None, progress: Progress =
         if is_complete(order, part):
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
-            _make(order, part, storage, progress, outcome)
+            _make(order, part, storage, progress, outcome, in_background=in_background)
         give_name(order, part, storage)
     return outcome
 
 
-def _make(order: Order, part: Path, storage: Storage, progress: Progress, outcome: Outcome) -> None:
+def _make(
+    order: Order, part: Path, storage: Storage, progress: Progress, outcome: Outcome, *, in_background: bool
+) -> None:
     with opened_journal(order, part, storage, outcome) as (journal, noted):
         refuse_without_room(part, order.layouts)
         with TargetFiles(part, order.layouts, storage) as files:
@@ -69,7 +74,7 @@ def _make(order: Order, part: Path, storage: Storage, progress: Progress, outcom
             outcome.kept = len(known)
             if len(known) < len(noted):
                 outcome.notes.append(f"{part}: {len(noted) - len(known)} tensors are not as noted; made anew")
-            recorder = Recorder(files, journal, order.sync_bytes, in_background=order.workers > 1)
+            recorder = Recorder(files, journal, order.sync_bytes, in_background=in_background)
             with closing(recorder), closing(_write(order, known, part, storage, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mindbatch.checkpoint.reshard_job import Job, Move, Writing
 
-BAND_BYTES = 4 << 20
+BAND_BYTES = 1 << 20
 """About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.reshard_job import Job
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, the bytes that are done, and all."""
 
-SYNC_BYTES = 256 << 20
+SYNC_BYTES = 64 << 20
 
 Place = tuple[str, str]
 """File and tensor."""

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Generator, Iterable, Iterator
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from mindbatch.checkpoint.reshard_job import Job
-from mindbatch.checkpoint.reshard_worker import Done, Failed, Workshop, work
+from mindbatch.checkpoint.reshard_worker import Done, Failed, Workshop
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
+
+Process = subprocess.Popen[bytes]
+
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from mindbatch.checkpoint.reshard_worker import main; main(*sys.argv[2:])"
+)
+"""Unlike those of multiprocessing, the process does not import what the parent's main module does."""
 
 AHEAD = 2
 """Jobs that a process has at once: one that it does, and those that it need not wait for."""
@@ -62,7 +72,7 @@ def _here(action: str, jobs: Iterable[Job], folder: Path, storage: Storage) -> G
 
 def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> Generator[Done, None, None]:
     waiting = iter(jobs)
-    processes: dict[Connection, BaseProcess] = {}
+    processes: dict[Connection, Process] = {}
     left: dict[Connection, int] = {}
     try:
         with _interrupts_blocked():  # a child begins with what is blocked here
@@ -82,20 +92,24 @@ def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> G
     finally:
         for connection, process in processes.items():
             process.kill()
-            process.join()
+            process.wait()
             connection.close()
 
 
-def _started(folder: Path) -> tuple[Connection, BaseProcess]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, str(folder), os.getpid()), daemon=True)
-    process.start()
-    theirs.close()
+def _started(folder: Path) -> tuple[Connection, Process]:
+    ours, theirs = Pipe()
+    with theirs:
+        arguments = [json.dumps(sys.path), str(theirs.fileno()), str(folder), str(os.getpid())]
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
     return ours, process
 
 
-def _send_next(connection: Connection, process: BaseProcess, action: str, jobs: Iterator[Job]) -> int:
+def _send_next(connection: Connection, process: Process, action: str, jobs: Iterator[Job]) -> int:
     """Sends a job, if there is one; how many were sent."""
     job = next(jobs, None)
     if job is None:
@@ -107,7 +121,7 @@ def _send_next(connection: Connection, process: BaseProcess, action: str, jobs: 
     return 1
 
 
-def _received(connection: Connection, process: BaseProcess) -> Done:
+def _received(connection: Connection, process: Process) -> Done:
     try:
         answer = connection.recv()
     except (EOFError, OSError):
@@ -118,10 +132,9 @@ def _received(connection: Connection, process: BaseProcess) -> Done:
     return answer
 
 
-def _death(process: BaseProcess) -> CheckpointError:
-    process.join()
-    code = process.exitcode
-    how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+def _death(process: Process) -> CheckpointError:
+    code = process.wait()
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return CheckpointError(
         f"a process of the reshard has died ({how}), perhaps for lack of memory; the same command goes on, "
         "and fewer workers need less"

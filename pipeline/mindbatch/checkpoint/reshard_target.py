@@ -50,7 +50,9 @@ def is_complete(order: Order, part: Path) -> bool:
 def remove_displaced(order: Order, storage: Storage) -> None:
     """What was in the target folder before it was replaced, if a kill has left that."""
     part = part_of(order.target)
-    if part.is_dir() and not (part / JOURNAL_NAME).exists() and read_marker(part):
+    if not part.is_dir() or (part / JOURNAL_NAME).exists():
+        return
+    if read_marker(part) is not None or not os.listdir(part):
         with locked(part):
             remove_tree(part, storage, last=[MARKER_NAME])
 

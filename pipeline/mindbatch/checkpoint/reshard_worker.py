@@ -63,6 +63,12 @@ class Workshop:
         self._targets.close()
 
 
+def main(connection: str, folder: str, parent: str) -> None:
+    """The process: a file descriptor to talk through, the target's folder, the process that asks."""
+    with Connection(int(connection)) as opened:
+        work(opened, folder, int(parent))
+
+
 def work(connection: Connection, folder: str, parent: int) -> None:
     """The whole life of the process: until there is nothing more to do, or nobody to do it for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent ends the others

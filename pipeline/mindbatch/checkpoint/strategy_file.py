@@ -46,6 +46,8 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
         return _read_file(path)
     folder = existing_folder(path)
     names = [name for name in file_names(folder) if name.endswith((".ckpt", ".json"))]
+    # What MindFormers' tools leave beside the files that they have merged.
+    names = [name for name in names if not name.startswith("merged_ckpt_strategy")] or names
     if not names:
         raise CheckpointError(f"{folder}: no strategy file; needed are .ckpt or .json files")
     faults: list[str] = []

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mindbatch.config.layout_schema import LayoutConfig
 from mindbatch.config.model_schema import ModelConfig, ModelTaskConfig
 from mindbatch.config.schema_fields import option, section
 
@@ -99,6 +100,12 @@ class PlanConfig(BatchConfig):
     rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
     calibrate: bool = option(False, "measure the rate by running a few of the rows")
     report: str = option("text", "text or json", choices=("text", "json"))
+    layout: LayoutConfig = section(LayoutConfig)
+
+    @property
+    def plans_layout(self) -> bool:
+        """Whether the plan is MindSpore's layout of a MindFormers model, and not of a run over a dataset."""
+        return self.model.provider == "mindformers"
 
 
 @dataclass

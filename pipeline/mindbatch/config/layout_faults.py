@@ -24,12 +24,13 @@ def layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
     is_layout = config.plans_layout
     for name, key in keys.keys.items():
         value = value_at(config, name)
-        if value == key.default or (name in _USED or name.startswith("layout.")) == is_layout:
+        if value == (list(key.default) if isinstance(key.default, tuple) else key.default):  # YAML has lists
             continue
-        if is_layout:
-            yield f"{name}={shown(value)}: has no effect with model.provider=mindformers; remove it"
-        elif name.startswith("layout."):
+        is_about_it = name.startswith("layout.")
+        if is_about_it and not is_layout:
             yield f"{name}={shown(value)}: only with model.provider=mindformers"
+        elif is_layout and not is_about_it and name not in _USED:
+            yield f"{name}={shown(value)}: has no effect with model.provider=mindformers; remove it"
     if not is_layout:
         return
     parallel = config.parallel

@@ -51,6 +51,8 @@ def settle_paths(config: TaskConfig) -> list[str]:
         case CompareConfig():
             _settle_prompts(config, faults)
             config.output.dir = settled("output.dir", config.output.dir, run_folder_fault, faults)
+        case PlanConfig() if config.plans_layout:
+            config.layout.dir = settled("layout.dir", config.layout.dir, run_folder_fault, faults)
         case BatchConfig():
             _settle_data(config.data, faults)
             _settle_run_folder(config, faults)

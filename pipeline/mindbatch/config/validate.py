@@ -9,6 +9,7 @@ from typing import Any
 from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
 from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
+from mindbatch.config.layout_faults import layout_faults
 from mindbatch.config.rank_table_faults import rank_table_faults
 from mindbatch.config.reshard_faults import reshard_faults
 from mindbatch.config.schema import (
@@ -17,6 +18,7 @@ from mindbatch.config.schema import (
     ModelConfig,
     ModelTaskConfig,
     ParallelConfig,
+    PlanConfig,
     PromptTaskConfig,
     RankTableConfig,
     ReshardConfig,
@@ -37,6 +39,10 @@ SMALLEST_NPU_BLOCK = 16
 def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     """Every fault in the values of `config`, whose paths are settled; empty when it can be run."""
     faults = [*_range_faults(config, keys)]
+    if isinstance(config, PlanConfig):
+        faults += layout_faults(config, keys)
+        if config.plans_layout:  # nothing is run: the rest of the keys has no part in it
+            return faults
     if isinstance(config, ModelTaskConfig):
         faults += _model_faults(config.model, config.runtime)
         faults += _runtime_faults(config.runtime, config.model)

@@ -32,6 +32,10 @@ SAMPLE_BATCHES = 4
 
 def run(config: PlanConfig) -> int:
     """Prints the plan."""
+    if config.plans_layout:
+        from mindbatch.tasks import plan_layout  # most plans need none of it
+
+        return plan_layout.run(config)
     model = outline(config.model, config.runtime)
     with TemporaryDirectory(prefix="mindbatch-") as name:
         plan = make_plan(config, model, RunFolder(Path(name)))

@@ -68,7 +68,11 @@ _ALL = (
         summary="say what a batch would need before it is run: rows, tokens, memory, time",
         module="mindbatch.tasks.plan",
         verbose_key="runtime.verbose",
-        examples=("mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",),
+        examples=(
+            "mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",
+            "mindbatch plan model.provider=mindformers model.checkpoint_name_or_path=FOLDER "
+            "parallel.model_parallel=8 layout.dir=strategy",
+        ),
     ),
     Task(
         name="retry",

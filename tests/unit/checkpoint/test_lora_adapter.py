@@ -201,3 +201,14 @@ def test_a_damaged_file_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="adapter_model.safetensors"):
         open_adapter(tmp_path)
+
+
+def test_square_weights_that_are_stored_inputs_first_need_the_setting(tmp_path):
+    """Their shapes do not tell: without this the product would be added the wrong way round."""
+    square = dict.fromkeys(SHAPES, (4, 4))
+    tensors = {name: array[:4] if ".lora_B" in name else array for name, array in matrices().items()}
+    for stored, said in ((True, False), (False, True)):
+        adapter = open_adapter(write_adapter(tmp_path / str(said), tensors, fan_in_fan_out=said))
+        with pytest.raises(CheckpointError, match=f"fan_in_fan_out: must be {str(stored).lower()} for"):
+            adapted_weights(adapter, square, transposed=set(square) if stored else set())
+        adapter.close()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mindbatch.checkpoint.float_rounding import converted
 from mindbatch.checkpoint.lora_adapter import open_adapter
-from mindbatch.checkpoint.lora_merge import TILE, LoraMerge
+from mindbatch.checkpoint.lora_merge import TILE, LoraMerge, tiles
+from mindbatch.errors import CheckpointError
 
 NAME = f"{MODULES[0]}.weight"
 KEY = f"base_model.model.{MODULES[0]}"
@@ -88,3 +89,18 @@ def test_the_sum_is_rounded_once(tmp_path, dtype):
     assert found.dtype == stored.dtype
     np.testing.assert_array_equal(found, expected[2:5, 1:4])
     assert (found != stored[2:5, 1:4]).any()
+
+
+def test_tiles_begin_where_those_of_the_whole_begin():
+    """Not every BLAS rounds alike at other places of a product."""
+    assert list(tiles(TILE + 7, TILE * 2 + 1)) == [(TILE, TILE * 2), (TILE * 2, TILE * 3)]
+    assert list(tiles(TILE, TILE + 1)) == [(TILE, TILE * 2)]
+    assert list(tiles(0, TILE)) == [(0, TILE)]
+
+
+def test_values_that_become_too_large_are_refused(tmp_path):
+    merge = LoraMerge(open_adapter(write_adapter(tmp_path)), SHAPES, scaling=1e6)
+    with pytest.raises(
+        CheckpointError, match=r"q_proj.weight': with the adapter \d+ values are too large for F16"
+    ):
+        merge.merged(NAME, full((6, 4)), np.zeros((6, 4), np.float16), "F16", "F16")

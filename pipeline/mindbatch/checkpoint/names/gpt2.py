@@ -1,4 +1,4 @@
-"""Names of MindFormers' GPT2LMHeadModel (1.0 to 1.2): queries, keys and values apart and transposed."""
+"""Names of MindFormers' GPT2LMHeadModel (not in 1.9): queries, keys and values apart and transposed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,159 @@
+"""Checkpoints cut by one MindSpore strategy become checkpoints cut by another one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.boxes import Shape
+from mindbatch.checkpoint.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.file_layout import FileLayout
+from mindbatch.checkpoint.placement import Placement, whole_placements
+from mindbatch.checkpoint.plan_proof import prove
+from mindbatch.checkpoint.reshard_job import jobs_of
+from mindbatch.checkpoint.reshard_order import Order
+from mindbatch.checkpoint.reshard_plan import ReshardPlan, plan_reshard
+from mindbatch.checkpoint.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.strategy import Strategy
+from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy_placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.tensor_set import Source, TensorSet, open_source
+from mindbatch.errors import ConfigError
+
+CKPT, SAFETENSORS = "ckpt", "safetensors"
+
+
+@dataclass
+class Transform:
+    """An opened source and where its tensors are; notes: lines for the user."""
+
+    source: Source
+    placements: Mapping[str, Placement]
+    target: Strategy | None
+    notes: list[str]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the target."""
+        return self.target.num_ranks if self.target else 1
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The full shape of every tensor."""
+        return {name: placement.shape for name, placement in self.placements.items()}
+
+    def wanted(self, names: Iterable[str]) -> dict[str, Placement]:
+        """Where these tensors are in the target. CheckpointError when the strategy does not fit them."""
+        shapes = {name: self.placements[name].shape for name in names}
+        return strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a tensor, which all ranks have alike."""
+        return next(rank.tensors[name].dtype for rank in self.source.ranks if name in rank.tensors)
+
+    def proved(self, names: Iterable[str]) -> ReshardPlan:
+        """The plan for these tensors, shown to be right."""
+        wanted = self.wanted(names)
+        plan = plan_reshard({name: self.placements[name] for name in wanted}, wanted)
+        prove(plan)
+        return plan
+
+
+def open_transform(
+    source: Path, source_strategy: Path | None, target_strategy: Path | None, *, verify: bool = False
+) -> Transform:
+    """Opens a checkpoint file or a folder of rank folders. Strategies are files or folders; None: not cut.
+
+    verify: everything is read against digests and checksums first.
+
+    Raises:
+        ConfigError: nothing there, or several ranks without a strategy.
+        CheckpointError: lists what is damaged or does not fit.
+    """
+    target = read_strategy(target_strategy) if target_strategy else None
+    strategy = read_strategy(source_strategy) if source_strategy else None
+    opened = open_source(source, verify=verify)
+    try:
+        notes: list[str] = []
+        if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
+            notes.append(f"{source}: holds one rank, so it is whole; the strategy of the source is not used")
+            strategy = None
+        raise_if_any(_dtype_faults(opened.ranks))
+        return Transform(opened, _placements(opened, strategy), target, notes)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:
+    if strategy is not None:
+        shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
+        return strategy_placements(strategy, shapes)
+    if len(source.ranks) > 1:
+        raise ConfigError(f"{source.path}: {len(source.ranks)} ranks; the strategy of the source is needed")
+    return whole_placements(_shapes(source.ranks[0]))
+
+
+def _shapes(rank: TensorSet) -> dict[str, Shape]:
+    return {name: info.shape for name, info in rank.tensors.items()}
+
+
+def _dtype_faults(ranks: Iterable[TensorSet]) -> list[str]:
+    faults: list[str] = []
+    first: dict[str, tuple[str, Path]] = {}
+    for rank in ranks:
+        for name, info in rank.tensors.items():
+            dtype, path = first.setdefault(name, (info.dtype, rank.path))
+            if dtype != info.dtype:
+                faults.append(f"{rank.path}: tensor {shown(name)} is {info.dtype}; it is {dtype} in {path}")
+    return faults
+
+
+def transform_order(transform: Transform, target: Path, prefix: str, workers: int) -> Order:
+    """What makes target/rank_N/{prefix}N.ckpt of all tensors.
+
+    Raises:
+        CheckpointError: a strategy that does not fit, or tensors that a .ckpt cannot hold.
+    """
+    plan = transform.proved(transform.placements)
+    dtypes = {name: transform.dtype(name) for name in transform.placements}
+    files = [f"rank_{rank}/{prefix}{rank}.{CKPT}" for rank in range(transform.num_ranks)]
+    layouts = {name: layout_of_rank(plan, rank, dtypes, CKPT) for rank, name in enumerate(files)}
+    return Order(
+        target=target.resolve(),
+        settings={"prefix": prefix, "ranks": transform.num_ranks},
+        source=[_identity(rank) for rank in transform.source.ranks],
+        plan=_digest(plan),
+        layouts=layouts,
+        jobs=tuple(jobs_of(plan, transform.source.ranks, layouts, files, dtypes)),
+        beside={},
+        workers=workers,
+    )
+
+
+def layout_of_rank(plan: ReshardPlan, rank: int, dtypes: Mapping[str, str], kind: str) -> FileLayout:
+    """The file of a target rank."""
+    entries = [(each.name, dtypes[each.name], each.shape) for each in plan.of_rank(rank)]
+    return ckpt_layout(entries) if kind == CKPT else safetensors_layout(entries)
+
+
+def _digest(plan: ReshardPlan) -> str:
+    digest = hashlib.sha256()
+    for tensor in plan.tensors:
+        digest.update(json.dumps([tensor.name, tensor.rank, tensor.shape, tensor.copies]).encode())
+    return digest.hexdigest()
+
+
+def _identity(rank: TensorSet) -> Any:
+    """Digests where there are any, else sizes and times."""
+    found = {}
+    for name, file in rank.files.items():
+        status = file.path.stat()
+        found[name] = [status.st_size, status.st_mtime_ns, file.head_digest()]
+    digests = json.dumps(rank.digests.files, sort_keys=True) if rank.digests else ""
+    return {"files": found, "digests": hashlib.sha256(digests.encode()).hexdigest()}

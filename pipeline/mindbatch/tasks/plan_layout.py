@@ -1,0 +1,136 @@
+"""`mindbatch plan model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mindbatch.backends.layout_process import Limits
+from mindbatch.backends.llama_options import llama_options
+from mindbatch.backends.mindformers_layout import (
+    LayoutJob,
+    ModelLayout,
+    ParameterLayout,
+    infer_layout,
+    strategy_name,
+)
+from mindbatch.checkpoint.folder import CONFIG_NAME
+from mindbatch.checkpoint.folder_files import existing_folder, file_in
+from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.config.schema import PlanConfig
+from mindbatch.errors import EXIT_DONE, CheckpointError, ConfigError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import describe
+from mindbatch.storage import StorageError, write_whole
+from mindbatch.tasks.plan_layout_page import layout_page
+
+_MAX_CONFIG_BYTES = 4 << 20
+
+
+def run(config: PlanConfig) -> int:
+    """Prints the layout and writes the strategy files."""
+    arch = _architecture(config)
+    job = _job(config, arch)
+    folder = Path(config.layout.dir) if config.layout.dir is not None else None
+    if folder is not None:
+        _refuse_strangers(folder, job)
+    layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
+    paths = [] if folder is None else _write(folder, layout.strategy_files, config.layout.replace)
+    if config.report == "json":
+        print(json.dumps(_as_json(arch, job, layout, paths), indent=2))
+    else:
+        print(layout_page(arch.model_type, job, layout, paths))
+    return EXIT_DONE
+
+
+def _architecture(config: PlanConfig) -> Architecture:
+    assert config.model.checkpoint_name_or_path is not None
+    folder = existing_folder(config.model.checkpoint_name_or_path)
+    content = read_json_object(file_in(folder, CONFIG_NAME), _MAX_CONFIG_BYTES)
+    return describe(content, config.model.type)
+
+
+def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
+    parallel = config.parallel
+    if parallel.pipeline_stage > arch.num_layers:
+        raise ConfigError(
+            f"parallel.pipeline_stage={parallel.pipeline_stage}: must be at most {arch.num_layers}, the model's "
+            "layers"
+        )
+    return LayoutJob(
+        llama_options(arch, parallel.data_parallel, parallel.model_parallel),
+        parallel.data_parallel,
+        parallel.model_parallel,
+        parallel.pipeline_stage,
+        config.layout.vocab_emb_dp,
+    )
+
+
+def _refuse_strangers(folder: Path, job: LayoutJob) -> None:
+    """MindSpore reads all strategy files of a folder as one strategy: those of another must not be there."""
+    if not folder.is_dir():
+        return
+    own = {strategy_name(rank) for rank in job.leaders}
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in own)
+    if strangers:
+        raise ConfigError(
+            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; give a new folder"
+        )
+
+
+def _write(folder: Path, files: Mapping[str, bytes], replace: bool) -> list[Path]:
+    """Writes the files that are not there with the same content."""
+    wanted = {folder / name: content for name, content in files.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [path for path in wanted if path.exists()]
+        other = [path for path in there if not _says_the_same(path, wanted[path])]
+    except OSError as error:
+        raise StorageError.writing(folder, error) from error
+    if other and not replace:
+        raise ConfigError(f"{other[0]}: holds something else; layout.replace=true writes over it")
+    for path, content in wanted.items():
+        if path in other or path not in there:
+            write_whole(path, content)
+    return [*wanted]
+
+
+def _says_the_same(path: Path, content: bytes) -> bool:
+    """Whether a file has this strategy; MindSpore promises no order of its parameters."""
+    if path.read_bytes() == content:
+        return True
+    with TemporaryDirectory(prefix="mindbatch-") as scratch:
+        new = Path(scratch, path.name)
+        new.write_bytes(content)
+        try:
+            return {*read_strategy(path).layouts} == {*read_strategy(new).layouts}
+        except CheckpointError:
+            return False
+
+
+def _as_json(arch: Architecture, job: LayoutJob, layout: ModelLayout, paths: list[Path]) -> dict[str, Any]:
+    return {
+        "kind": "layout",
+        "model_type": arch.model_type,
+        "data_parallel": job.data_parallel,
+        "model_parallel": job.model_parallel,
+        "pipeline_stage": job.pipeline_stage,
+        "ranks": job.num_ranks,
+        "strategy_files": [str(path) for path in paths],
+        "parameters": [_parameter_json(parameter) for parameter in layout.parameters],
+    }
+
+
+def _parameter_json(parameter: ParameterLayout) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "stage": parameter.stage,
+        "shape": [*parameter.shape],
+        "local_shape": [*parameter.local_shape],
+        "device_matrix": [*parameter.layout.device_matrix],
+        "tensor_map": [*parameter.layout.tensor_map],
+    }

@@ -1,0 +1,150 @@
+"""Cuts a checkpoint of one MindSpore strategy for another, with the flags of MindFormers' tools of this kind.
+
+    python tools/transform_ckpt.py --src_ckpt_strategy SRC_STRATEGY --dst_ckpt_strategy DST_STRATEGY \\
+        --src_ckpt_dir CHECKPOINT --dst_ckpt_dir NEW_FOLDER
+    python tools/transform_ckpt.py --src_checkpoint CHECKPOINT --dst_checkpoint_dir FOLDER --dst_strategy FILE
+
+CHECKPOINT holds rank_N/*.ckpt or *.safetensors, or is one file. A strategy is a file, a folder of the files
+of all stages, or empty or None for a checkpoint that is not cut. NEW_FOLDER/rank_N/{prefix}N.ckpt appear all
+at once or not at all; killed, the same command goes on. With the second kind of flags the folder is
+FOLDER/NAME, with the name of CHECKPOINT. It needs Python and NumPy, neither MindSpore nor a device.
+
+What differs from MindFormers' tools: nothing is written over, nor into the folder of strategies;
+--transform_process_num is the number of processes here, and the process of --rank_id 0 makes all ranks.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import checkout  # noqa: F401
+from mindbatch.checkpoint.reshard import carry_out
+from mindbatch.checkpoint.reshard_pool import worker_count
+from mindbatch.checkpoint.transform import open_transform, transform_order
+from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
+
+NAME = "transform_ckpt.py"
+# Of the two kinds of MindFormers' flags: source, target, strategy of the source, of the target.
+PLAIN = ("src_ckpt_dir", "dst_ckpt_dir", "src_ckpt_strategy", "dst_ckpt_strategy")
+NAMED = ("src_checkpoint", "dst_checkpoint_dir", "src_strategy", "dst_strategy")
+
+
+@dataclass
+class Request:
+    """What the flags ask for."""
+
+    source: Path
+    target: Path
+    source_strategy: Path | None
+    target_strategy: Path | None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Makes the files and prints their folder; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    options = parser().parse_args(arguments)
+    try:
+        request = read_request(options)
+        if options.rank_id:
+            tell([f"--rank_id {options.rank_id}: nothing to do; the process of --rank_id 0 makes all ranks"])
+            return EXIT_DONE
+        transform = open_transform(request.source, request.source_strategy, request.target_strategy)
+        with transform.source:
+            check_ranks(options, transform.num_ranks)
+            order = transform_order(transform, request.target, options.prefix, workers=1)
+            wanted = options.transform_process_num
+            workers = worker_count(None if wanted == 1 else wanted, order.nbytes)
+            order = transform_order(transform, request.target, options.prefix, workers)
+            outcome = carry_out(order)
+    except MindBatchError as error:
+        tell(error.faults)
+        return error.exit_code
+    tell([*transform.notes, *outcome.notes])
+    state = "Transform succeed" if outcome.is_new else "Was made already"
+    print(f"{state}: {transform.num_ranks} ranks in {request.target}")
+    return EXIT_DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of both tools."""
+    result = argparse.ArgumentParser(
+        prog=NAME,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name in PLAIN:
+        result.add_argument(f"--{name}", default="")
+    for name in NAMED:
+        result.add_argument(f"--{name}", default="")
+    result.add_argument("--prefix", default="checkpoint_", help="of the files' names; %(default)s")
+    result.add_argument("--rank_id", type=int, default=0, help="0 does all; %(default)s")
+    result.add_argument("--world_size", type=int, help="ranks of the target; what its strategy says")
+    result.add_argument("--transform_process_num", type=int, default=1, help="processes; as many as it needs")
+    result.add_argument("--transform_by_rank", help="taken, without effect: memory is bounded anyhow")
+    return result
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """What is asked for. Raises ConfigError with every fault in the flags."""
+    faults = list(flag_faults(options))
+    is_named = any(getattr(options, name) for name in NAMED)
+    names = NAMED if is_named else PLAIN
+    if is_named and any(getattr(options, name) for name in PLAIN):
+        faults.append(f"--{' --'.join(PLAIN)} and --{' --'.join(NAMED)}: must be of one kind")
+    source, target, *strategies = (getattr(options, name) for name in names)
+    source_strategy, target_strategy = (strategy_path(text) for text in strategies)
+    if is_named and not target:
+        target = "transformed_checkpoint"
+    faults += [
+        f"--{name} must be given" for name, text in zip(names, (source, target), strict=False) if not text
+    ]
+    if source_strategy is None and target_strategy is None:
+        faults.append(f"--{names[2]} and --{names[3]}: one of them must be given")
+    for name, path in zip(names[2:], (source_strategy, target_strategy), strict=True):
+        if path is not None and not path.exists():
+            faults.append(f"--{name} {path}: no such file or folder")
+    if faults:
+        raise ConfigError(faults)
+    folder = Path(target) / Path(source).resolve().name.split(".")[0] if is_named else Path(target)
+    return Request(Path(source), folder, source_strategy, target_strategy)
+
+
+def flag_faults(options: argparse.Namespace) -> list[str]:
+    """What is wrong with the single flags."""
+    faults = []
+    if (
+        not options.prefix
+        or "/" in options.prefix
+        or "\0" in options.prefix
+        or options.prefix.startswith(".")
+    ):
+        faults.append(f"--prefix {options.prefix!a}: must be the beginning of a file's name")
+    if options.transform_process_num < 1:
+        faults.append(f"--transform_process_num {options.transform_process_num}: must be at least 1")
+    if options.rank_id < 0:
+        faults.append(f"--rank_id {options.rank_id}: must not be negative")
+    return faults
+
+
+def strategy_path(text: str) -> Path | None:
+    """Empty and None mean a checkpoint that is not cut."""
+    return None if text in ("", "None") else Path(text)
+
+
+def check_ranks(options: argparse.Namespace, num_ranks: int) -> None:
+    """ConfigError when --world_size is not the strategy's. 1 is MindFormers' default, and says nothing."""
+    if options.world_size not in (None, 1, num_ranks):
+        raise ConfigError(
+            f"--world_size {options.world_size}: the strategy of the target has {num_ranks} ranks"
+        )
+
+
+def tell(lines: "list[str] | tuple[str, ...]") -> None:
+    """Lines on standard error."""
+    for line in lines:
+        print(f"{NAME}: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

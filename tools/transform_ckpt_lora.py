@@ -1,0 +1,135 @@
+"""Merges the LoRA matrices of a MindFormers training into its base weights, cut for another strategy.
+
+    python tools/transform_ckpt_lora.py --src_ckpt_strategy STRATEGY --dst_ckpt_strategy STRATEGY \\
+        --src_ckpt_path_or_dir CHECKPOINT --dst_ckpt_dir NEW_FOLDER [--lora_scaling 2]
+
+CHECKPOINT is a file with base weights and matrices side by side, or a folder of rank_N/*.ckpt (.safetensors).
+For one rank NEW_FOLDER/merged_lora.ckpt is made, for several NEW_FOLDER/rank_N/{prefix}N.ckpt, all at once or
+not at all. Each tensor is merged in float32 and rounded once; no more than one is in memory. It needs Python
+and NumPy, neither MindSpore nor a device.
+
+What differs from MindFormers' tool: all ranks are merged, not the first alone; the scaling is lora_alpha / r
+of adapter_config.json beside the checkpoint, and without one --lora_scaling must be given; matrices without
+their other half or without effect are refused; nothing is written over, nor into the folder of strategies.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import checkout  # noqa: F401
+from mindbatch.checkpoint.lora_transform import MergedCheckpoint, plan_merge
+from mindbatch.checkpoint.reshard_folder import locked, make_folders, names_below, part_of, remove_tree
+from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
+from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.storage import Storage, StorageError
+
+NAME = "transform_ckpt_lora.py"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Makes the files and prints their folder; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    options = parser().parse_args(arguments)
+    try:
+        target = read_target(options)
+        transform = open_transform(
+            Path(options.src_ckpt_path_or_dir),
+            strategy_path(options.src_ckpt_strategy),
+            strategy_path(options.dst_ckpt_strategy),
+            verify=True,
+        )
+        with transform.source:
+            merged = plan_merge(transform, options.lora_scaling)
+            write_all(merged, target, options.prefix, options.save_format, Storage())
+    except MindBatchError as error:
+        tell(error.faults)
+        return error.exit_code
+    tell(transform.notes)
+    merge, ranks = merged.merge, transform.num_ranks
+    print(f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} ranks in {target}")
+    return EXIT_DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """MindFormers' flags."""
+    result = argparse.ArgumentParser(
+        prog=NAME,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name in ("src_ckpt_strategy", "dst_ckpt_strategy"):
+        result.add_argument(f"--{name}", default="", help="file, folder, or None for one that is not cut")
+    result.add_argument("--src_ckpt_path_or_dir", default="", help="file, or folder of rank folders")
+    result.add_argument("--dst_ckpt_dir", default="", help="folder to make")
+    result.add_argument("--prefix", default="checkpoint_", help="of the files' names; %(default)s")
+    result.add_argument("--lora_scaling", type=float, help="lora_alpha / r; what adapter_config.json says")
+    result.add_argument("--save_format", default=CKPT, choices=[CKPT, SAFETENSORS], help="%(default)s")
+    return result
+
+
+def read_target(options: argparse.Namespace) -> Path:
+    """The folder to make. Raises ConfigError with every fault in the flags."""
+    faults = [
+        f"--{name} must be given"
+        for name in ("src_ckpt_path_or_dir", "dst_ckpt_dir")
+        if not getattr(options, name)
+    ]
+    for name in ("src_ckpt_strategy", "dst_ckpt_strategy"):
+        path = strategy_path(getattr(options, name))
+        if path is not None and not path.exists():
+            faults.append(f"--{name} {path}: no such file or folder")
+    prefix, scaling = options.prefix, options.lora_scaling
+    if not prefix or "/" in prefix or "\0" in prefix or prefix.startswith("."):
+        faults.append(f"--prefix {prefix!a}: must be the beginning of a file's name")
+    if scaling is not None and not 0 < abs(scaling) < 1e9:
+        faults.append(f"--lora_scaling {scaling:g}: must be a number other than 0")
+    target = Path(options.dst_ckpt_dir).resolve()
+    if options.dst_ckpt_dir and target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        faults.append(f"--dst_ckpt_dir {target}: exists already; give another folder")
+    if faults:
+        raise ConfigError(faults)
+    return target
+
+
+def strategy_path(text: str) -> Path | None:
+    """Empty and None mean a checkpoint that is not cut."""
+    return None if text in ("", "None") else Path(text)
+
+
+def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, storage: Storage) -> None:
+    """Writes the files of all ranks beside the target, and gives the folder its name."""
+    ranks, part = merged.transform.num_ranks, part_of(target)
+    files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(ranks)]
+    files = files if ranks > 1 else [f"merged_lora.{kind}"]
+    make_folders(part, storage)
+    with locked(part):
+        clear(part, files, storage)
+        for rank, name in enumerate(files):
+            make_folders((part / name).parent, storage)
+            merged.write(rank, kind, part / name)
+        try:
+            storage.replace(part, target)
+            storage.sync_folder(target.parent)
+        except OSError as error:
+            raise StorageError.writing(target, error) from error
+
+
+def clear(part: Path, files: list[str], storage: Storage) -> None:
+    """Removes what a killed run has left. ConfigError when there is anything else."""
+    foreign = [
+        name for name in names_below(part) if name not in files and not Path(name).name.startswith(".")
+    ]
+    if foreign:
+        raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")
+    remove_tree(part, storage, keep=True)
+
+
+def tell(lines: "list[str] | tuple[str, ...]") -> None:
+    """Lines on standard error."""
+    for line in lines:
+        print(f"{NAME}: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
