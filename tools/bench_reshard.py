@@ -1,7 +1,7 @@
 """Time and memory of a reshard, against copying the same bytes with cp and fsync in the same run.
 
     python tools/bench_reshard.py
-    python tools/bench_reshard.py --megabytes 200 --rounds 1 --transform
+    python tools/bench_reshard.py --megabytes 200 --rounds 1
 
 A Llama checkpoint of random bfloat16 weights, with digests, is cut for several ranks. Both ways start with
 the source in the page cache and end when everything is on the disk. Exits with 1 above --allowed times the
@@ -24,7 +24,6 @@ from pathlib import Path
 from bench_reshard_model import write_llama
 
 RESHARD = Path(__file__).with_name("bench_reshard_run.py")
-TRANSFORM = Path(__file__).with_name("bench_reshard_mindspore.py")
 
 
 def main() -> None:
@@ -49,9 +48,6 @@ def main() -> None:
             f"reshard       {cutting:7.2f} s  {nbytes / cutting / 1e6:6.0f} MB/s  "
             f"{cutting / copying:.2f} times the copy  peak {peak / 1e6:.0f} MB in all processes"
         )
-        if options.transform:
-            seconds, printed = timed(folder / "theirs", lambda: transform(folder, options.ways))
-            print(f"MindSpore     {seconds:7.2f} s  {seconds / copying:.2f} times the copy  {printed}")
         if cutting > options.allowed * copying:
             raise SystemExit(f"more than {options.allowed} times the copy")
 
@@ -67,7 +63,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="the medians are compared")
     parser.add_argument("--allowed", type=float, default=2.0)
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")
-    parser.add_argument("--transform", action="store_true", help="MindSpore's transform_checkpoints, too")
     return parser.parse_args()
 
 
@@ -95,11 +90,6 @@ def reshard(folder: Path, options: argparse.Namespace) -> str:
     """The reshard, in a process of its own."""
     arguments = [folder / "source", folder / "cut", options.ways, options.workers]
     return run(RESHARD, *arguments)
-
-
-def transform(folder: Path, ways: int) -> str:
-    """MindSpore's, which reads a full .ckpt and writes .ckpt."""
-    return run(TRANSFORM, folder, ways)
 
 
 def run(script: Path, *arguments: object) -> str:

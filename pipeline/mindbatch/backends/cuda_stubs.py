@@ -80,7 +80,9 @@ def _source(names: Iterable[str]) -> str:
 
 
 def _version_script(tagged: Mapping[str, set[str]]) -> str:
-    return "".join(f"{tag} {{ global: {' '.join(f'{n};' for n in sorted(tagged[tag]))} }};\n" for tag in tagged)
+    return "".join(
+        f"{tag} {{ global: {' '.join(f'{n};' for n in sorted(tagged[tag]))} }};\n" for tag in tagged
+    )
 
 
 def _publish(built: Path, home: Path, storage: Storage) -> None:

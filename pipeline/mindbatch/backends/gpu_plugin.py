@@ -62,7 +62,11 @@ class GpuPlugin:
     def parts(self) -> list[Path]:
         """All files of it that may want something of CUDA."""
         plugins = self.path.parent
-        return [self.path, *sorted(plugins.glob(f"gpu{CUDA_VERSION}/*.so*")), *sorted(plugins.glob("gpu/*.so*"))]
+        return [
+            self.path,
+            *sorted(plugins.glob(f"gpu{CUDA_VERSION}/*.so*")),
+            *sorted(plugins.glob("gpu/*.so*")),
+        ]
 
 
 def find_plugin() -> GpuPlugin:
@@ -118,7 +122,9 @@ def symbols_in(lines: Iterable[str]) -> Symbols:
 def run_tool(command: Sequence[str]) -> str:
     """What a program of the compiler writes. BackendError with its first line when it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"{command[0]}: {' '.join(str(error).split())}") from error
     if done.returncode:

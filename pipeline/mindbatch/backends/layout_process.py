@@ -36,7 +36,7 @@ class NotJoined(BackendError):
 
 @dataclass
 class _Progress:
-    """How far the child is; `joined` is the time since which the processes look for each other, if they do."""
+    """How far the child is. looking_since: when its processes began to look for each other, if they did."""
 
     started: float
     looking_since: float | None = None

@@ -29,7 +29,7 @@ _FULL_SHAPE = 6  # place in MindSpore's layout of a parameter
 
 
 class Reports:
-    """What the parent is told: started, joined, failed (with an error), done; each but the first of a rank."""
+    """What the parent is told: started, joined, done, failed (a rank's error), ended (untold why)."""
 
     def __init__(self) -> None:
         self._file = os.dup(1)
@@ -86,7 +86,9 @@ class Cluster:
             code = os.waitstatus_to_exitcode(status)
             if code or rank not in left:
                 # A rank that failed has reported itself; this is for those that could not.
-                self._reports.send("ended", rank, f"ended by signal {-code}" if code < 0 else f"ended with {code}")
+                self._reports.send(
+                    "ended", rank, f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+                )
                 return 1
             left.discard(rank)
         self._reports.send("done")
@@ -179,7 +181,13 @@ def _network(job: dict[str, Any]) -> Any:
         pipeline_stage=job["pipeline_stage"],
         vocab_emb_dp=job["vocab_emb_dp"],
     )
-    dtypes = ("compute_dtype", "param_init_type", "softmax_compute_type", "rotary_dtype", "layernorm_compute_type")
+    dtypes = (
+        "compute_dtype",
+        "param_init_type",
+        "softmax_compute_type",
+        "rotary_dtype",
+        "layernorm_compute_type",
+    )
     with no_init_parameters():
         network = LlamaForCausalLM(
             LlamaConfig(

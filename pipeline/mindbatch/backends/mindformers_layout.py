@@ -69,7 +69,7 @@ class ParameterLayout:
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """All parameters, stage by stage in the order of MindSpore, and the content of the strategy files by name.
+    """All parameters, stage by stage in MindSpore's order, and the content of the strategy files by name.
 
     borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
     """
@@ -114,7 +114,7 @@ def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> Mo
 
 
 def _read(job: LayoutJob, folder: Path) -> ModelLayout:
-    """What the leaders have written: shapes from the compiler, everything else as the strategy files have it."""
+    """What the leaders have written: shapes of the compiler, all else as the strategy files have it."""
     parameters: list[ParameterLayout] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}

@@ -58,8 +58,8 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
     parallel = config.parallel
     if parallel.pipeline_stage > arch.num_layers:
         raise ConfigError(
-            f"parallel.pipeline_stage={parallel.pipeline_stage}: must be at most {arch.num_layers}, the model's "
-            "layers"
+            f"parallel.pipeline_stage={parallel.pipeline_stage}: must be at most {arch.num_layers}, "
+            "the model's layers"
         )
     return LayoutJob(
         llama_options(arch, parallel.data_parallel, parallel.model_parallel),
@@ -78,7 +78,8 @@ def _refuse_strangers(folder: Path, job: LayoutJob) -> None:
     strangers = sorted(path.name for path in folder.iterdir() if path.name not in own)
     if strangers:
         raise ConfigError(
-            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; give a new folder"
+            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; "
+            "give a new folder"
         )
 
 

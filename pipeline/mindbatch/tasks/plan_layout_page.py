@@ -69,5 +69,5 @@ def _files(paths: Sequence[Path]) -> list[str]:
         return [*lines, "mindspore.transform_checkpoints takes it as dst_strategy_file or src_strategy_file"]
     return [
         *lines,
-        "mindspore.merge_pipeline_strategys makes one file of them, which mindspore.transform_checkpoints takes",
+        "mindspore.merge_pipeline_strategys makes one file of them, for mindspore.transform_checkpoints",
     ]

@@ -75,9 +75,7 @@ def test_every_library_is_there_with_what_is_wanted_of_it(plugin: GpuPlugin, tmp
 
 
 @needs_gcc
-def test_they_are_built_once(
-    plugin: GpuPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_built_once(plugin: GpuPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = stub_libraries(plugin, tmp_path / "cache")
     monkeypatch.setenv("PATH", "")
     assert stub_libraries(plugin, tmp_path / "cache") == home
@@ -133,5 +131,7 @@ def test_a_cache_that_cannot_be_written_is_named(plugin: GpuPlugin, tmp_path: Pa
 
 
 def test_a_mindspore_without_the_plugin_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"^MindSpore 2.9.0 has no plugin libmindspore_gpu.so.11.6 in .*x86-64"):
+    with pytest.raises(
+        BackendError, match=r"^MindSpore 2.9.0 has no plugin libmindspore_gpu.so.11.6 in .*x86-64"
+    ):
         plugin_in(tmp_path, "2.9.0")

@@ -1,6 +1,7 @@
-"""The child for a layout, played by stand-ins: every way in which it can go wrong is one line, and nothing is left."""
+"""The child for a layout, played by stand-ins: whatever goes wrong is one line, and nothing is left of it."""
 
 import os
+import select
 import stat
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.layout_process import LayoutProcess, Limits, NotJoined
 
-NEVER, SOON = 3600.0, 0.2
+NEVER, SOON = 100.0, 0.2
 STARTED = """echo '{"event": "started", "rank": 0}'"""
 DONE = """echo '{"event": "done"}'"""
 
@@ -35,12 +36,15 @@ def failure(process: LayoutProcess, limits: Limits | None = None) -> BackendErro
 
 
 def is_gone(folder: Path, name: str = "process") -> bool:
-    """Whether a process has ended; one that nobody has asked how counts, too."""
+    """Whether a process has ended; one that is being ended is waited for."""
     try:
-        state = Path("/proc", (folder / name).read_text().strip(), "stat").read_text()
-    except FileNotFoundError:
+        process = os.pidfd_open(int((folder / name).read_text()))
+    except ProcessLookupError:
         return True
-    return state.rpartition(")")[2].split()[0] == "Z"
+    try:
+        return bool(select.select([process], [], [], NEVER)[0])
+    finally:
+        os.close(process)
 
 
 def test_success_is_what_the_child_reports(tmp_path: Path) -> None:
@@ -58,8 +62,8 @@ def test_what_is_no_report_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_reported_failure_names_the_rank(tmp_path: Path) -> None:
-    report = """echo '{"event": "failed", "rank": 3, "error": "no  such\\n operator"}'; sleep 3600"""
-    error = failure(stand_in(tmp_path, STARTED, report))
+    report = r"""printf '%s\n' '{"event": "failed", "rank": 3, "error": "no  such\n operator"}'"""
+    error = failure(stand_in(tmp_path, STARTED, report, "sleep 3600"))
     assert str(error) == "MindSpore's layout failed on rank 3: no such operator"
     assert is_gone(tmp_path)
 
@@ -70,7 +74,9 @@ def test_of_several_failures_the_first_counts(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_told_with_the_last_line_of_the_log(tmp_path: Path) -> None:
-    error = failure(stand_in(tmp_path, STARTED, "echo first >&2", "echo '  the   last ' >&2", "kill -SEGV $$"))
+    error = failure(
+        stand_in(tmp_path, STARTED, "echo first >&2", "echo '  the   last ' >&2", "kill -SEGV $$")
+    )
     assert str(error) == "the process for the layout was ended by signal 11; its last line: the last"
 
 
@@ -99,7 +105,7 @@ def test_a_child_that_hangs_before_it_starts_is_not_looking_for_others(tmp_path:
 
 
 def test_children_of_the_child_are_ended_even_those_that_ignore_signals(tmp_path: Path) -> None:
-    grandchild = "(trap '' TERM INT HUP; echo $PPID > /dev/null; sh -c 'echo $$ > child; sleep 3600') &"
+    grandchild = "(trap '' TERM INT HUP; sh -c 'echo $$ > child; sleep 3600') &"
     waiting = "while [ ! -s child ]; do :; done"
     stand_in(tmp_path, grandchild, waiting, DONE).run(Limits(NEVER, NEVER))
     assert is_gone(tmp_path)

@@ -8,9 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mindbatch.checkpoint.reshard_folder import locked
+from mindbatch.checkpoint.strategy import Strategy
+from mindbatch.checkpoint.tensor_layout import TensorLayout
 from mindbatch.checkpoint.tensor_set import open_source
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
@@ -299,3 +302,21 @@ def test_files_differ_in_order_alone_when_cut_again(tmp_path: Path) -> None:
     for one, other in pairwise(sorted([tmp_path / "a", tmp_path / "c"])):
         for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
             assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_ranks_are_merged_by_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x is cut by columns, y by rows and held twice, z is not named and whole everywhere."""
+    layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
+    monkeypatch.setattr("mindbatch.tasks.reshard_source.read_strategy", lambda path: Strategy(layouts))
+    x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
+    for rank in range(4):
+        (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
+        row, column = divmod(rank, 2)
+        held = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
+        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", held, "F32")
+    (tmp_path / "strategy.ckpt").touch()
+    strategy = str(tmp_path / "strategy.ckpt")
+    reshard(tmp_path / "ranks", tmp_path / "whole", source_strategy=strategy, verify=True)
+    (found,) = contents(tmp_path / "whole")
+    for name, array in {"x": x, "y": y, "z": z}.items():
+        assert found[name] == ("F32", (8, 4), array.tobytes())

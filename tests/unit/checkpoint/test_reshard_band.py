@@ -1,4 +1,4 @@
-"""In which order a job goes through rows: each row of each target once, and sources once where that can be."""
+"""In which order a job goes through rows: each of the targets once, the sources once where that can be."""
 
 from collections import Counter
 
@@ -35,8 +35,12 @@ def replicated() -> Job:
     return Job("x", (FULL,), tuple(writing(rank, (ROWS, COLUMNS), move) for rank in range(WAYS)))
 
 
+def rows_of(band: Band) -> range:
+    return range(band.start, band.stop)
+
+
 def rows_read(bands: list[Band]) -> list[int]:
-    return [row + f.offset for band in bands for f in band.fetches for row in range(band.start, band.stop)]
+    return [row + f.offset for band in bands for f in band.fetches for row in rows_of(band)]
 
 
 @pytest.mark.parametrize("job", [by_rows(), by_columns(), replicated()], ids=["rows", "columns", "replicas"])
@@ -45,7 +49,7 @@ def test_each_row_is_read_once_and_in_order(job: Job, band_bytes: int) -> None:
     bands = list(bands_of(job, band_bytes))
     assert rows_read(bands) == list(range(ROWS))
     made = Counter(
-        (w.file, row) for band in bands for w in band.writings for row in range(band.start, band.stop)
+        (writing.file, row) for band in bands for writing in band.writings for row in rows_of(band)
     )
     assert set(made.values()) == {1}
     assert len(made) == sum(writing.rows for writing in job.writings)

@@ -29,10 +29,8 @@ def test_200_megabytes(tmp_path: Path) -> None:
     source.mkdir()
     (source / "config.json").write_text(json.dumps(LARGE))
     noise = np.random.default_rng(0).integers(0, 1 << 14, 1 << 24, dtype=np.uint16)
-    arrays = {
-        name: np.resize(noise[place:], shape)
-        for place, (name, shape) in enumerate(source_shapes_of(LARGE).items())
-    }
+    shapes = source_shapes_of(LARGE)
+    arrays = {name: np.resize(noise[place:], shapes[name]) for place, name in enumerate(shapes)}
     largest = max(array.nbytes for array in arrays.values())
     assert sum(array.nbytes for array in arrays.values()) > 200 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")

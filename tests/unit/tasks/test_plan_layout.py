@@ -1,0 +1,185 @@
+"""The plan of MindSpore's layout: what is asked for, printed, written. MindSpore is played by a stand-in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.backends.layout_process import Limits, NotJoined
+from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout, infer_layout
+from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy_wire import strategy_bytes
+from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.config.compose import compose_task
+from mindbatch.errors import ConfigError
+from mindbatch.tasks import plan, plan_layout
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "intermediate_size": 96,
+}
+COLUMNS, WHOLE = TensorLayout("wq", (2,), (0, -1)), TensorLayout("norm", (2,), (-1,))
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What every command has; it runs in an empty folder."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return ["model.provider=mindformers", f"model.checkpoint_name_or_path={tmp_path}/model"]
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
+    """The jobs that MindSpore would have been given."""
+    found: list[LayoutJob] = []
+
+    def answer(job: LayoutJob, limits: Limits, *, verbose: bool) -> ModelLayout:
+        found.append(job)
+        layouts = (COLUMNS, WHOLE) if job.model_parallel == 2 else (WHOLE,)
+        if len(found) % 2 == 0:
+            layouts = layouts[::-1]
+        files = {
+            f"ckpt_strategy_rank_{rank}.ckpt": strategy_bytes(
+                Strategy(layouts, (OperatorStrategy("op", stage),))
+            )
+            for stage, rank in enumerate(job.leaders)
+        }
+        parameters = (ParameterLayout(0, (64, 32), COLUMNS), ParameterLayout(0, (64,), WHOLE))
+        return ModelLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())
+
+    monkeypatch.setattr(plan_layout, "infer_layout", answer)
+    return found
+
+
+def run(words: list[str]) -> int:
+    return plan.run(compose_task("plan", words).finish())  # type: ignore[arg-type]
+
+
+def faults(words: list[str]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        run(words)
+    return caught.value.faults
+
+
+def test_the_page_has_every_parameter(
+    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*given, "parallel.model_parallel=2", "parallel.data_parallel=2"]) == 0
+    page = capsys.readouterr().out
+    assert "data_parallel 2 x model_parallel 2 x pipeline_stage 1: 4 ranks" in page
+    assert "    0  wq         [64, 32]  [32, 32]   dimension 0 into 2" in page
+    assert "    0  norm       [64]      [64]       whole" in page
+    assert "stage 0: 2 parameters; a rank holds 1,088 of 2,112 elements" in page
+    assert [*Path().iterdir()] == []
+    assert (jobs[0].num_ranks, jobs[0].leaders, jobs[0].vocab_emb_dp) == (4, [0], True)
+    assert (jobs[0].model["num_heads"], jobs[0].model["batch_size"]) == (8, 2)
+
+
+def test_json_says_where_the_files_are(
+    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["parallel.pipeline_stage=2", "parallel.model_parallel=2", "layout.dir=deep/er", "report=json"]
+    assert run([*given, *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["strategy_files"] == [f"deep/er/ckpt_strategy_rank_{rank}.ckpt" for rank in (0, 2)]
+    assert all(Path(path).is_file() for path in found["strategy_files"])
+    assert found["parameters"][0] == {
+        "name": "wq",
+        "stage": 0,
+        "shape": [64, 32],
+        "local_shape": [32, 32],
+        "device_matrix": [2],
+        "tensor_map": [0, -1],
+    }
+
+
+def test_what_a_stage_borrows_is_noted(
+    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([*given, "parallel.pipeline_stage=2"])
+    assert "note: stage 1 uses tied too" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_same_strategy_is_there_already_whatever_its_order(given: list[str]) -> None:
+    words = [*given, "layout.dir=s", "parallel.model_parallel=2"]
+    run(words)
+    before = Path("s/ckpt_strategy_rank_0.ckpt").read_bytes()
+    assert run(words) == 0
+    assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
+
+
+@pytest.mark.usefixtures("jobs")
+def test_another_strategy_is_replaced_only_when_asked_for(given: list[str]) -> None:
+    run([*given, "layout.dir=s", "parallel.model_parallel=2"])
+    before = Path("s/ckpt_strategy_rank_0.ckpt").read_bytes()
+    line = "s/ckpt_strategy_rank_0.ckpt: holds something else; layout.replace=true writes over it"
+    assert faults([*given, "layout.dir=s"]) == (line,)
+    assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
+    assert run([*given, "layout.dir=s", "layout.replace=true"]) == 0
+    assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() != before
+
+
+def test_files_of_another_layout_are_not_joined(given: list[str], jobs: list[LayoutJob]) -> None:
+    Path("s").mkdir()
+    Path("s/ckpt_strategy_rank_4.ckpt").write_text("")
+    (fault,) = faults([*given, "layout.dir=s"])
+    assert fault.startswith("layout.dir=s: holds ckpt_strategy_rank_4.ckpt")
+    assert jobs == []
+
+
+def test_options_without_effect_are_refused(given: list[str]) -> None:
+    words = ["decoding=top_p", "data.path=rows.jsonl", "model.batch_size=3", "layout.replace=true"]
+    assert faults([*given, *words]) == (
+        "model.batch_size=3: has no effect with model.provider=mindformers; remove it",
+        "decoding.do_sample=true: has no effect with model.provider=mindformers; remove it",
+        "decoding.top_p=0.9: has no effect with model.provider=mindformers; remove it",
+        "data.path=rows.jsonl: has no effect with model.provider=mindformers; remove it",
+        "layout.replace=true: has no effect without layout.dir",
+    )
+
+
+def test_options_of_the_layout_need_it(given: list[str]) -> None:
+    assert "layout.dir=s: only with model.provider=mindformers" in faults([given[1], "layout.dir=s"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["parallel.model_parallel=13"], "parallel.model_parallel=13: must divide attention heads, 8"),
+        (["parallel.pipeline_stage=3"], "parallel.pipeline_stage=3: must be at most 2, the model's layers"),
+        (["parallel.data_parallel=65"], "parallel: 65 ranks, a process each; at most 64"),
+    ],
+)
+def test_ways_that_cannot_be(given: list[str], words: list[str], fault: str) -> None:
+    assert any(fault in line for line in faults([*given, *words]))
+
+
+def test_processes_that_did_not_find_each_other_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "mindbatch.backends.mindformers_layout"
+    folders: list[Path] = []
+
+    class Lost:
+        def __init__(self, command: list[str], folder: Path, *_: object) -> None:
+            folders.append(folder)
+
+        def run(self, limits: Limits) -> None:
+            raise NotJoined("1 of 2 processes found each other in 60 s")
+
+    monkeypatch.setattr(f"{module}.find_plugin", lambda: type("Plugin", (), {"library_folders": ()}))
+    monkeypatch.setattr(f"{module}.stub_libraries", lambda *_: tmp_path)
+    monkeypatch.setattr(f"{module}.LayoutProcess", Lost)
+    with pytest.raises(NotJoined):
+        infer_layout(LayoutJob({}, 1, 2), Limits())
+    assert len({*folders}) == 3
+    assert not any(folder.exists() for folder in folders)
