@@ -28,8 +28,7 @@ LIBRARIES = {
     "cu": "libcuda.so.1",
 }
 CUDA_VERSION = "11.6"
-_PREFIXES = "|".join(sorted(LIBRARIES, key=len, reverse=True))
-_SYMBOL = re.compile(rf"(?:__)?({_PREFIXES})(?=[A-Z_])")
+_SYMBOL = re.compile(rf"(?:__)?({'|'.join(LIBRARIES)})(?=[A-Z_])")  # a capital follows the prefix
 _TOOL_SECONDS = 120
 
 Symbols = dict[str, dict[str, set[str]]]

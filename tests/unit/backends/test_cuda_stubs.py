@@ -41,7 +41,7 @@ def compiler(folder: Path, script: str) -> None:
     (folder / "gcc").chmod(stat.S_IRWXU)
 
 
-def test_symbols_go_to_the_library_with_the_longest_prefix() -> None:
+def test_symbols_go_to_the_library_of_their_prefix() -> None:
     lines = [
         "libx.so:",
         "                 U cudaMalloc@libcudart.so.11.0",

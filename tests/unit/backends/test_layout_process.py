@@ -100,6 +100,10 @@ def test_a_child_that_hangs_later_is_told_with_the_option(tmp_path: Path) -> Non
     assert str(error) == "no layout after 0.2 s; layout.timeout gives it longer"
 
 
+def test_ranks_that_have_found_each_other_may_take_longer(tmp_path: Path) -> None:
+    stand_in(tmp_path, STARTED, joined(0), joined(1), "sleep 0.5", DONE).run(Limits(SOON, NEVER))
+
+
 def test_a_child_that_hangs_before_it_starts_is_not_looking_for_others(tmp_path: Path) -> None:
     assert not isinstance(failure(stand_in(tmp_path, "sleep 3600"), Limits(NEVER, SOON)), NotJoined)
 
