@@ -41,9 +41,7 @@ FILTERS = ("top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "e
 _NEEDS = (
     _Need(("temperature", *FILTERS[1:]), lambda p: p.do_sample, "do_sample", "set do_sample=true"),
     _Need(("top_k",), lambda p: p.do_sample or p.penalty_alpha > 0, "do_sample", "set do_sample=true"),
-    _Need(
-        FILTERS, lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0"
-    ),
+    _Need(FILTERS, lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0"),
     _Need(("best_of",), lambda p: p.do_sample, "do_sample", "set do_sample=true"),
     _Need(
         ("best_of",),
