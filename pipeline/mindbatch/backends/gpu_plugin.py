@@ -44,7 +44,7 @@ class GpuPlugin:
     path: Path
 
     @property
-    def library_folders(self) -> tuple[Path, ...]:
+    def search_folders(self) -> tuple[Path, ...]:
         """Where the plugin's other libraries are."""
         return self.path.parent / f"gpu{CUDA_VERSION}", self.folder
 

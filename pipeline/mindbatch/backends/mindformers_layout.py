@@ -99,7 +99,7 @@ def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> Mo
             folder = Path(name)
             (folder / "job.json").write_text(job.as_json())
             (folder / "strategy").mkdir()
-            environment = plugin_environment(stubs, plugin.library_folders, folder, verbose=verbose)
+            environment = plugin_environment(stubs, plugin.search_folders, folder, verbose=verbose)
             command = worker_command(WORKER_MODULE, "job.json")
             try:
                 LayoutProcess(command, folder, environment, job.num_ranks).run(limits)

@@ -4,40 +4,27 @@ The rules are those of transformers 4.57.1; see `beams.py`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_scores import processed_scores
-from mindbatch.decoding.beams import Beams, Candidate, RequestStep, request_steps
+from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.draw import draw_without_replacement
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.strategy import Decision, GroupView
 
 
-class BeamSampling:
+class BeamSampling(OneSetOfBeams):
     """Draws continuations of a request's rows taken together, without replacement, by their sums of scores.
 
     Scores are log-probabilities after processors and filters. The n-th draw of a step spends the request's
     Philox number of sample n. Only the first num_beams drawn may end, however good the later ones are.
     """
-
-    searches = True
-    needs_hidden = False
-
-    def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
-        return params.num_beams
-
-    def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
-        return Beams.begin(params)
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""

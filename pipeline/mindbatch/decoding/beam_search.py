@@ -4,34 +4,21 @@ The rules are those of transformers 4.57.1; see `beams.py`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_scores import BestTokens
-from mindbatch.decoding.beams import Beams, RequestStep, request_steps
-from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.beams import Beams, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.strategy import Decision, GroupView
 
 
-class BeamSearch:
+class BeamSearch(OneSetOfBeams):
     """Goes on with the num_beams likeliest continuations of a request's rows taken together.
 
     A request's first step, one row, branches into num_beams, or into as many as there are possible tokens.
     """
-
-    searches = True
-    needs_hidden = False
-
-    def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
-        return params.num_beams
-
-    def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
-        return Beams.begin(params)
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""

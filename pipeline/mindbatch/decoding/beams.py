@@ -9,7 +9,7 @@ import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
@@ -189,3 +189,18 @@ def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: Reque
         if lives or request.ending(candidate) is None:
             filled.append(candidate)
     return filled
+
+
+class OneSetOfBeams:
+    """What strategies have in common whose requests are each one `Beams`."""
+
+    searches = True
+    needs_hidden = False
+
+    def width(self, params: DecodingParams) -> int:
+        """See `Strategy.width`."""
+        return params.num_beams
+
+    def begin(self, params: DecodingParams) -> Any:
+        """See `Strategy.begin`."""
+        return Beams.begin(params)

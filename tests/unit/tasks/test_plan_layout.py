@@ -176,7 +176,7 @@ def test_processes_that_did_not_find_each_other_are_started_again(
         def run(self, limits: Limits) -> None:
             raise NotJoined("1 of 2 processes found each other in 60 s")
 
-    monkeypatch.setattr(f"{module}.find_plugin", lambda: type("Plugin", (), {"library_folders": ()}))
+    monkeypatch.setattr(f"{module}.find_plugin", lambda: type("Plugin", (), {"search_folders": ()}))
     monkeypatch.setattr(f"{module}.stub_libraries", lambda *_: tmp_path)
     monkeypatch.setattr(f"{module}.LayoutProcess", Lost)
     with pytest.raises(NotJoined):
