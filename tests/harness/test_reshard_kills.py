@@ -21,6 +21,7 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.on_demand
 def test_five_hundred_kills_and_one_at_every_operation(tmp_path: Path) -> None:
     at_random, sweep = run_script("reshard_kills", tmp_path, "--kills", 500, "--sweep").splitlines()
     assert at_random == "500 kills at random"
