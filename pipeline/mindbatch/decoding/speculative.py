@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +10,11 @@ from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.choice import Choice
 from mindbatch.decoding.draw import draw_by_weight
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
-from mindbatch.decoding.sampling import sample
+from mindbatch.decoding.sampling import SamplingStrategy, sample
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
 from mindbatch.errors import PromptError
 
@@ -24,24 +22,13 @@ _TEST_STREAM = 1
 """Of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
 
 
-class SpeculativeStrategy:
+class SpeculativeStrategy(SamplingStrategy):
     """Each row goes on with the drafted tokens that stand, and one more token of the model's own.
 
     Greedy output is that of plain greedy decoding, token for token, and so is sampled output where the draft
     is certain. Where it was drawn, sampled output has the distribution of plain sampling. Rows without a
     draft are decoded plainly.
     """
-
-    searches = False
-    needs_hidden = False
-
-    def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
-        return params.num_return_sequences
-
-    def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
-        return None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""

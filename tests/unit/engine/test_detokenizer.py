@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from constrained import wrap as wrapped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
@@ -11,7 +12,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from mindbatch.data.token_bytes import byte_level_alphabet
 from mindbatch.data.tokenizer import Tokenizer
-from mindbatch.data.tokenizer_files import LoadedTokenizer
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 
 TEXTS = st.text(
@@ -29,16 +29,7 @@ def spelt(raw: bytes) -> str:
 
 def wrap(backend: Backend, special: list[str]) -> Tokenizer:
     backend.add_special_tokens(special)
-    return Tokenizer(
-        LoadedTokenizer(
-            backend=backend,
-            bos_token_id=None,
-            eos_token_id=None,
-            unk_token_id=None,
-            named_tokens={},
-            templates={},
-        )
-    )
+    return wrapped(backend)
 
 
 def byte_level() -> Tokenizer:
