@@ -1,55 +1,47 @@
-"""Time and memory of a reshard, against copying the same bytes with cp and fsync in the same run.
+"""Time and memory of a reshard, against cp and fsync of the same bytes and MindSpore's transform_checkpoints.
 
     python tools/bench_reshard.py
-    python tools/bench_reshard.py --megabytes 200 --rounds 1
+    python tools/bench_reshard.py --size 0.1 --rounds 1
 
-A Llama checkpoint of random bfloat16 weights, with digests, is cut for several ranks. Both ways start with
-the source in the page cache and end when everything is on the disk. Exits with 1 above --allowed times the
-copy.
+A Llama checkpoint of random bfloat16 weights, with digests, is cut for several ranks: as safetensors, and
+from a .ckpt into .ckpt files, which is what MindSpore does of it by an equal strategy file. All go by turns.
+Each starts with as little of the source in the page cache as can be arranged, in processes of its own, and
+ends when everything is on the disk. The peak is the highest sum of the resident sizes of all processes.
+Exits with 1 above --allowed times the copy, or when MindSpore's .ckpt files are not ours byte for byte.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from bench_reshard_model import write_llama
-
-RESHARD = Path(__file__).with_name("bench_reshard_run.py")
+from bench_reshard_model import write_ckpt, write_llama, write_strategy
+from bench_reshard_ways import COPY, LIMITED, MINDSPORE, OURS_CKPT, Bench, Measured, differing
 
 
 def main() -> None:
-    """Runs all ways by turns and prints a line for each."""
+    """Measures all ways by turns and prints a table of their medians."""
     options = parse_options()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        nbytes = write_llama(folder / "source", options.megabytes * 10**6)
-        print(
-            f"{nbytes / 1e9:.2f} GB of bfloat16, {options.ways} ranks, {options.workers} processes",
-            flush=True,
-        )
-        copies, reshards = [], []
-        for _ in range(options.rounds):
-            copies.append(timed(folder / "copy", lambda: copy(folder / "source", folder / "copy"))[0])
-            reshards.append(timed(folder / "cut", lambda: reshard(folder, options)))
-        copying = statistics.median(copies)
-        cutting = statistics.median(seconds for seconds, _ in reshards)
-        peak = max(int(printed.split()[-1]) for _, printed in reshards)
-        print(f"cp and fsync  {copying:7.2f} s  {nbytes / copying / 1e6:6.0f} MB/s")
-        print(
-            f"reshard       {cutting:7.2f} s  {nbytes / cutting / 1e6:6.0f} MB/s  "
-            f"{cutting / copying:.2f} times the copy  peak {peak / 1e6:.0f} MB in all processes"
-        )
-        if cutting > options.allowed * copying:
-            raise SystemExit(f"more than {options.allowed} times the copy")
+        bench = prepared(Path(name), options)
+        ways = [*bench.ways()] if options.mindspore else [way for way in bench.ways() if way != MINDSPORE]
+        found: dict[str, list[Measured]] = {way: [] for way in ways}
+        faults: list[str] = []
+        for number in range(options.rounds):
+            for way in ways:
+                found[way].append(bench.measured(way))
+            if number == 0 and options.mindspore:
+                faults = differing(bench.made(OURS_CKPT), bench.made(MINDSPORE))
+            bench.clear()
+        print_table(found, bench.nbytes)
+    copying = median(found[COPY])
+    slow = [way for way in LIMITED if median(found[way]) > options.allowed * copying]
+    faults += [f"{way}: more than {options.allowed} times the copy" for way in slow]
+    if faults:
+        raise SystemExit("\n".join(faults))
 
 
 def parse_options() -> argparse.Namespace:
@@ -57,47 +49,48 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=2000)
-    parser.add_argument("--ways", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=3, help="the medians are compared")
-    parser.add_argument("--allowed", type=float, default=2.0)
+    parser.add_argument("--size", type=float, default=2.0, help="of the checkpoint in GB; %(default)s")
+    parser.add_argument("--ways", type=int, default=8, help="ranks; %(default)s")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument("--rounds", type=int, default=5, help="the medians are compared; %(default)s")
+    parser.add_argument("--allowed", type=float, default=2.0, help="times the copy; %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")
+    parser.add_argument("--no-mindspore", dest="mindspore", action="store_false", help="leave it out")
     return parser.parse_args()
 
 
-def timed(made: Path, work: Callable[[], str]) -> tuple[float, str]:
-    """Seconds, and what the work has printed. What it has made is removed afterwards."""
-    os.sync()
-    start = time.perf_counter()
-    printed = work()
-    seconds = time.perf_counter() - start
-    shutil.rmtree(made)
-    return seconds, printed
+def prepared(folder: Path, options: argparse.Namespace) -> Bench:
+    """Writes the checkpoint in both formats."""
+    source = folder / "source"
+    nbytes = write_llama(source, int(options.size * 1e9))
+    ckpt = write_ckpt(source, folder / "ckpt")
+    strategy = write_strategy(source, folder / "strategy.ckpt", options.ways)
+    print(f"{nbytes / 1e9:.2f} GB of bfloat16, {options.ways} ranks, {options.workers} processes")
+    print(f"{options.rounds} rounds by turns, medians, the lowest and highest in brackets", flush=True)
+    return Bench(folder, source, ckpt, strategy, nbytes, options.ways, options.workers)
 
 
-def copy(source: Path, target: Path) -> str:
-    """cp, and everything synced."""
-    subprocess.run(["cp", "-r", source, target], check=True)
-    for path in [*target.rglob("*"), target]:
-        handle = os.open(path, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-    return ""
+def print_table(found: dict[str, list[Measured]], nbytes: int) -> None:
+    """A row for each way."""
+    copying = median(found[COPY])
+    print("| way | seconds | MB/s | times the copy | peak MB |")
+    print("|-----|--------:|-----:|---------------:|--------:|")
+    for way, all_measured in found.items():
+        seconds = [each.seconds for each in all_measured]
+        middle = statistics.median(seconds)
+        peaks = [each.peak for each in all_measured if each.peak is not None]
+        peak = f"{max(peaks) / 1e6:.0f}" if peaks else "-"
+        spread = f"{middle:.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
+        print(f"| {way} | {spread} | {nbytes / middle / 1e6:.0f} | {middle / copying:.2f} | {peak} |")
+    inner = [each.inner for all_measured in found.values() for each in all_measured if each.inner is not None]
+    if inner:
+        calling = statistics.median(inner)
+        print(f"MindSpore's call alone, neither started nor synced: {calling:.2f} s, {calling / copying:.2f}")
 
 
-def reshard(folder: Path, options: argparse.Namespace) -> str:
-    """The reshard, in a process of its own."""
-    arguments = [folder / "source", folder / "cut", options.ways, options.workers]
-    return run(RESHARD, *arguments)
-
-
-def run(script: Path, *arguments: object) -> str:
-    """A script in a process of its own; returns what it prints."""
-    done = subprocess.run(
-        [sys.executable, script, *map(str, arguments)], check=True, text=True, stdout=subprocess.PIPE
-    )
-    return done.stdout.strip()
+def median(all_measured: list[Measured]) -> float:
+    """Of the seconds."""
+    return statistics.median(each.seconds for each in all_measured)
 
 
 if __name__ == "__main__":

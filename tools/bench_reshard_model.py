@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import checkout  # noqa: F401
-from mindbatch.checkpoint.digests import write_digests
+from mindbatch.checkpoint.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.digests import DIGESTS_NAME, digests_of, write_digests
 from mindbatch.checkpoint.file_layout import write_tensor_file
 from mindbatch.checkpoint.partition import source_shapes
+from mindbatch.checkpoint.placement import Placement
+from mindbatch.checkpoint.placements import placements
 from mindbatch.checkpoint.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy_wire import strategy_bytes
+from mindbatch.checkpoint.tensor_layout import UNCUT, TensorLayout
+from mindbatch.checkpoint.tensor_set import open_source
 from mindbatch.models.registry import describe, tensor_specs
 
 CONFIG: dict[str, Any] = {
@@ -56,7 +65,37 @@ def total(config: dict[str, Any]) -> int:
 
 
 def noise(count: int) -> Iterator[bytes]:
-    """Random bytes, which no file system can shorten."""
-    piece = os.urandom(min(PIECE, count))
+    """Random bytes, which no file system can shorten; as bfloat16 no infinity and no NaN among them."""
+    bits = np.frombuffer(os.urandom(min(PIECE, count)), np.uint16) & 0xBFFF
+    piece = bits.tobytes()
     for start in range(0, count, PIECE):
         yield piece[: min(PIECE, count - start)]
+
+
+def write_ckpt(source: Path, folder: Path) -> Path:
+    """The tensors of a model folder as rank_0/model.ckpt, with digests; returns the file."""
+    path = folder / "rank_0/model.ckpt"
+    path.parent.mkdir(parents=True)
+    with open_source(source) as opened:
+        tensors = opened.ranks[0]
+        layout = ckpt_layout([(name, info.dtype, info.shape) for name, info in tensors.tensors.items()])
+        write_tensor_file(path, layout, lambda name: tensors.file(name).chunks(name))
+    with open_source(path) as opened:
+        (path.parent / DIGESTS_NAME).write_bytes(digests_of(opened.ranks[0].files).as_json())
+    return path
+
+
+def write_strategy(source: Path, path: Path, ways: int) -> Path:
+    """The strategy file by which MindSpore cuts the model as `mindbatch reshard` does; returns it."""
+    config = json.loads((source / "config.json").read_text())
+    found = placements(tensor_specs(describe(config)), ways, 1)
+    layouts = tuple(TensorLayout(name, (ways,), axes(placement)) for name, placement in found.items())
+    path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))))
+    return path
+
+
+def axes(placement: Placement) -> tuple[int, ...]:
+    """Which of its dimensions, if any, is divided over the ranks."""
+    local = placement.local_shape(0)
+    assert local is not None
+    return tuple(UNCUT if here == whole else 0 for here, whole in zip(local, placement.shape, strict=True))

@@ -11,6 +11,9 @@ and NumPy, neither MindSpore nor a device.
 What differs from MindFormers' tool: all ranks are merged, not the first alone; the scaling is lora_alpha / r
 of adapter_config.json beside the checkpoint, and without one --lora_scaling must be given; matrices without
 their other half or without effect are refused; nothing is written over, nor into the folder of strategies.
+
+An adapter in a folder of its own, with adapter_config.json and adapter_model.safetensors or .ckpt, is merged by
+`mindbatch reshard source=... target.dir=... lora.merge=ADAPTER`: in several processes, resumed after any end.
 """
 
 import argparse

@@ -1,22 +1,23 @@
-"""Records the SHA-256 of every tensor of a model folder beside its weights (mindbatch.checkpoint.digests)."""
+"""Records the SHA-256 of every tensor of a checkpoint beside its files (mindbatch.checkpoint.digests)."""
 
 import argparse
 import sys
 
-from mindbatch.checkpoint.digests import write_digests
+from mindbatch.checkpoint.digest_writer import record_digests
 from mindbatch.errors import EXIT_DONE, MindBatchError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes FOLDER/digests.json and prints its path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes digests.json and prints its path, one a rank; exits with 0, 1 (failed) or 2 (wrong usage)."""
     parser = argparse.ArgumentParser(
-        description="Write digests.json, which is verified when the model is loaded."
+        description="Write digests.json, which is verified when the checkpoint is read."
     )
-    parser.add_argument("folder", help="model folder with model.safetensors, or with shards and their index")
+    parser.add_argument("folder", help="model folder, folder with one .safetensors or .ckpt, or rank folders")
     parser.add_argument("--replace", action="store_true", help="write over an existing digests.json")
     options = parser.parse_args(arguments)
     try:
-        print(write_digests(options.folder, replace=options.replace))
+        for path in record_digests(options.folder, replace=options.replace):
+            print(path)
     except MindBatchError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from command_line import CommandLine
+from reshard_adapters import merged_at_once, write_adapter_for
+from reshard_models import contents
 
 pytestmark = pytest.mark.slow
 
@@ -46,17 +48,42 @@ def test_there_and_back(command: CommandLine) -> None:
     assert marker["settings"]["model_parallel"] == 1
 
 
+def test_to_the_names_of_mindformers_and_back(command: CommandLine) -> None:
+    there = ["reshard", SHIPPED, "target.dir=there", "target.names=mindformers", "target.format=ckpt"]
+    named = command.run(*there, "target.model_parallel=2", leaves=["there"])
+    assert named.returncode == 0, named.stderr
+    assert named.stdout.startswith(f"{command.here}/there: written: 2 ranks, 52 tensors")
+    leaves = ["there", "whole"]
+    back = command.run("reshard", "source=there", "target.dir=whole", "verify=true", leaves=leaves)
+    assert back.returncode == 0, back.stderr
+    assert back.stderr == "mindbatch: there: the tensors have MindFormers' names\n"
+    first = command.run("generate", "model=tiny_gpt2", PROMPT, leaves=leaves)
+    assert generated(command, "whole", leaves) == first.stdout
+
+
+def test_the_model_before_and_after_is_run(command: CommandLine) -> None:
+    cut = ["reshard", SHIPPED, "target.dir=cut", "target.model_parallel=2", "verify=logits"]
+    done = command.run(*cut, leaves=["cut"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("each element read back and compared, first logits equal at 32 positions\n")
+    rounded = ["reshard", "source=cut", "target.dir=half", "target.dtype=bfloat16", "target.pipeline_stage=2"]
+    done = command.run(*rounded, "verify=logits", leaves=["cut", "half"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ", first logits differ by up to 0." in done.stdout
+    assert done.stdout.endswith("of 32 positions\n")
+
+
 def test_what_cannot_be_gets_one_line(command: CommandLine) -> None:
     done = command.run("reshard", SHIPPED, "target.dir=cut", "target.model_parallel=3")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mindbatch: target.model_parallel=3: ")
     assert done.stderr.count("\n") == 1
-    done = command.run("reshard", "target.names=mindformers", "target.overflow=infinity")
+    done = command.run("reshard", "target.qkv_concat=true", "target.overflow=infinity")
     assert done.returncode == 2
     assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
         "source",
         "target.dir",
-        "target.names=mindformers",
+        "target.qkv_concat=true",
         "target.overflow=infinity",
     ]
 
@@ -80,3 +107,35 @@ def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(command: C
         assert not (command.here / "cut").exists()
     done = command.run(*arguments, leaves=["cut"])
     assert done.returncode == 0, done.stderr
+
+
+def test_an_adapter_is_merged_on_the_way(command: CommandLine) -> None:
+    """Cut and merged at once is merged and then cut; what cannot be says why, on one line."""
+    whole = command.here.parent / "whole"
+    assert command.run("reshard", SHIPPED, f"target.dir={whole}").returncode == 0
+    adapter = write_adapter_for(
+        command.here.parent / "adapter", json.loads((whole / "config.json").read_bytes())
+    )
+    arguments = ["reshard", SHIPPED, f"lora.merge={adapter}", "target.dir=merged"]
+    done = command.run(*arguments, "target.model_parallel=4", "workers=2", "verify=true", leaves=["merged"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("each element read back and compared\n")
+    assert done.stderr == f"mindbatch: {adapter}: added to 12 weights, scaling 2\n"
+    back = command.run("reshard", "source=merged", "target.dir=back", leaves=["back", "merged"])
+    assert back.returncode == 0, back.stderr
+    assert contents(command.here / "back") == [merged_at_once(contents(whole)[0], adapter)]
+    twice = command.run(
+        *arguments[:1], "source=back", *arguments[2:3], "target.dir=twice", leaves=["back", "merged"]
+    )
+    assert (twice.returncode, twice.stdout) == (2, "")
+    assert "has this adapter merged already, with scaling 2" in twice.stderr
+    assert twice.stderr.count("\n") == 1
+
+
+def test_options_of_the_adapter_are_checked_first(command: CommandLine) -> None:
+    done = command.run("reshard", SHIPPED, "target.dir=cut", "lora.merge=nowhere", "lora.scaling=0")
+    assert done.returncode == 2
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
+        "lora.merge=nowhere",
+        "lora.scaling=0.0",
+    ]

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.gpu_plugin import find_plugin, needed_tool
-from mindbatch.checkpoint.names.registry import dialect
-from mindbatch.checkpoint.placement import Placement
+from mindbatch.checkpoint.names.dialect import Options
+from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers
+from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.placements import placements
 from mindbatch.checkpoint.strategy_file import read_strategy
 from mindbatch.models.registry import describe, tensor_specs
@@ -36,15 +37,17 @@ LLAMA = {
 }
 QWEN2 = LLAMA | {"model_type": "qwen2", "num_hidden_layers": 1}
 CUT = """
-import sys, numpy as np, mindspore as ms
-tensors = np.load("full.npz")
-saved = [{"name": name, "data": ms.Tensor(tensors[name])} for name in tensors.files]
-import os; os.makedirs("full/rank_0")
-ms.save_checkpoint(saved, "full/rank_0/model.ckpt")
-ms.transform_checkpoints("full", "cut", "cut_", None, sys.argv[1])
-for rank in range(int(sys.argv[2])):
-    part = ms.load_checkpoint(f"cut/rank_{rank}/cut_{rank}.ckpt")
-    np.savez(f"rank_{rank}.npz", **{name: tensor.asnumpy() for name, tensor in part.items()})
+import json, os, sys, numpy as np, mindspore as ms
+for folder, strategy, ranks in json.loads(sys.argv[1]):
+    os.chdir(folder)
+    tensors = np.load("full.npz")
+    saved = [{"name": name, "data": ms.Tensor(tensors[name])} for name in tensors.files]
+    os.makedirs("full/rank_0")
+    ms.save_checkpoint(saved, "full/rank_0/model.ckpt")
+    ms.transform_checkpoints("full", "cut", "cut_", None, strategy)
+    for rank in range(ranks):
+        part = ms.load_checkpoint(f"cut/rank_{rank}/cut_{rank}.ckpt")
+        np.savez(f"rank_{rank}.npz", **{name: tensor.asnumpy() for name, tensor in part.items()})
 """
 
 
@@ -64,6 +67,7 @@ class Case:
     data_parallel: int
     model_parallel: int
     pipeline_stage: int = 1
+    qkv_concat: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -77,8 +81,18 @@ class Case:
             f"parallel.data_parallel={self.data_parallel}",
             f"parallel.model_parallel={self.model_parallel}",
             f"parallel.pipeline_stage={self.pipeline_stage}",
+            f"layout.qkv_concat={str(self.qkv_concat).lower()}",
             *("layout.vocab_emb_dp=false", "layout.dir=strategy", "report=json"),
         ]
+
+
+CASES = {
+    "llama mp=2": Case(LLAMA, 1, 2),
+    "llama mp=4": Case(LLAMA, 1, 4),
+    "llama dp=2 mp=2": Case(LLAMA, 2, 2),
+    "qwen2 mp=4, fused": Case(QWEN2, 1, 4, qkv_concat=True),
+    "qwen2 mp=2": Case(QWEN2, 1, 2),
+}
 
 
 def planned(case: Case, folder: Path) -> dict[str, Any]:
@@ -109,66 +123,75 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-def cut_by_mindspore(
-    folder: Path, tensors: Mapping[str, NDArray[Any]], strategy: Path, num_ranks: int
-) -> list[dict[str, NDArray[Any]]]:
-    """What transform_checkpoints makes of a full checkpoint, for each rank."""
-    np.savez(folder / "full.npz", **tensors)
-    environment = os.environ | {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "GLOG_v": "3"}
-    subprocess.run(
-        [sys.executable, "-c", CUT, str(strategy), str(num_ranks)], cwd=folder, env=environment, check=True
-    )
-    return [dict(np.load(folder / f"rank_{rank}.npz")) for rank in range(num_ranks)]
+def stored_by(names: NamedRanks, rank: int, full: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What a rank holds of full Hugging Face tensors, in its own names and forms."""
+    found = {}
+    views = names.views(rank)
+    shapes = names.stored_shapes(rank)
+    for name, all_held in names.held(rank).items():
+        tensor = np.full(views.get(name, shapes[name]), -1, np.float32)
+        for held in all_held:
+            part = full[held.original][tuple(slice(*ends) for ends in held.whole)]
+            tensor[tuple(slice(*ends) for ends in held.place)] = part.T if held.transposed else part
+        found[name] = tensor.reshape(shapes[name])
+    return found
 
 
-def stored_names(model_type: str, layers: int) -> dict[str, str]:
-    """MindFormers' name of each Hugging Face tensor."""
-    pairs = [
-        (rule.original.names[0], rule.stored.names[0])
-        for rule in dialect(model_type).rules
-        if len(rule.original.names) == len(rule.stored.names) == 1
-    ]
-    return {
-        original.format(layer=layer): stored.format(layer=layer)
-        for original, stored in pairs
-        for layer in range(layers)
-    }
-
-
-def held(placement: Placement, rank: int, full: NDArray[Any]) -> NDArray[Any]:
-    """What our specs give a rank of the full tensor."""
-    shape = placement.local_shape(rank)
-    assert shape is not None
-    local = np.full(shape, -1, full.dtype)
-    for piece in placement.ranks[rank]:
-        local[tuple(slice(*ends) for ends in piece.local)] = full[tuple(slice(*ends) for ends in piece.whole)]
-    return local
-
-
-@pytest.mark.parametrize(
-    "case",
-    [Case(LLAMA, 1, 2), Case(QWEN2, 1, 4), Case(LLAMA, 2, 2)],
-    ids=["llama mp=2", "qwen2 mp=4", "llama dp=2 mp=2"],
-)
-def test_mindspore_cuts_a_checkpoint_as_our_specs_say(case: Case, tmp_path: Path) -> None:
-    plan = planned(case, tmp_path)
+def named(case: Case, ways: int) -> NamedRanks:
+    """Our specs, in MindFormers' names."""
     arch = describe(case.config)
-    ours = placements(tensor_specs(arch), case.model_parallel)
-    names = stored_names(arch.model_type, arch.num_layers)
-    assert {names[name] for name in ours} == {parameter["name"] for parameter in plan["parameters"]}
-    full = {
-        names[name]: np.arange(np.prod(each.shape), dtype=np.float32).reshape(each.shape) + index
-        for index, (name, each) in enumerate(ours.items())
-    }
-    assert {each["name"]: tuple(each["shape"]) for each in plan["parameters"]} == {
-        name: tensor.shape for name, tensor in full.items()
-    }
-    ranks = cut_by_mindspore(tmp_path, full, tmp_path / "here" / plan["strategy_files"][0], case.num_ranks)
-    for rank, tensors in enumerate(ranks):
-        assert tensors.keys() == full.keys()
-        for name, placement in ours.items():
-            expected = held(placement, rank % case.model_parallel, full[names[name]])
-            np.testing.assert_array_equal(tensors[names[name]], expected, f"{name} on rank {rank}")
+    options = Options(qkv_concat=case.qkv_concat)
+    placed = placements(tensor_specs(arch), ways)
+    return as_mindformers(dialect(arch.model_type, options), heads_of(arch), placed, ways)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A full checkpoint by Hugging Face names, the plan for it, and what MindSpore has cut by that."""
+
+    full: Mapping[str, NDArray[Any]]
+    plan: Mapping[str, Any]
+    folder: Path
+
+    def rank(self, rank: int) -> dict[str, NDArray[Any]]:
+        return dict(np.load(self.folder / f"rank_{rank}.npz"))
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cut]:
+    """All cases are planned, and then cut by transform_checkpoints in one process."""
+    home = tmp_path_factory.mktemp("cuts")
+    made: dict[str, Cut] = {}
+    orders = []
+    for number, (name, case) in enumerate(CASES.items()):
+        folder = home / str(number)
+        folder.mkdir()
+        plan = planned(case, folder)
+        whole = named(case, 1)
+        full = {
+            original: np.arange(np.prod(each.shape), dtype=np.float32).reshape(each.shape) + index
+            for index, (original, each) in enumerate(whole.placements.items())
+        }
+        np.savez(folder / "full.npz", **stored_by(whole, 0, full))
+        made[name] = Cut(full, plan, folder)
+        orders.append([str(folder), str(folder / "here" / plan["strategy_files"][0]), case.num_ranks])
+    environment = os.environ | {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "GLOG_v": "3"}
+    subprocess.run([sys.executable, "-c", CUT, json.dumps(orders)], env=environment, check=True)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mindspore_cuts_a_checkpoint_as_our_specs_say(cuts: Mapping[str, Cut], name: str) -> None:
+    case, cut = CASES[name], cuts[name]
+    whole, ours = named(case, 1), named(case, case.model_parallel)
+    shapes = {each["name"]: tuple(each["shape"]) for each in cut.plan["parameters"]}
+    assert shapes == whole.stored_shapes(0)
+    assert ("model.layers.0.attention.w_qkv.weight" in shapes) == case.qkv_concat
+    for rank in range(case.num_ranks):
+        found, expected = cut.rank(rank), stored_by(ours, rank % case.model_parallel, cut.full)
+        assert found.keys() == expected.keys()
+        for each, tensor in expected.items():
+            np.testing.assert_array_equal(found[each], tensor, f"{each} on rank {rank}")
 
 
 def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindfor
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect
 from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard import run as run_reshard
+from reshard_models import write_model
 
 PROGRAM = Path(__file__).with_name("mindformers_names.py")
 HEADS = Heads(4, 2, 8)
@@ -130,6 +133,23 @@ def test_fused_tensors_are_those_of_its_conversion(theirs, case, stored, parts):
             box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
             made[place] = arrays[link.original][box]
     np.testing.assert_array_equal(made.reshape(names.stored[stored]), np.array(theirs[case]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["plain", "fused"])
+def test_a_reshard_writes_the_parameters_of_the_network(theirs, tmp_path, setting):
+    """All of them, and MindSpore reads them."""
+    config = {
+        "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 16, "tie_word_embeddings": False,
+    }  # fmt: skip
+    task = ReshardConfig(source=str(write_model(tmp_path / "source", config)))
+    task.target.dir, task.target.format, task.target.names = str(tmp_path / "made"), "ckpt", "mindformers"
+    task.target.qkv_concat = setting == "fused"
+    assert run_reshard(task) == 0
+    found = ms.load_checkpoint(str(tmp_path / "made/model.ckpt"))
+    assert {name: list(value.shape) for name, value in found.items()} == theirs[f"llama {setting}"]
 
 
 def test_a_ckpt_of_mindspore_and_back_is_bit_exact(tmp_path):

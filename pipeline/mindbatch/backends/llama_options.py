@@ -12,8 +12,12 @@ SEQUENCE_LENGTH = 32
 """Tokens of the network whose layout is worked out: no parameter's shape depends on it."""
 
 
-def llama_options(arch: Architecture, data_parallel: int, model_parallel: int) -> dict[str, Any]:
+def llama_options(
+    arch: Architecture, data_parallel: int, model_parallel: int, *, qkv_concat: bool = False
+) -> dict[str, Any]:
     """The keyword arguments of mindformers' LlamaConfig, but for the parallel ones.
+
+    qkv_concat: query, key and value are one parameter, and gate and up another.
 
     Raises:
         ConfigError: what its network does not have or cannot cut so, all of it.
@@ -32,6 +36,7 @@ def llama_options(arch: Architecture, data_parallel: int, model_parallel: int) -
         "vocab_size": arch.vocab_size,
         "qkv_has_bias": arch.qkv_bias,
         "attn_proj_has_bias": arch.output_bias,
+        "qkv_concat": qkv_concat,
         "tie_word_embeddings": arch.tied,
     }
 

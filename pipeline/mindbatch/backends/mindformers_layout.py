@@ -15,7 +15,7 @@ from mindbatch.backends.cuda_stubs import stub_libraries
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.gpu_plugin import find_plugin
 from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, NotJoined, worker_command
-from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy_file import read_strategy, strategy_name
 from mindbatch.checkpoint.tensor_layout import TensorLayout
 from mindbatch.config.cluster_environment import plugin_environment
 from mindbatch.config.environment import cache_folder
@@ -77,11 +77,6 @@ class ModelLayout:
     parameters: tuple[ParameterLayout, ...]
     strategy_files: Mapping[str, bytes]
     borrowed: tuple[tuple[int, str], ...] = ()
-
-
-def strategy_name(rank: int) -> str:
-    """The name of a stage's strategy file, after its first rank."""
-    return f"ckpt_strategy_rank_{rank}.ckpt"
 
 
 def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> ModelLayout:

@@ -108,6 +108,7 @@ class _Parser:
         while not reader.at_end and crc is None:
             crc = self._crc(reader.position)
             if crc is None:
+                reader.origin.subject = f"after tensor {shown(self._last.first.name)}: " if self._last else ""
                 self._take(_value(reader))
         self._finish()
         raise_if_any(self._faults, self._where)
@@ -202,7 +203,6 @@ def _shape(value: _Value) -> tuple[int, ...]:
 
 def _value(file: WireReader) -> _Value:
     """The next Value of the file."""
-    file.origin.subject = ""
     _expect(file, VALUE, "an entry")
     value = file.message()
     _expect(value, TAG, "a name")

@@ -178,17 +178,29 @@ def read_digests(
     content = read_json_object(path, _MAX_DIGESTS_BYTES)
     if content.get("algorithm") != _ALGORITHM:
         raise CheckpointError(f"{path}: algorithm {shown(content.get('algorithm'))}; must be '{_ALGORITHM}'")
+    others = sorted(content.keys() - {"algorithm", "files", "heads"})
+    raise_if_any(
+        [f"unknown key {shown(key)}; known are algorithm, files, heads" for key in others], str(path)
+    )
     listed, heads = content.get("files"), content.get("heads", {})
     if not _are_digests(listed):
         raise CheckpointError(f"{path}: files must map file names to tensor names and hex digests")
     if not _are_texts(heads):
         raise CheckpointError(f"{path}: heads must map file names to hex digests")
     if others_allowed:
+        gone = [name for name in listed if not _is_there(folder, name)]
         listed = {file_name: digests for file_name, digests in listed.items() if file_name in files}
+        if not listed and gone:
+            present = ", ".join(map(shown, files))
+            raise CheckpointError(f"{path}: is of {shown(gone[0])}, which is not here; must be of {present}")
         if not listed:
             return None
     raise_if_any(_disagreements(listed, files), str(path))
     return Digests(listed, heads)
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    return "\0" not in name and len(name) < 256 and has_file(folder, name)
 
 
 def _disagreements(listed: Mapping[str, Mapping[str, str]], files: Mapping[str, DigestedFile]) -> list[str]:

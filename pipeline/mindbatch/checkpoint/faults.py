@@ -3,12 +3,15 @@
 import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import nlargest
 from typing import TypeVar
 
 from mindbatch.errors import CheckpointError
 
 MAX_LINES = 10
 _MAX_SHOWN = 80
+_MAX_COMPARED = 32
+_MAX_COMPARED_LENGTH = 512
 
 Item = TypeVar("Item")
 
@@ -31,8 +34,23 @@ def first_lines(
 
 def did_you_mean(name: str, candidates: Collection[str]) -> str:
     """`"; did you mean 'x'?"` for the candidate nearest to `name`, or nothing."""
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if len(name) > _MAX_COMPARED_LENGTH:
+        return ""
+    near = difflib.get_close_matches(name, _likely(name, candidates), n=1, cutoff=0.6)
     return f"; did you mean {shown(near[0])}?" if near else ""
+
+
+def _likely(name: str, candidates: Collection[str]) -> Collection[str]:
+    """A few: with all of them difflib takes half a minute for 60 layers with names of another kind."""
+    if len(candidates) <= _MAX_COMPARED:
+        return candidates
+    pairs = _pairs(name)
+    return nlargest(_MAX_COMPARED, candidates, key=lambda each: len(pairs & _pairs(each)) / (len(each) + 1))
+
+
+def _pairs(text: str) -> set[str]:
+    """Its neighbouring characters."""
+    return {text[place : place + 2] for place in range(len(text) - 1)}
 
 
 def raise_if_any(faults: Sequence[str], where: str | None = None) -> None:
@@ -40,6 +58,15 @@ def raise_if_any(faults: Sequence[str], where: str | None = None) -> None:
     prefix = f"{where}: " if where else ""
     if faults:
         raise CheckpointError(prefix + line for line in first_lines(faults, str))
+
+
+@contextmanager
+def located(where: object) -> Iterator[None]:
+    """Puts the file or folder before each line of a CheckpointError of the block."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{where}: {line}" for line in error.faults) from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from mindbatch.checkpoint.safetensors_header import TensorInfo
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.checkpoint.weight_files import WeightFiles, open_weights
 from mindbatch.errors import CheckpointError
+from mindbatch.parallel.topology import WHOLE
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
@@ -29,6 +30,8 @@ class ModelFolder:
     its files. With a digests.json each tensor is verified when it is first read. `notes` are remarks for
     the user, one line each.
     """
+
+    held = WHOLE
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = existing_folder(path)

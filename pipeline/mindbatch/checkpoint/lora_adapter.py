@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.boxes import Shape
-from mindbatch.checkpoint.faults import collecting, did_you_mean, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES, widen
 from mindbatch.checkpoint.float_rounding import array_type
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, file_names, has_file
@@ -83,8 +83,10 @@ def read_float32(tensors: TensorSet, name: str) -> Matrix:
     return wide
 
 
-def open_adapter(path: str | os.PathLike[str]) -> LoraAdapter:
+def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:
     """Opens a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
+
+    scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json.
 
     Raises:
         ConfigError: there is no such folder.
@@ -94,11 +96,14 @@ def open_adapter(path: str | os.PathLike[str]) -> LoraAdapter:
     folder = existing_folder(path)
     faults: list[str] = []
     settings = None
+    is_unsaid = scaling is not None and not has_file(folder, ADAPTER_CONFIG)
     with collecting(faults):
-        settings = read_lora_config(file_in(folder, ADAPTER_CONFIG))
+        settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
     with collecting(faults):
         [tensors] = open_source(_file_of(folder)).ranks
         try:
+            if is_unsaid:
+                settings = LoraSettings(_rank_of(tensors), 0.0, given=scaling)
             adapter = _checked(folder, settings, tensors, faults)
         except BaseException:
             tensors.close()
@@ -118,6 +123,12 @@ def _file_of(folder: Path) -> Path:
     if pickles:
         raise CheckpointError(f"{folder / pickles[0]}: {HOW_TO_CONVERT.format(needed=needed)}")
     raise CheckpointError(f"{folder}: no adapter; {needed}")
+
+
+def _rank_of(tensors: TensorSet) -> int:
+    """The rank of the first matrix A; those of the others are compared with it."""
+    shapes = [tensors.info(pair.a).shape for pair in find_pairs(tensors.tensors).pairs.values()]
+    return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _checked(
@@ -155,12 +166,13 @@ def _target_faults(adapter: LoraAdapter) -> Iterator[str]:
     if not adapter.pairs:
         yield "no pair of lora_A and lora_B"
     targets = adapter.settings.targets
+    modules = {module.rpartition(".")[2] for module in adapter.pairs}
     for module in adapter.pairs:
         if targets and not any(_is_target(module, target) for target in targets):
             yield f"module {shown(module)} is none of target_modules, {shown([*targets])}"
     for target in targets:
         if adapter.pairs and not any(_is_target(module, target) for module in adapter.pairs):
-            near = did_you_mean(target, [module.rpartition(".")[2] for module in adapter.pairs])
+            near = did_you_mean(target, modules)
             yield f"target_modules has {shown(target)}, of which there are no matrices{near}"
 
 
@@ -202,7 +214,7 @@ def adapted_weights(
     for module, pair in adapter.pairs.items():
         weight = weight_of(module, renames or {})
         if weight not in shapes:
-            near = did_you_mean(weight, shapes)
+            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
             faults.append(f"tensor {shown(pair.a)}: the model has no {shown(weight)}{near}")
             continue
         found[weight] = pair

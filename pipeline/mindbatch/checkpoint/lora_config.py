@@ -10,10 +10,12 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
 _MAX_BYTES = 1 << 20
 MAX_RANK = 1 << 16
+MAX_TARGETS = 1000
 
 # What does not change the product of two matrices.
 # fmt: off
@@ -51,7 +53,7 @@ class LoraSettings:
     """What an adapter says of itself.
 
     targets: names, or ends of names, of modules; () where they are a pattern, which is not interpreted.
-    all_layers: whether the targets are meant in every layer.
+    all_layers: whether the targets are meant in every layer. given: the scaling, where alpha does not say it.
     """
 
     rank: int
@@ -60,26 +62,42 @@ class LoraSettings:
     fan_in_fan_out: bool = False
     targets: tuple[str, ...] = ()
     all_layers: bool = True
+    given: float | None = None
 
     @property
     def scaling(self) -> float:
         """The factor on B @ A: alpha / rank, or alpha / sqrt(rank) (rsLoRA, Kalajdzievski 2023)."""
+        if self.given is not None:
+            return self.given
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
 
-def read_lora_config(path: Path) -> LoraSettings:
+def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
     """The settings of an adapter_config.json of PEFT or MindFormers.
+
+    scaling: as the user says it, for a file without lora_alpha; both must agree.
 
     Raises:
         CheckpointError: lists every key that is wrong, not supported or not understood.
     """
     content = read_json_object(path, _MAX_BYTES)
-    faults = [*_kind_faults(content), *_number_faults(content), *_other_faults(content)]
+    faults = [*_kind_faults(content), *_number_faults(content, scaling), *_other_faults(content)]
     raise_if_any(faults, str(path))
-    targets = content.get("target_modules")
+    settings = _settings(content, scaling)
+    if scaling is not None and not math.isclose(scaling, settings.scaling, rel_tol=1e-6):
+        raise CheckpointError(
+            f"{path}: says the scaling {settings.scaling:g} (lora_alpha by r), given was {scaling:g}; "
+            "remove one"
+        )
+    return settings
+
+
+def _settings(content: Mapping[str, Any], scaling: float | None) -> LoraSettings:
+    targets, alpha = content.get("target_modules"), content.get("lora_alpha")
     return LoraSettings(
         rank=_rank(content),
-        alpha=float(content["lora_alpha"]),
+        alpha=0.0 if alpha is None else float(alpha),
+        given=scaling if alpha is None else None,
         rank_stabilised=content.get("use_rslora") or False,
         fan_in_fan_out=content.get("fan_in_fan_out") or False,
         targets=_plain_targets(targets),
@@ -108,13 +126,16 @@ def _kind_faults(content: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _number_faults(content: Mapping[str, Any]) -> Iterator[str]:
+def _number_faults(content: Mapping[str, Any], scaling: float | None) -> Iterator[str]:
     rank, alpha = _rank(content), content.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
         yield f"r={shown(rank)}: must be a whole number of 1 to {MAX_RANK}"
     if "r" in content and content.get("lora_rank", rank) != rank:
         yield f"r={shown(rank)} and lora_rank={shown(content['lora_rank'])}: must be the same"
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha < 1e9:
+    is_missing = alpha is None and scaling is not None
+    if not is_missing and (
+        not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha < 1e9
+    ):
         yield f"lora_alpha={shown(alpha)}: must be a number above 0; the scaling is lora_alpha / r"
     for key in ("use_rslora", "fan_in_fan_out"):
         if not isinstance(content.get(key) or False, bool):
@@ -128,6 +149,8 @@ def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"target_modules={shown(targets)}: must be names of modules"
     elif targets is not None and not isinstance(targets, str):
         yield f"target_modules={shown(targets)}: must be names of modules, or a pattern"
+    if isinstance(targets, list | str) and len(_listed(targets)) > MAX_TARGETS:
+        yield f"target_modules: {len(_listed(targets))} names; at most {MAX_TARGETS} are allowed"
     for key, value in content.items():
         if value in (None, False, [], {}, "") or key in _READ or key in _IRRELEVANT:
             continue
@@ -135,13 +158,16 @@ def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}={shown(value)}: {_UNSUPPORTED[key]} is not supported; must be null"
         else:
             near = did_you_mean(key, _READ)
-            yield f"{key}={shown(value)}: not understood, so what it does would be missed{near}"
+            yield f"{shown(key)[1:-1]}={shown(value)}: not understood, so what it does would be missed{near}"
+
+
+def _listed(targets: list[str] | str) -> list[str]:
+    return targets if isinstance(targets, list) else targets.split("|")
 
 
 def _plain_targets(targets: Any) -> tuple[str, ...]:
     """Names only; MindFormers writes patterns such as .*wq, of which the beginning says nothing."""
     if targets is None or targets == "all-linear":
         return ()
-    items = targets if isinstance(targets, list) else targets.split("|")
-    plain = [item.removeprefix(".*") for item in items]
+    plain = [item.removeprefix(".*") for item in _listed(targets)]
     return tuple(plain) if all(each.replace("_", "").replace(".", "").isalnum() for each in plain) else ()

@@ -56,8 +56,8 @@ class LoraMerge:
         """
         a, b = self._matrices(name)
         if self._adapter.settings.fan_in_fan_out:
-            return np.ascontiguousarray(_product(b, a, box[::-1], self.scaling).T)
-        return _product(b, a, box, self.scaling)
+            return np.ascontiguousarray(product(b, a, box[::-1], self.scaling).T)
+        return product(b, a, box, self.scaling)
 
     def merged(
         self, name: str, box: Box, stored: npt.NDArray[Any], dtype: str, target: str
@@ -82,7 +82,7 @@ class LoraMerge:
         return self._adapter.matrix(pair.a), self._adapter.matrix(pair.b)
 
 
-def _product(b: Matrix, a: Matrix, box: Box, scaling: np.float32) -> Matrix:
+def product(b: Matrix, a: Matrix, box: Box, scaling: np.float32) -> Matrix:
     """scaling * (b @ a) within the box, in whole tiles: products of other sizes may round otherwise."""
     (top, bottom), (left, right) = box
     found = np.empty((bottom - top, right - left), np.float32)

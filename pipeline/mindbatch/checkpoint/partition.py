@@ -6,8 +6,8 @@ resharding tools (which element goes where).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mindbatch.checkpoint.boxes import Box
@@ -141,3 +141,31 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
         totals[part.source] = max(totals.get(part.source, 0), part.first + part.outputs)
         parts[part.source] = part
     return {source: part.source_shape(totals[source]) for source, part in parts.items()}
+
+
+def held_specs(specs: Sequence[TensorSpec], piece: TensorSlice) -> list[TensorSpec]:
+    """The specs as a rank's own file has them: its tensors were cut before, so nothing is cut any more.
+
+    The parts of a fused tensor follow one another as in the full one; padding counts as outputs.
+
+    Raises:
+        ValueError: a part cannot be cut over so many ranks.
+    """
+    widths: dict[str, dict[int, int]] = {}
+    for spec in specs:
+        for part in spec.parts:
+            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, piece)
+
+    def held(part: Part, cut: Cut) -> Part:
+        left, right = part.input_bounds(cut, piece)
+        return replace(
+            part,
+            outputs=part.local_outputs(cut, piece),
+            inputs=None if part.inputs is None else right - left,
+            first=sum(width for first, width in widths[part.source].items() if first < part.first),
+        )
+
+    return [
+        replace(spec, parts=tuple(held(part, spec.cut) for part in spec.parts), cut=Cut.REPLICATED)
+        for spec in specs
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,20 +23,31 @@ Step = tuple[int, int]
 def rank_folders(folder: Path) -> list[Path]:
     """The rank folders in order of their ranks; none when there is none.
 
-    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01).
+    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
+    link that leads out.
     """
     found: dict[int, list[str]] = {}
     for name in file_names(folder):
-        match = _RANK.fullmatch(name)
-        if match and (folder / name).is_dir():
+        if match := _RANK.fullmatch(name):
             found.setdefault(int(match[1]), []).append(name)
     missing = [rank for rank in range(max(found, default=-1) + 1) if rank not in found]
     faults = [f"{' and '.join(names)} are one rank" for names in found.values() if len(names) > 1]
+    faults += [fault for names in found.values() for name in names for fault in _folder_faults(folder, name)]
     if missing:
         ranks = ", ".join(first_lines(missing, str, noun="ranks"))
         faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(found)}")
     raise_if_any(faults, str(folder))
     return [folder / found[rank][0] for rank in range(len(found))]
+
+
+def _folder_faults(home: Path, name: str) -> list[str]:
+    """Whether it is a folder, and within the one that holds it: as it is asked of files."""
+    if not (home / name).is_dir():
+        return [f"{name} is not a folder; must be one with the files of its rank"]
+    target = Path(os.path.realpath(home / name))
+    if target.is_relative_to(os.path.realpath(home)):
+        return []
+    return [f"{name} is a symbolic link to {target}; must stay inside {home}"]
 
 
 def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.checkpoint.digests import DIGESTS_NAME, Digests
+from mindbatch.checkpoint.replicas import compare
 from mindbatch.checkpoint.reshard_files import Recorder, TargetFiles, refuse_without_room
 from mindbatch.checkpoint.reshard_folder import (
     MARKER_NAME,
@@ -22,7 +23,7 @@ from mindbatch.checkpoint.reshard_journal import JOURNAL_NAME
 from mindbatch.checkpoint.reshard_order import Order, Outcome, Place, Progress
 from mindbatch.checkpoint.reshard_pool import do_jobs
 from mindbatch.checkpoint.reshard_resume import opened_journal, verified
-from mindbatch.checkpoint.reshard_target import give_name, is_complete, is_there, remove_displaced
+from mindbatch.checkpoint.reshard_target import give_name, is_complete, is_there, keep_name, remove_displaced
 from mindbatch.checkpoint.reshard_worker import CHECK, WRITE
 from mindbatch.checkpoint.reshard_write import Written
 from mindbatch.storage import Storage, StorageError, write_whole
@@ -32,21 +33,34 @@ def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def carry_out(order: Order, storage: Storage | None = None, progress: Progress = _silent) -> Outcome:
+def carry_out(
+    order: Order,
+    storage: Storage | None = None,
+    progress: Progress = _silent,
+    *,
+    in_background: bool | None = None,
+    approve: Callable[[Path], None] | None = None,
+) -> Outcome:
     """Makes the target folder, or finds that it is made. Killed at any moment, it goes on when called again.
 
-    storage: given to one that must do its work in a fixed order; syncing goes on beside the work otherwise.
+    in_background: syncing goes on beside the work, in another thread; not, by default, with a `storage` that
+        was given, so that its operations come in a fixed order.
+
+    approve: is called with the folder, wherever it is by then, once all is in it, and raises what keeps it
+        from getting its name; it stays beside and is looked at again by the next call.
 
     Raises:
         ConfigError: the folder holds something else, or another process is at it.
         CheckpointError: a source is damaged, values do not fit, or what was written does not read back.
         StorageError: something cannot be written.
     """
-    in_background = storage is None
+    if in_background is None:
+        in_background = storage is None
     storage = storage or Storage()
     outcome = Outcome()
     if is_there(order):
         outcome.is_new = False
+        keep_name(order, storage)
         remove_displaced(order, storage)
         return outcome
     part = part_of(order.target)
@@ -54,12 +68,16 @@ def carry_out(order: Order, storage: Storage | None = None, progress: Progress =
     with locked(part):
         if is_there(order):  # another process has just ended
             outcome.is_new = False
+            keep_name(order, storage)
             remove_tree(part, storage, last=[MARKER_NAME])
             return outcome
         if is_complete(order, part):
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
+            compare(order.twins)
             _make(order, part, storage, progress, outcome, in_background=in_background)
+        if approve is not None:
+            approve(part)
         give_name(order, part, storage)
     return outcome
 

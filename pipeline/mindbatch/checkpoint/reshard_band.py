@@ -21,21 +21,24 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The rows start..stop of some writings. fetches: what is read for them, each in full rows."""
+    """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
+
+    Transposed moves have no fetch: a row of theirs is a column of the source.
+    """
 
     start: int
     stop: int
     writings: tuple[Writing, ...]
     fetches: tuple[Fetch, ...]
 
-    def moves(self, writing: Writing) -> list[tuple[Fetch, Move]]:
+    def moves(self, writing: Writing) -> list[tuple[Fetch | None, Move]]:
         """The moves that fill the band's rows of a writing, each with where its rows are."""
         return [(fetch_of(move), move) for move in writing.moves if _is_over(move, self.start, self.stop)]
 
 
-def fetch_of(move: Move) -> Fetch:
-    """Where a move finds its rows."""
-    return Fetch(move.reading, move.source[0][0] - move.target[0][0])
+def fetch_of(move: Move) -> Fetch | None:
+    """Where a move finds its rows; None for a transposed one."""
+    return None if move.transposed else Fetch(move.reading, move.source[0][0] - move.target[0][0])
 
 
 def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
@@ -53,7 +56,9 @@ def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
     """Writings of the same rows, made from the same rows of their sources, go together."""
     found: dict[object, list[Writing]] = {}
     for writing in writings:
-        rows = frozenset((move.source[0], move.target[0]) for move in writing.moves)
+        rows = frozenset(
+            (move.transposed, move.source[move.transposed], move.target[0]) for move in writing.moves
+        )
         found.setdefault((writing.rows, rows), []).append(writing)
     return sorted(found.values(), key=lambda group: min(map(_first_place, group)))
 
@@ -64,8 +69,8 @@ def _first_place(writing: Writing) -> tuple[int, int]:
 
 def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_bytes: int) -> Iterator[Band]:
     moves = [move for writing in group for move in writing.moves if _is_over(move, start, stop)]
-    fetches = tuple(dict.fromkeys(map(fetch_of, moves)))
-    width = sum(job.readings[fetch.reading].row_bytes for fetch in fetches)
+    fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, moves) if fetch is not None))
+    width = sum(job.readings[fetch.reading].values_row_bytes for fetch in fetches)
     width += sum(writing.row_bytes for writing in group)
     step = max(1, band_bytes // max(1, width))
     for first in range(start, stop, step):

@@ -11,6 +11,7 @@ from mindbatch.checkpoint.float_rounding import Array, converted
 from mindbatch.checkpoint.reshard_band import BAND_BYTES
 from mindbatch.checkpoint.reshard_job import Job, Move, Reading, Writing
 from mindbatch.checkpoint.reshard_read import Sources, all_rows, as_array
+from mindbatch.checkpoint.reshard_turn import Turned
 from mindbatch.errors import CheckpointError
 
 
@@ -19,28 +20,34 @@ def check_job(job: Job, folder: Path, sources: Sources) -> None:
 
     CheckpointError names the first tensor and file that differ.
     """
+    turned = Turned(job, sources, {})
     for writing in job.writings:
-        written = Reading(str(folder / writing.file), writing.name, writing.dtype, writing.shape)
-        widest = max([writing.row_bytes, *(reading.row_bytes for reading in job.readings)])
+        written = Reading(
+            str(folder / writing.file), writing.name, writing.dtype, writing.shape, view=writing.view
+        )
+        widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings)])
         step = max(1, BAND_BYTES // max(1, widest))
         for start in range(0, writing.rows, step):
-            _check_rows(job, writing, written, start, min(start + step, writing.rows), sources)
+            _check_rows(job, writing, written, start, min(start + step, writing.rows), sources, turned)
     sources.forget()
 
 
 def _check_rows(
-    job: Job, writing: Writing, written: Reading, start: int, stop: int, sources: Sources
+    job: Job, writing: Writing, written: Reading, start: int, stop: int, sources: Sources, turned: Turned
 ) -> None:
     """Takes away all that comes from a source; nothing but zeros may be left."""
     data = sources.rows(written, start, stop, "written")
-    found = as_array(data, writing.dtype, stop - start, writing.shape)
+    found = as_array(data, writing.dtype, stop - start, writing.counted)
     for move in writing.moves:
         low, high = max(start, move.target[0][0]), min(stop, move.target[0][1])
         if low >= high:
             continue
         place = (slice(low - start, high - start), *all_rows(move.target)[1:])
-        expected = _source_rows(job.readings[move.reading], move, low, high, sources)
-        values, _ = converted(expected, job.readings[move.reading].dtype, writing.dtype)
+        if move.transposed:
+            expected = turned.rows(move, low, high)
+        else:
+            expected = _source_rows(job.readings[move.reading], move, low, high, sources)
+        values, _ = converted(expected, job.readings[move.reading].values_dtype, writing.dtype)
         if found[place].tobytes() != values.tobytes():
             raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
         found[place] = 0
@@ -52,6 +59,6 @@ def _source_rows(reading: Reading, move: Move, low: int, high: int, sources: Sou
     """What the source has for the target's rows low..high."""
     offset = move.source[0][0] - move.target[0][0]
     data = sources.rows(reading, low + offset, high + offset, "source")
-    whole = as_array(data, reading.dtype, high - low, reading.shape)
+    whole = as_array(data, reading.values_dtype, high - low, reading.counted)
     part: Array = whole[all_rows(move.source)]
     return part

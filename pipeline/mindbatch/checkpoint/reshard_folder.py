@@ -131,12 +131,14 @@ def make_folders(folder: Path, storage: Storage) -> None:
 def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), keep: bool = False) -> None:
     """Removes what is in a folder, and the folder unless `keep`; links are removed and not followed.
 
-    last: names in it that go after all others, so that a killed removal is known for what it is.
-    StorageError when that fails.
+    last: names in it that go after all others are gone for good, so that a removal that was killed, or cut
+    short with the power, is known for what it is. StorageError when that fails.
     """
     order = [*last]
     try:
         for path in sorted(folder.iterdir(), key=lambda path: (path.name in order, path.name)):
+            if path.name in order:
+                storage.sync_folder(folder)
             if stat.S_ISDIR(path.lstat().st_mode):
                 remove_tree(path, storage)
             else:

@@ -3,53 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mindbatch.checkpoint.boxes import Box
-from mindbatch.checkpoint.file_layout import FileLayout
-from mindbatch.checkpoint.reshard_plan import ReshardPlan, TensorPlan
+from mindbatch.checkpoint.lora_addition import Addition
 from mindbatch.checkpoint.stored import DTYPES, Extent
-from mindbatch.checkpoint.tensor_set import TensorSet
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A stored tensor that is read. digest: what its digests.json says, if there is one."""
+    """A stored tensor that is read. digest: what its digests.json says, if there is one.
+
+    shape: the stored one. view: the shape by which its boxes and rows are counted where that is another one
+    of the same bytes. additions: what an adapter adds, so that its rows are read as merged float32 ones.
+    """
 
     path: str
     name: str
     dtype: str
     shape: Shape
     digest: str | None = None
+    view: Shape | None = None
+    additions: tuple[Addition, ...] = ()
+
+    @property
+    def counted(self) -> Shape:
+        """The shape by which its boxes and rows are counted."""
+        return self.shape if self.view is None else self.view
+
+    @property
+    def values_dtype(self) -> str:
+        """The dtype of the rows that reading it gives."""
+        return "F32" if self.additions else self.dtype
 
     @property
     def rows(self) -> int:
         """How many rows it is read in; a scalar is one."""
-        return self.shape[0] if self.shape else 1
+        return self.counted[0] if self.counted else 1
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row: all that a place of the first dimension holds."""
-        return math.prod(self.shape[1:]) * DTYPES[self.dtype]
+        """Stored bytes of a row: all that a place of the first dimension holds."""
+        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
+
+    @property
+    def values_row_bytes(self) -> int:
+        """Bytes of a row as reading it gives it."""
+        return math.prod(self.counted[1:]) * DTYPES[self.values_dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Elements that go from a box of one reading to a box of the tensor that is written."""
+    """Elements that go from a box of one reading to a box of the tensor that is written, each in its view.
+
+    transposed: they are put there transposed, so the target box has the source's sizes the other way round.
+    """
 
     reading: int
     source: Box
     target: Box
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
     """A tensor that is written: at `extents` of `file`, a path below the target folder.
 
-    What no move covers is zero.
+    What no move covers is zero. view: as that of Reading.
     """
 
     file: str
@@ -58,16 +80,22 @@ class Writing:
     shape: Shape
     extents: tuple[Extent, ...]
     moves: tuple[Move, ...]
+    view: Shape | None = None
+
+    @property
+    def counted(self) -> Shape:
+        """The shape by which its boxes and rows are counted."""
+        return self.shape if self.view is None else self.view
 
     @property
     def rows(self) -> int:
         """How many rows it is written in; a scalar is one."""
-        return self.shape[0] if self.shape else 1
+        return self.counted[0] if self.counted else 1
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return math.prod(self.shape[1:]) * DTYPES[self.dtype]
+        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
@@ -77,8 +105,9 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All tensors of one name, made in one go so that each source is read once.
+    """Tensors that are made of the same sources, in one go so that each source is read once.
 
+    name: the first of theirs.
     allow_overflow: finite values may become infinite where the dtype changes.
     """
 
@@ -91,67 +120,3 @@ class Job:
     def nbytes(self) -> int:
         """Bytes that are written."""
         return sum(writing.nbytes for writing in self.writings)
-
-
-def jobs_of(
-    plan: ReshardPlan,
-    sources: Sequence[TensorSet],
-    layouts: Mapping[str, FileLayout],
-    file_of: Sequence[str],
-    dtypes: Mapping[str, str],
-    *,
-    allow_overflow: bool = False,
-) -> list[Job]:
-    """The jobs of a plan, one a name.
-
-    layouts: of the target files, by path below the target folder; file_of: that path, by target rank.
-    dtypes: of the target's tensors, by name.
-    """
-    by_name: dict[str, list[TensorPlan]] = {}
-    for tensor in plan.tensors:
-        by_name.setdefault(tensor.name, []).append(tensor)
-    return [
-        Job(
-            name,
-            *_read_and_written(name, tensors, sources, layouts, file_of, dtypes[name]),
-            allow_overflow=allow_overflow,
-        )
-        for name, tensors in by_name.items()
-    ]
-
-
-def _read_and_written(
-    name: str,
-    tensors: Sequence[TensorPlan],
-    sources: Sequence[TensorSet],
-    layouts: Mapping[str, FileLayout],
-    file_of: Sequence[str],
-    dtype: str,
-) -> tuple[tuple[Reading, ...], tuple[Writing, ...]]:
-    ranks = sorted({copy.source_rank for tensor in tensors for copy in tensor.copies})
-    place = {rank: index for index, rank in enumerate(ranks)}
-    writings = tuple(
-        Writing(
-            file_of[tensor.rank],
-            name,
-            dtype,
-            tensor.shape,
-            layouts[file_of[tensor.rank]].extents[name],
-            tuple(
-                Move(place[copy.source_rank], _rows(copy.source), _rows(copy.target))
-                for copy in tensor.copies
-            ),
-        )
-        for tensor in tensors
-    )
-    return tuple(_reading(sources[rank], name) for rank in ranks), writings
-
-
-def _reading(source: TensorSet, name: str) -> Reading:
-    info = source.info(name)
-    return Reading(str(source.file(name).path), name, info.dtype, info.shape, source.digest(name))
-
-
-def _rows(box: Box) -> Box:
-    """A scalar is one row of one element."""
-    return box or ((0, 1),)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mindbatch.checkpoint.digests import DIGESTS_NAME
 from mindbatch.checkpoint.file_layout import FileLayout
+from mindbatch.checkpoint.replicas import Twins
 from mindbatch.checkpoint.reshard_job import Job
 
 Progress = Callable[[str, int, int], None]
@@ -28,7 +29,8 @@ class Order:
 
     settings: what the user may compare, as JSON. source, plan: what identifies both, as JSON.
     layouts: of the files of tensors, by path below the target. beside: further files with their contents.
-    replace: another reshard in the target folder gives way. sync_bytes: about how much a kill may undo.
+    replace: another reshard in the target folder gives way. twins: what of the sources is compared first.
+    sync_bytes: about how much a kill may undo.
     """
 
     target: Path
@@ -41,6 +43,7 @@ class Order:
     workers: int = 1
     verify: bool = False
     replace: bool = False
+    twins: tuple[Twins, ...] = ()
     sync_bytes: int = SYNC_BYTES
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mindbatch.checkpoint.boxes import Box, Pair, Shape, difference, intersection, merged, moved
-from mindbatch.checkpoint.faults import did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.placement import Piece, Placement, Placements
 
 
@@ -94,12 +94,12 @@ def _sources_of(source: Placement, wanted: Piece) -> Iterator[tuple[int, Pair]]:
 
 
 def _name_faults(source: Placements, target: Placements) -> Iterator[str]:
-    for name in target:
-        if name not in source:
-            yield f"tensor {shown(name)}: not in the source{did_you_mean(name, source)}"
-    for name in source:
-        if name not in target:
-            yield f"tensor {shown(name)}: has no place in the target{did_you_mean(name, target)}"
+    for told, name in enumerate(name for name in target if name not in source):
+        near = did_you_mean(name, source) if told < MAX_LINES else ""
+        yield f"tensor {shown(name)}: not in the source{near}"
+    for told, name in enumerate(name for name in source if name not in target):
+        near = did_you_mean(name, target) if told < MAX_LINES else ""
+        yield f"tensor {shown(name)}: has no place in the target{near}"
 
 
 def _shape_faults(source: Placements, target: Placements) -> Iterator[str]:

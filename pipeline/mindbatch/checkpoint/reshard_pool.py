@@ -75,7 +75,7 @@ def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> G
     processes: dict[Connection, Process] = {}
     left: dict[Connection, int] = {}
     try:
-        with _interrupts_blocked():  # a child begins with what is blocked here
+        with interrupts_blocked():  # a child begins with what is blocked here
             for _ in range(workers):
                 connection, process = _started(folder)
                 processes[connection] = process
@@ -142,7 +142,7 @@ def _death(process: Process) -> CheckpointError:
 
 
 @contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Ctrl-C waits meanwhile: a process that starts would die of it with a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

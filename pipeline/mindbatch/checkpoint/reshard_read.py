@@ -1,4 +1,4 @@
-"""Reading the sources of a reshard in bands, checked against their digests on the way."""
+"""Reading the sources of a reshard in bands, checked against their digests and merged on the way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from mindbatch.checkpoint.boxes import Box
 from mindbatch.checkpoint.digests import DIGESTS_NAME, started_digest
 from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.float_conversion import widen
 from mindbatch.checkpoint.float_rounding import Array, array_type
+from mindbatch.checkpoint.lora_addition import Adder
 from mindbatch.checkpoint.open_file import open_tensor_file
 from mindbatch.checkpoint.reshard_job import Reading
 from mindbatch.checkpoint.stored import SLICE_BYTES
@@ -24,6 +26,7 @@ class Sources:
     def __init__(self) -> None:
         self._files: dict[str, StoredFile] = {}
         self._buffers: dict[object, memoryview] = {}
+        self._adder = Adder()
 
     def file(self, reading: Reading) -> StoredFile:
         """The file that holds the tensor. CheckpointError when it is another one than was planned with."""
@@ -35,12 +38,32 @@ class Sources:
             raise CheckpointError(f"{file.path}: tensor {shown(reading.name)} has changed meanwhile")
         return file
 
-    def rows(self, reading: Reading, start: int, stop: int, place: object) -> memoryview:
-        """The bytes of some rows, valid until the next call with this `place`."""
+    def rows(
+        self, reading: Reading, start: int, stop: int, place: object, check: ReadCheck | None = None
+    ) -> memoryview:
+        """The bytes of some rows, in the reading's values_dtype, valid until the next call with this `place`.
+
+        check: is given the bytes as they are stored, before anything is added.
+        """
         count = (stop - start) * reading.row_bytes
-        buffer = self.buffer(place, count)
-        self.file(reading).read_into(reading.name, start * reading.row_bytes, buffer)
-        return buffer
+        stored = self.buffer(place, count)
+        self.file(reading).read_into(reading.name, start * reading.row_bytes, stored)
+        if check is not None:
+            check.take(start * reading.row_bytes, stored)
+        return self._merged(reading, start, stop, stored, place) if reading.additions else stored
+
+    def _merged(
+        self, reading: Reading, start: int, stop: int, stored: memoryview, place: object
+    ) -> memoryview:
+        """The rows with what is added to them, unrounded."""
+        data = stored
+        if reading.dtype != reading.values_dtype:
+            data = self.buffer((place, "merged"), (stop - start) * reading.values_row_bytes)
+        values = as_array(data, reading.values_dtype, stop - start, reading.counted)
+        if data is not stored:
+            widen(as_array(stored, reading.dtype, stop - start, reading.counted), reading.dtype, values)
+        self._adder.add(reading.name, reading.additions, start, values)
+        return data
 
     def buffer(self, place: object, count: int) -> memoryview:
         """`count` bytes to be written over, the same ones whenever `place` is the same."""
@@ -51,9 +74,11 @@ class Sources:
     def forget(self) -> None:
         """Gives the memory of the buffers back: the next job needs others."""
         self._buffers.clear()
+        self._adder.forget()
 
     def close(self) -> None:
         """Closes the files."""
+        self._adder.close()
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -47,6 +47,17 @@ def is_complete(order: Order, part: Path) -> bool:
     return marker is not None and marker.identity == order.identity
 
 
+def keep_name(order: Order, storage: Storage) -> None:
+    """Makes the name of a finished target durable, which a killed process may not have done.
+
+    Comes before anything beside it is removed: a power cut might bring that back as the target.
+    """
+    try:
+        storage.sync_folder(order.target.parent)
+    except OSError as error:
+        raise StorageError.writing(order.target, error) from error
+
+
 def remove_displaced(order: Order, storage: Storage) -> None:
     """What was in the target folder before it was replaced, if a kill has left that."""
     part = part_of(order.target)
@@ -62,6 +73,7 @@ def give_name(order: Order, part: Path, storage: Storage) -> None:
     target = order.target
     gives_way = order.replace and read_marker(target) is not None
     try:
+        storage.sync_folder(part)  # a process that was killed has perhaps just removed the journal
         if gives_way:
             storage.exchange(part, target)
         else:

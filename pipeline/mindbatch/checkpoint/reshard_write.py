@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from mindbatch.checkpoint.float_rounding import Array, converted
 from mindbatch.checkpoint.reshard_band import Band, Fetch, bands_of
 from mindbatch.checkpoint.reshard_job import Job, Move, Writing
 from mindbatch.checkpoint.reshard_read import ReadCheck, Sources, all_rows, as_array
+from mindbatch.checkpoint.reshard_turn import Turned
 from mindbatch.checkpoint.stored import byte_ranges
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError
@@ -28,6 +30,14 @@ class Written:
     tensor: str
     digest: str
     nbytes: int
+
+
+class Takes(Protocol):
+    """Where the tensors of a job go."""
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """Takes the tensor's bytes from `start` on; `data` changes afterwards."""
+        ...
 
 
 class Targets:
@@ -68,7 +78,7 @@ class Targets:
         self.close()
 
 
-def write_job(job: Job, sources: Sources, targets: Targets) -> list[Written]:
+def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
     """Does the job. Replicas are made and digested once, and written to each of their files.
 
     Raises:
@@ -80,70 +90,80 @@ def write_job(job: Job, sources: Sources, targets: Targets) -> list[Written]:
     }
     twins: dict[object, list[Writing]] = {}
     for writing in job.writings:
-        twins.setdefault((writing.moves, writing.dtype, writing.shape), []).append(writing)
-    alike = {same[0].file: same for same in twins.values()}
-    digests = {file: started_digest(same[0].dtype, same[0].shape) for file, same in alike.items()}
+        twins.setdefault((writing.moves, writing.dtype, writing.shape, writing.view), []).append(writing)
+    alike = {(same[0].file, same[0].name): same for same in twins.values()}
+    digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
+    reads = _Reads(job, sources, checks)
     for band in bands_of(job):
-        fetched = _fetched(job, band, sources, checks)
+        fetched = reads.fetched(band)
         for writing in band.writings:
-            if writing.file not in alike:
+            place = writing.file, writing.name
+            if place not in alike:
                 continue
-            content = _content(job, writing, band, fetched, sources)
-            digests[writing.file].update(content)
-            for same in alike[writing.file]:
+            content = _content(job, writing, band, fetched, reads)
+            digests[place].update(content)
+            for same in alike[place]:
                 targets.write(same, band.start * same.row_bytes, content)
     for check in checks.values():
         check.finish(sources)
     sources.forget()
     return [
-        Written(same.file, same.name, digests[file].hexdigest(), same.nbytes)
-        for file, all_same in alike.items()
+        Written(same.file, same.name, digests[place].hexdigest(), same.nbytes)
+        for place, all_same in alike.items()
         for same in all_same
     ]
 
 
-def _fetched(
-    job: Job, band: Band, sources: Sources, checks: Mapping[int, ReadCheck]
-) -> dict[Fetch, memoryview]:
-    """The bytes of the rows that the band needs."""
-    found: dict[Fetch, memoryview] = {}
-    for number, fetch in enumerate(band.fetches):
-        reading = job.readings[fetch.reading]
-        start, stop = band.start + fetch.offset, band.stop + fetch.offset
-        found[fetch] = sources.rows(reading, start, stop, number)
-        if fetch.reading in checks:
-            checks[fetch.reading].take(start * reading.row_bytes, found[fetch])
-    return found
+class _Reads:
+    """What a job reads, digested on its way where there is a digest to compare with."""
+
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[int, ReadCheck]) -> None:
+        self._job = job
+        self._checks = checks
+        self.sources = sources
+        self.turned = Turned(job, sources, checks)
+
+    def fetched(self, band: Band) -> dict[Fetch, memoryview]:
+        """The bytes of the rows that the band needs."""
+        found: dict[Fetch, memoryview] = {}
+        for number, fetch in enumerate(band.fetches):
+            reading, check = self._job.readings[fetch.reading], self._checks.get(fetch.reading)
+            start, stop = band.start + fetch.offset, band.stop + fetch.offset
+            found[fetch] = self.sources.rows(reading, start, stop, number, check)
+        return found
 
 
 def _content(
-    job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], sources: Sources
+    job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], reads: _Reads
 ) -> memoryview:
     """The bytes of the writing's rows in the band."""
     moves, rows = band.moves(writing), band.stop - band.start
-    if len(moves) == 1 and _is_as_read(job, writing, moves[0][1]):
-        return fetched[moves[0][0]]
-    data = sources.buffer("target", rows * writing.row_bytes)
-    target = as_array(data, writing.dtype, rows, writing.shape)
+    if len(moves) == 1 and (only := moves[0][0]) is not None and _is_as_read(job, writing, moves[0][1]):
+        return fetched[only]
+    data = reads.sources.buffer("target", rows * writing.row_bytes)
+    target = as_array(data, writing.dtype, rows, writing.counted)
     if _covered(moves) < writing.row_bytes // target.itemsize:
         target.fill(0)
     for fetch, move in moves:
-        reading = job.readings[fetch.reading]
-        source = as_array(fetched[fetch], reading.dtype, rows, reading.shape)
-        part = source[all_rows(move.source)]
-        target[all_rows(move.target)] = _fitting(job, writing, part, reading.dtype)
+        reading = job.readings[move.reading]
+        if fetch is None:
+            part = reads.turned.rows(move, band.start, band.stop)
+        else:
+            source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
+            part = source[all_rows(move.source)]
+        target[all_rows(move.target)] = _fitting(job, writing, part, reading.values_dtype)
     return data
 
 
 def _is_as_read(job: Job, writing: Writing, move: Move) -> bool:
     """Whether whole rows become whole rows and no element changes."""
     reading = job.readings[move.reading]
-    columns = tuple((0, size) for size in writing.shape[1:])
-    alike = (reading.dtype, reading.shape[1:]) == (writing.dtype, writing.shape[1:])
+    columns = tuple((0, size) for size in writing.counted[1:])
+    alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])
     return alike and move.source[1:] == move.target[1:] == columns
 
 
-def _covered(moves: list[tuple[Fetch, Move]]) -> int:
+def _covered(moves: list[tuple[Fetch | None, Move]]) -> int:
     """Elements of a row that are moved there."""
     return sum(int(np.prod([stop - start for start, stop in move.target[1:]])) for _, move in moves)
 

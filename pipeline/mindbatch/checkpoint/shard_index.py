@@ -1,6 +1,8 @@
-"""model.safetensors.index.json: which shard holds which tensor, checked against the shards themselves.
+"""The index of a folder of shards: which one holds which tensor, checked against the shards themselves.
 
-Format, as transformers' save_pretrained writes it: `{"metadata": {...}, "weight_map": {tensor: file}}`.
+Format, as transformers' save_pretrained writes it to model.safetensors.index.json: `{"metadata": {...},
+"weight_map": {tensor: file}}`. MindSpore's unified_safetensors writes the same to param_name_map.json,
+MindFormers' conversion of Hugging Face folders the inner object alone.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,13 +14,16 @@ from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
+MAP_NAME = "param_name_map.json"
 _MAX_INDEX_BYTES = 100_000_000
 
 
-def read_weight_map(folder: Path) -> dict[str, str]:
+def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     """Tensor name to shard name, from the folder's index. CheckpointError unless all of them are plain."""
-    path = file_in(folder, INDEX_NAME)
-    weight_map = read_json_object(path, _MAX_INDEX_BYTES).get("weight_map")
+    path = file_in(folder, index)
+    content = read_json_object(path, _MAX_INDEX_BYTES)
+    is_bare = index == MAP_NAME and "weight_map" not in content
+    weight_map = content if is_bare else content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path}: weight_map must be an object of tensor names and file names")
     unsafe = {shown(file): name for name, file in reversed(weight_map.items()) if not _is_plain_shard(file)}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import existing_folder, file_in, file_names
+from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.stored import name_faults
 from mindbatch.checkpoint.stored_file import ReadableFile
 from mindbatch.checkpoint.strategy import Strategy
@@ -25,6 +26,11 @@ from mindbatch.errors import CheckpointError
 MAX_STRATEGY_BYTES = 64 << 20
 _STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 _FIRST_BYTE = 0x08  # current_stage, which must come first; a checkpoint begins with 0x0A
+
+
+def strategy_name(rank: int) -> str:
+    """The name of a stage's strategy file, after its first rank."""
+    return f"ckpt_strategy_rank_{rank}.ckpt"
 
 
 def is_strategy_file(path: Path) -> bool:
@@ -98,7 +104,8 @@ def _read_file(path: Path) -> Strategy:
     if path.suffix == ".json":
         strategy = parse_strategy_json(data, str(path))
     elif data[0] != _FIRST_BYTE:
-        raise CheckpointError(f"{path}: not a MindSpore strategy file (it must begin with its stage)")
+        what = foreign_format(data[:64]) or "it does not begin with a stage"
+        raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
     else:
         strategy = parse_strategy(data, str(path))
     return _checked(strategy, str(path))

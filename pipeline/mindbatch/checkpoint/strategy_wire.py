@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.stored import MAX_DIMENSIONS
@@ -11,26 +12,28 @@ from mindbatch.checkpoint.tensor_layout import Axes, TensorLayout
 from mindbatch.checkpoint.wire_format import BYTES, WireReader, bytes_field, number_field
 
 MAX_ENTRIES = 200_000
+MAX_INPUTS = 4096
+"""Of an operator."""
 
 
 def parse_strategy(data: bytes, where: str) -> Strategy:
     """The strategy as written, names with their stages; `where` names its origin in the CheckpointError."""
     layouts: list[TensorLayout] = []
     operators: list[OperatorStrategy] = []
-    current_stage = 0
+    current_stage: int | None = None
     reader = WireReader.over(data, where)
     for number, entry in _fields(reader):
-        if number == 1 and isinstance(entry, int):
+        if number == 1 and isinstance(entry, int) and current_stage is None:
             current_stage = entry
         elif number == 2 and isinstance(entry, WireReader):
             operators.append(_operator(entry))
         elif number == 3 and isinstance(entry, WireReader):
             layouts.append(_layout(entry))
         else:
-            reader.refuse(f"field {number} is not one of a strategy file")
+            reader.refuse(f"field {number} is not one of a strategy file, or once too often")
         if len(layouts) + len(operators) > MAX_ENTRIES:
             reader.refuse(f"more than {MAX_ENTRIES} entries; no more are allowed")
-    return Strategy(tuple(layouts), tuple(operators), current_stage)
+    return Strategy(tuple(layouts), tuple(operators), current_stage or 0)
 
 
 def _fields(reader: WireReader) -> Iterator[tuple[int, int | WireReader]]:
@@ -52,7 +55,7 @@ def _numbers(reader: WireReader) -> tuple[int, ...]:
 
 def _item(reader: WireReader) -> tuple[str, WireReader]:
     """A message of a name and a message."""
-    found = list(_fields(reader))
+    found = list(islice(_fields(reader), 3))
     if [number for number, _ in found] != [1, 2]:
         reader.refuse("must have a name and what belongs to it")
     name, inner = (entry for _, entry in found)
@@ -67,10 +70,12 @@ def _operator(reader: WireReader) -> OperatorStrategy:
     for number, entry in _fields(inner):
         if number == 1 and isinstance(entry, int) and 0 <= entry < 1 << 20:
             stage = entry
-        elif number == 2 and isinstance(entry, WireReader):
+        elif number == 2 and isinstance(entry, WireReader) and len(cuts) < MAX_INPUTS:
             cuts.append(_numbers(entry))
         else:
-            inner.refuse(f"operator {shown(name)}: field {number} is not one of a strategy")
+            inner.refuse(
+                f"operator {shown(name)}: field {number} is not one of a strategy, or once too often"
+            )
     return OperatorStrategy(name, stage, tuple(cuts))
 
 

@@ -5,11 +5,11 @@ from fnmatch import fnmatchcase
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, shown
 from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.model_weights import ModelWeights
 
 
 def match_tensors(
-    expected: Mapping[str, tuple[int, ...]], folder: ModelFolder, optional_unexpected: Iterable[str] = ()
+    expected: Mapping[str, tuple[int, ...]], folder: ModelWeights, optional_unexpected: Iterable[str] = ()
 ) -> list[str]:
     """Fault lines, none when all is well: about ten, shared by the kinds of fault, and counts of the rest.
 
@@ -35,7 +35,7 @@ def match_tensors(
     return [line for names, describe, noun in kinds for line in first_lines(names, describe, share, noun)]
 
 
-def _misfits(folder: ModelFolder, name: str, shape: tuple[int, ...]) -> list[str]:
+def _misfits(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> list[str]:
     info = folder.info(name)
     faults = []
     if info.shape != tuple(shape):
@@ -45,19 +45,19 @@ def _misfits(folder: ModelFolder, name: str, shape: tuple[int, ...]) -> list[str
     return faults
 
 
-def _unfit(folder: ModelFolder, name: str, shape: tuple[int, ...]) -> str:
+def _unfit(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> str:
     return f"{_place(folder, name)} {'; '.join(_misfits(folder, name, shape))}"
 
 
-def _missing(folder: ModelFolder, name: str, shape: tuple[int, ...]) -> str:
+def _missing(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> str:
     return f"{folder.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}"
 
 
-def _unexpected(folder: ModelFolder, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
+def _unexpected(folder: ModelWeights, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
     return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: ModelFolder, name: str) -> str:
+def _place(folder: ModelWeights, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

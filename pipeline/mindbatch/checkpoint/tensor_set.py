@@ -15,13 +15,13 @@ from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, 
 from mindbatch.checkpoint.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.open_file import open_safetensors, open_tensor_file
 from mindbatch.checkpoint.rank_folders import Step, checkpoint_in, rank_folders, step_faults
-from mindbatch.checkpoint.shard_index import INDEX_NAME
+from mindbatch.checkpoint.shard_index import INDEX_NAME, MAP_NAME
 from mindbatch.checkpoint.stored import StoredTensor
 from mindbatch.checkpoint.stored_file import StoredFile
-from mindbatch.checkpoint.weight_files import SINGLE_NAME, open_weights
+from mindbatch.checkpoint.weight_files import SINGLE_NAME, open_shards, open_weights
 from mindbatch.errors import CheckpointError
 
-HUGGING_FACE, SINGLE_FILE, RANKS = "huggingface", "file", "ranks"
+HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
 
 
 class TensorSet:
@@ -101,11 +101,21 @@ class TensorSet:
 
 @dataclass(frozen=True)
 class Source:
-    """What was opened, of kind huggingface, file or ranks: a TensorSet for all, or one a rank."""
+    """What was opened, of kind huggingface, unified, file or ranks: a TensorSet for all, or one a rank."""
 
     path: Path
     kind: str
     ranks: list[TensorSet]
+
+    def check_heads(self) -> None:
+        """Checks what reading tensors leaves out: digests of heads, and CRCs, which only whole files have.
+
+        CheckpointError names every changed file. A file with digests is not read for its CRC, too.
+        """
+        faults = []
+        for rank in self.ranks:
+            faults += rank.head_faults() if rank.digests else rank.checksum_faults()
+        raise_if_any(faults)
 
     def close(self) -> None:
         """Closes all files."""
@@ -123,6 +133,8 @@ class Source:
 
 def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:
     """Opens a Hugging Face folder, a .safetensors or .ckpt file, a folder with one, or rank folders.
+
+    A folder that MindSpore's unified_safetensors has made is opened like one of Hugging Face's shards.
 
     verify: everything is read against digests and checksums, where there are any.
 
@@ -151,6 +163,8 @@ def _opened(path: Path) -> Source:
         return Source(folder, HUGGING_FACE, [_model_folder(folder)])
     if ranks := rank_folders(folder):
         return Source(folder, RANKS, _rank_sets(folder, ranks))
+    if MAP_NAME in names:
+        return Source(folder, UNIFIED, [_unified_folder(folder)])
     return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
 
 
@@ -180,6 +194,14 @@ def _model_folder(folder: Path) -> TensorSet:
     with _Openings() as openings:
         files = open_weights(folder, openings(open_safetensors)).files
         digests = read_digests(folder, files)
+        openings.keep()
+    return TensorSet(folder, files, digests)
+
+
+def _unified_folder(folder: Path) -> TensorSet:
+    with _Openings() as openings:
+        files = open_shards(folder, openings(open_safetensors), MAP_NAME).files
+        digests = read_digests(folder, files, others_allowed=True)
         openings.keep()
     return TensorSet(folder, files, digests)
 

@@ -11,11 +11,14 @@ from typing import Any
 
 from mindbatch.checkpoint.boxes import Shape
 from mindbatch.checkpoint.ckpt_writer import ckpt_layout
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.faults import located, raise_if_any, shown
 from mindbatch.checkpoint.file_layout import FileLayout
+from mindbatch.checkpoint.names.named_ranks import as_placed
+from mindbatch.checkpoint.names.stored_plan import unnamed_plans
 from mindbatch.checkpoint.placement import Placement, whole_placements
 from mindbatch.checkpoint.plan_proof import prove
-from mindbatch.checkpoint.reshard_job import jobs_of
+from mindbatch.checkpoint.replicas import digest_faults
+from mindbatch.checkpoint.reshard_jobs import jobs_of
 from mindbatch.checkpoint.reshard_order import Order
 from mindbatch.checkpoint.reshard_plan import ReshardPlan, plan_reshard
 from mindbatch.checkpoint.safetensors_writer import safetensors_layout
@@ -50,7 +53,8 @@ class Transform:
     def wanted(self, names: Iterable[str]) -> dict[str, Placement]:
         """Where these tensors are in the target. CheckpointError when the strategy does not fit them."""
         shapes = {name: self.placements[name].shape for name in names}
-        return strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
+        with located(self.source.path):
+            return strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
 
     def dtype(self, name: str) -> str:
         """The dtype of a tensor, which all ranks have alike."""
@@ -69,7 +73,7 @@ def open_transform(
 ) -> Transform:
     """Opens a checkpoint file or a folder of rank folders. Strategies are files or folders; None: not cut.
 
-    verify: everything is read against digests and checksums first.
+    verify: everything is read against digests and checksums first; else only what a plan does not read.
 
     Raises:
         ConfigError: nothing there, or several ranks without a strategy.
@@ -83,8 +87,12 @@ def open_transform(
         if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
             notes.append(f"{source}: holds one rank, so it is whole; the strategy of the source is not used")
             strategy = None
+        if not verify:
+            opened.check_heads()
         raise_if_any(_dtype_faults(opened.ranks))
-        return Transform(opened, _placements(opened, strategy), target, notes)
+        found = _placements(opened, strategy)
+        raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
+        return Transform(opened, found, target, notes)
     except BaseException:
         opened.close()
         raise
@@ -92,8 +100,9 @@ def open_transform(
 
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:
     if strategy is not None:
-        shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
-        return strategy_placements(strategy, shapes)
+        with located(source.path):
+            shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
+            return strategy_placements(strategy, shapes)
     if len(source.ranks) > 1:
         raise ConfigError(f"{source.path}: {len(source.ranks)} ranks; the strategy of the source is needed")
     return whole_placements(_shapes(source.ranks[0]))
@@ -130,7 +139,7 @@ def transform_order(transform: Transform, target: Path, prefix: str, workers: in
         source=[_identity(rank) for rank in transform.source.ranks],
         plan=_digest(plan),
         layouts=layouts,
-        jobs=tuple(jobs_of(plan, transform.source.ranks, layouts, files, dtypes)),
+        jobs=tuple(jobs_of(unnamed_plans(plan), transform.source.ranks, layouts, files, dtypes)),
         beside={},
         workers=workers,
     )

@@ -45,12 +45,13 @@ def open_weights(folder: Path, opened: Callable[[Path], File]) -> WeightFiles[Fi
         single = opened(file_in(folder, SINGLE_NAME))
         return WeightFiles({SINGLE_NAME: single}, dict.fromkeys(single.tensors, SINGLE_NAME))
     if INDEX_NAME in names:
-        return _open_shards(folder, opened)
+        return open_shards(folder, opened)
     raise CheckpointError(_no_weights(folder, names))
 
 
-def _open_shards(folder: Path, opened: Callable[[Path], File]) -> WeightFiles[File]:
-    weight_map = read_weight_map(folder)
+def open_shards(folder: Path, opened: Callable[[Path], File], index: str = INDEX_NAME) -> WeightFiles[File]:
+    """Opens the files that an index names; others are left alone. CheckpointError as of open_weights."""
+    weight_map = read_weight_map(folder, index)
     shards: dict[str, File] = {}
     faults: list[str] = []
     for file in sorted(set(weight_map.values())):

@@ -103,9 +103,25 @@ class PlanConfig(BatchConfig):
     layout: LayoutConfig = section(LayoutConfig)
 
     @property
-    def plans_layout(self) -> bool:
-        """Whether the plan is MindSpore's layout of a MindFormers model, and not of a run over a dataset."""
+    def asks_mindspore(self) -> bool:
+        """Whether the plan is MindSpore's layout of a MindFormers model, and nothing else."""
         return self.model.provider == "mindformers"
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether there are several ranks, where no batch can be run in this version."""
+        parallel = self.parallel
+        return max(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage) > 1
+
+    @property
+    def plans_ranks(self) -> bool:
+        """Whether the plan says what each rank holds of a model of this project."""
+        return not self.asks_mindspore and (self.has_ranks or self.layout.dir is not None)
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the keys of a batch have a part in the plan."""
+        return not self.asks_mindspore and (not self.plans_ranks or self.data.path is not None)
 
 
 @dataclass

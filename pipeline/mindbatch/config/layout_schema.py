@@ -1,4 +1,4 @@
-"""The keys of `mindbatch plan` that are about MindSpore's own layout of a MindFormers model."""
+"""The keys of `mindbatch plan` that are about what ranks hold of a model."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,16 @@ from mindbatch.config.schema_fields import option
 
 @dataclass
 class LayoutConfig:
-    """How MindSpore cuts a MindFormers model (model.provider=mindformers)."""
+    """What ranks hold of a model; with model.provider=mindformers as MindSpore cuts it."""
 
     dir: str | None = option(
         None, "folder for MindSpore's strategy files, one a pipeline stage; null: none are kept", is_path=True
     )
     replace: bool = option(False, "write over strategy files that say something else")
     vocab_emb_dp: bool = option(
-        True, "keep embedding and head whole on every rank, as MindFormers does unless told otherwise"
+        True, "of MindFormers: keep embedding and head whole on every rank, as it does unless told otherwise"
+    )
+    qkv_concat: bool = option(
+        False, "query, key and value are one parameter, gate and up another, as the model's qkv_concat says"
     )
     timeout: int = option(600, "seconds for MindSpore's compiler", minimum=1)

@@ -1,6 +1,7 @@
 """The keys of `mindbatch reshard`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from mindbatch.config.schema_fields import TaskConfig, option, section
 
@@ -28,7 +29,26 @@ class ReshardTargetConfig:
     names: str = option(
         "hf", "names of the tensors: Hugging Face's or MindFormers'", choices=("hf", "mindformers")
     )
+    qkv_concat: bool = option(
+        False, "MindFormers' option: query, key and value, or gate and up, are one tensor each"
+    )
+    qkv_grouped: bool = option(
+        True,
+        "fused tensors are group by group, as in MindFormers 1.9; false: joined on each rank, as before it",
+    )
     replace: bool = option(False, "another reshard in target.dir gives way, once the new one is whole")
+
+
+@dataclass
+class ReshardLoraConfig:
+    """An adapter that is merged on the way."""
+
+    merge: str | None = option(
+        None, "folder of a LoRA adapter, of PEFT or MindFormers, to add to the weights", is_path=True
+    )
+    scaling: float | None = option(
+        None, "factor of the adapter, where its adapter_config.json has no lora_alpha; null: as that says"
+    )
 
 
 @dataclass
@@ -47,14 +67,40 @@ class ReshardConfig(TaskConfig):
     source_pipeline_stage: int | None = option(
         None, "stages of rank folders without a strategy; null: as reshard noted there, else 1", minimum=1
     )
+    source_names: str = option(
+        "auto",
+        "names of the source's tensors; auto: as more of them are",
+        choices=("auto", "hf", "mindformers"),
+    )
+    source_qkv_concat: bool | None = option(
+        None, "whether a source with MindFormers' names has fused tensors; null: as its names say"
+    )
+    source_qkv_grouped: bool | None = option(
+        None, "as target.qkv_grouped, of the source; null: as reshard noted there, else true"
+    )
     workers: int | None = option(
         None, "processes; null: as many as processors, at most 8, and 1 for little", minimum=1
     )
     dry_run: bool = option(False, "print what would be done, and write nothing")
-    verify: bool = option(False, "read everything back and compare each element with the source")
+    verify: Any = option(
+        False,
+        "read everything back and compare each element with the source; logits: run both models, too",
+        accepts="true, false or logits",
+    )
     verbose: bool = option(False, "show tracebacks")
     target: ReshardTargetConfig = section(ReshardTargetConfig)
+    lora: ReshardLoraConfig = section(ReshardLoraConfig)
 
     @property
     def wants_verbose(self) -> bool:
         return self.verbose
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether each element is compared with the source."""
+        return self.verify is True or self.compares_logits
+
+    @property
+    def compares_logits(self) -> bool:
+        """Whether the models before and after are run."""
+        return bool(self.verify == "logits")

@@ -34,6 +34,7 @@ from mindbatch.config.schema import (
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
+OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
@@ -51,8 +52,8 @@ def settle_paths(config: TaskConfig) -> list[str]:
         case CompareConfig():
             _settle_prompts(config, faults)
             config.output.dir = settled("output.dir", config.output.dir, run_folder_fault, faults)
-        case PlanConfig() if config.plans_layout:
-            config.layout.dir = settled("layout.dir", config.layout.dir, run_folder_fault, faults)
+        case PlanConfig():
+            _settle_plan(config, faults)
         case BatchConfig():
             _settle_data(config.data, faults)
             _settle_run_folder(config, faults)
@@ -86,9 +87,9 @@ def _settle_prompts(config: PromptTaskConfig, faults: list[str]) -> None:
         config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
 
 
-def _settle_data(data: DataConfig, faults: list[str]) -> None:
+def _settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> None:
     if data.path is None:
-        faults.append(NO_DATA)
+        faults.append(no_data)
     if data.path != STANDARD_INPUT:
         data.path = settled("data.path", data.path, rows_fault, faults)
     fault_of = input_file_fault("the template")
@@ -96,6 +97,13 @@ def _settle_data(data: DataConfig, faults: list[str]) -> None:
     if isinstance(data.filter_keys, str):
         fault_of = input_file_fault("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)
+
+
+def _settle_plan(config: PlanConfig, faults: list[str]) -> None:
+    if config.needs_data:
+        _settle_data(config.data, faults, NO_DATA + OR_RANKS)
+        _settle_run_folder(config, faults)
+    config.layout.dir = settled("layout.dir", config.layout.dir, run_folder_fault, faults)
 
 
 def _settle_run_folder(config: BatchConfig, faults: list[str]) -> None:
@@ -132,6 +140,7 @@ def _settle_reshard(config: ReshardConfig, faults: list[str]) -> None:
     config.source = settled("source", config.source, checkpoint_fault, faults)
     config.source_config = settled("source_config", config.source_config, model_folder_fault, faults)
     config.source_strategy = settled("source_strategy", config.source_strategy, checkpoint_fault, faults)
+    config.lora.merge = settled("lora.merge", config.lora.merge, folder_fault, faults)
     fault_of = any_path if config.dry_run else run_folder_fault
     config.target.dir = settled("target.dir", config.target.dir, fault_of, faults)
 

@@ -41,12 +41,13 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     faults = [*_range_faults(config, keys)]
     if isinstance(config, PlanConfig):
         faults += layout_faults(config, keys)
-        if config.plans_layout:  # nothing is run: the rest of the keys has no part in it
+        if not config.needs_data:  # nothing is run: the rest of the keys has no part in it
             return faults
     if isinstance(config, ModelTaskConfig):
-        faults += _model_faults(config.model, config.runtime)
+        if not (isinstance(config, PlanConfig) and config.has_ranks):  # what ranks hold, and no run
+            faults += _model_faults(config.model, config.runtime)
+            faults += _parallel_faults(config.parallel, config.model)
         faults += _runtime_faults(config.runtime, config.model)
-        faults += _parallel_faults(config.parallel, config.model)
         faults += _decoding_faults(config)
         faults += speculation_faults(config)
     if isinstance(config, PromptTaskConfig):

@@ -1,4 +1,4 @@
-"""Filling a model's parameters from a checkpoint folder, one rank's slice at a time."""
+"""Filling a model's parameters from a checkpoint: one rank's slice of a whole one, or what was cut for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mindspore import Parameter
 
-from mindbatch.checkpoint.folder import ModelFolder
-from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec, source_shapes
+from mindbatch.checkpoint.model_weights import ModelWeights
+from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec, held_specs, source_shapes
 from mindbatch.checkpoint.tensor_match import match_tensors
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.weights import Weights
 from mindbatch.models.registry import model_module, tensor_specs
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
 
@@ -23,20 +23,25 @@ Progress = Callable[[int, int], None]
 
 def load_weights(
     arch: Architecture,
-    folder: ModelFolder,
+    folder: ModelWeights,
     kernels: Kernels,
     piece: TensorSlice,
     progress: Progress | None = None,
 ) -> Weights:
     """Reads this rank's parameters; float16 and bfloat16 become float32 piece by piece.
 
+    folder: the whole model, or what was cut for this very rank (RankModel).
     progress: called with (tensors done, tensors in all).
 
     Raises:
-        CheckpointError: every tensor that is missing, unexpected, mis-shaped or damaged, by name.
+        CheckpointError: every tensor that is missing, unexpected, mis-shaped or damaged, by name; or the
+            tensors were cut for another rank.
     """
     names = checkpoint_names(arch, folder)
     specs = tensor_specs(arch)
+    if folder.held != WHOLE:
+        _refuse_other_rank(folder, piece)
+        specs, piece = held_specs(specs, piece), WHOLE
     check_tensors(arch, specs, folder, names)
     parameters, outputs = {}, {}
     for done, spec in enumerate(specs):
@@ -47,7 +52,15 @@ def load_weights(
     return Weights(parameters, outputs)
 
 
-def checkpoint_names(arch: Architecture, folder: ModelFolder) -> Callable[[str], str]:
+def _refuse_other_rank(folder: ModelWeights, piece: TensorSlice) -> None:
+    if folder.held != piece:
+        raise CheckpointError(
+            f"{folder.path}: was opened for rank {folder.held.rank} of {folder.held.size}; needed is rank "
+            f"{piece.rank} of {piece.size}"
+        )
+
+
+def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
     """Translates a full name to the folder's: a bare base model was saved without the prefix."""
     prefix: str = model_module(arch.model_type).PREFIX
     if any(name.startswith(prefix) for name in folder.names):
@@ -56,7 +69,7 @@ def checkpoint_names(arch: Architecture, folder: ModelFolder) -> Callable[[str],
 
 
 def check_tensors(
-    arch: Architecture, specs: Sequence[TensorSpec], folder: ModelFolder, names: Callable[[str], str]
+    arch: Architecture, specs: Sequence[TensorSpec], folder: ModelWeights, names: Callable[[str], str]
 ) -> None:
     """Raises CheckpointError unless the folder holds just the tensors of the architecture."""
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
@@ -67,7 +80,7 @@ def check_tensors(
 
 
 def _load(
-    spec: TensorSpec, folder: ModelFolder, names: Callable[[str], str], kernels: Kernels, piece: TensorSlice
+    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, piece: TensorSlice
 ) -> Parameter:
     outputs, inputs = spec.local_outputs(piece), spec.local_inputs(piece)
     if spec.layout is Layout.PACKED and inputs is not None:
@@ -86,7 +99,7 @@ def _load(
     return shared_parameter(spec.name, array)
 
 
-def _rows(part: Part, cut: Cut, folder: ModelFolder, name: str, piece: TensorSlice) -> Iterator[FloatArray]:
+def _rows(part: Part, cut: Cut, folder: ModelWeights, name: str, piece: TensorSlice) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
     low, high = (part.first + bound for bound in part.output_bounds(cut, piece))
     if part.inputs is None:

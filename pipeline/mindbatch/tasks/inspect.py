@@ -17,7 +17,7 @@ from mindbatch.checkpoint.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.tensor_layout import TensorLayout
 from mindbatch.checkpoint.tensor_set import Source, TensorSet, open_source
 from mindbatch.config.schema import InspectConfig
-from mindbatch.errors import EXIT_DONE
+from mindbatch.errors import EXIT_DONE, CheckpointError
 from mindbatch.tasks.inspect_page import source_page, strategy_page
 
 
@@ -32,11 +32,16 @@ class TensorRow:
 
 @dataclass
 class RankContent:
-    """What a rank holds, of what the pattern lets through. faults: what is damaged."""
+    """What a rank holds, of what the pattern lets through.
+
+    witness: what tells of a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
+    damaged.
+    """
 
     path: Path
     rows: list[TensorRow]
     texts: dict[str, str]
+    witness: str | None
     faults: list[str] = field(default_factory=list)
 
 
@@ -52,7 +57,7 @@ def run(config: InspectConfig) -> int:
     if config.format == "json":
         print(json.dumps(_source_json(source, ranks, config.limit), indent=2))
     else:
-        print(source_page(source, ranks, config.limit))
+        print(source_page(source, ranks, config.limit, config.digests))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
 
@@ -61,6 +66,8 @@ def _holds_strategies(path: Path) -> bool:
     """Whether the file, or every file of the folder that may be one, is a strategy file."""
     if path.is_file():
         return path.suffix in (".ckpt", ".json") and is_strategy_file(path)
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: not a regular file; must be a file or a folder")
     files = [path / name for name in file_names(path) if name.endswith(".ckpt")]
     return bool(files) and all(map(is_strategy_file, files))
 
@@ -80,6 +87,7 @@ def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
             for name in names
         ],
         {name: text for name, text in tensors.texts.items() if _matches(name, config)},
+        _witness(tensors),
     )
     for name, digest in computed.items():
         recorded = tensors.digest(name)
@@ -94,6 +102,12 @@ def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
     return content
 
 
+def _witness(tensors: TensorSet) -> str | None:
+    if tensors.digests is not None:
+        return DIGESTS_NAME
+    return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
+
+
 def _source_json(source: Source, ranks: list[RankContent], limit: int) -> dict[str, Any]:
     return {
         "path": str(source.path),
@@ -106,6 +120,7 @@ def _source_json(source: Source, ranks: list[RankContent], limit: int) -> dict[s
                 "bytes": sum(row.tensor.nbytes for row in content.rows),
                 "tensors": [_tensor_json(row) for row in content.rows[:limit]],
                 "texts": content.texts,
+                "witness": content.witness,
             }
             for rank, content in enumerate(ranks)
         ],

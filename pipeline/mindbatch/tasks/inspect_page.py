@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16
-_TITLES = {"huggingface": "Hugging Face folder", "file": "one checkpoint file", "ranks": "rank folders"}
+_TITLES = {
+    "huggingface": "Hugging Face folder",
+    "unified": "MindSpore's unified safetensors",
+    "file": "one checkpoint file",
+    "ranks": "rank folders",
+}
 
 
-def source_page(source: Source, ranks: Sequence[RankContent], limit: int) -> str:
-    """The page of a checkpoint: its files, its tensors, and their sum by dtype."""
+def source_page(source: Source, ranks: Sequence[RankContent], limit: int, is_compared: bool) -> str:
+    """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage."""
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
     if source.kind == RANKS:
         head += _rank_lines(ranks)
-    blocks = [head, _tensor_lines(ranks, limit), _sums(ranks), _texts(ranks)]
+    blocks = [head, _tensor_lines(ranks, limit), _sums(ranks), _texts(ranks), _witnesses(ranks, is_compared)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -96,6 +101,19 @@ def _sums(ranks: Sequence[RankContent]) -> list[str]:
 def _texts(ranks: Sequence[RankContent]) -> list[str]:
     texts = {name: text for content in reversed(ranks) for name, text in content.texts.items()}
     return [f"{printable(name)} = {printable(text)}" for name, text in texts.items()]
+
+
+def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
+    """For each kind of witness, the ranks that have it and whether it was asked."""
+    kinds: dict[str | None, list[int]] = {}
+    for rank, content in enumerate(ranks):
+        kinds.setdefault(content.witness, []).append(rank)
+    asked = "was compared" if is_compared else "digests=true compares every tensor with it"
+    return [
+        (f"{'ranks' if len(held) > 1 else 'rank'} {ranges(held)}: " if len(kinds) > 1 else "")
+        + (f"{kind}: {asked}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
+        for kind, held in kinds.items()
+    ]
 
 
 def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:

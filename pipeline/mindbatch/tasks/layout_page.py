@@ -14,12 +14,16 @@ _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a ran
 
 
 def layout_page(rows: Sequence[LayoutRow]) -> str:
-    """The tensors, those of layers that are cut alike in one line, and the sums by rank."""
+    """The tensors, those of layers that are cut alike in one line, and the sums by rank.
+
+    Layers of several stages share a line, too: each is on the ranks of its own stage.
+    """
     if not rows:
         return "no tensors"
     alike: dict[tuple[object, ...], list[LayoutRow]] = {}
     for row in rows:
-        key = (_family(row.name), row.shape, row.itemsize, row.local_shapes)
+        held = tuple(shape for shape in row.local_shapes if shape is not None)
+        key = (_family(row.name), row.shape, row.itemsize, row.cut, held)
         alike.setdefault(key, []).append(row)
     cells = [line for group in alike.values() for line in _lines(group)]
     return "\n".join([*table([_TITLES, *cells], right=(5, 6)), "", *_sums(rows)])
@@ -28,16 +32,23 @@ def layout_page(rows: Sequence[LayoutRow]) -> str:
 def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
     """A line for each shape that ranks have of a tensor: one, unless it is cut unevenly."""
     row = group[0]
-    by_shape: dict[tuple[int, ...], list[int]] = {}
-    for rank, shape in enumerate(row.local_shapes):
-        if shape is not None:
-            by_shape.setdefault(shape, []).append(rank)
     lines: list[list[str]] = []
-    for shape, ranks in by_shape.items():
+    for shape, ranks in _ranks_by_shape(row).items():
         nbytes = row.rank_bytes[ranks[0]]
         numbers = [f"{nbytes:,}", f"{nbytes * len(ranks) * len(group):,}"]
-        lines.append([_names(group), _shape(row.shape), row.cut, ranges(ranks), _shape(shape), *numbers])
+        places = {rank for each in group for rank in _ranks_by_shape(each)[shape]}
+        by_stage = ", by stage" if len(places) > len(ranks) else ""
+        where = f"{ranges(sorted(places))}{by_stage}"
+        lines.append([_names(group), _shape(row.shape), row.cut, where, _shape(shape), *numbers])
     return lines
+
+
+def _ranks_by_shape(row: LayoutRow) -> dict[tuple[int, ...], list[int]]:
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, shape in enumerate(row.local_shapes):
+        if shape is not None:
+            found.setdefault(shape, []).append(rank)
+    return found
 
 
 def _family(name: str) -> str:

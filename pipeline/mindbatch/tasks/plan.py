@@ -1,4 +1,7 @@
-"""`mindbatch plan`: what a batch would need, before it is run. Weights are read only to calibrate."""
+"""`mindbatch plan`: what a batch would need before it is run, and what ranks would hold of the model.
+
+Weights are read only to calibrate.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,37 @@ SAMPLE_BATCHES = 4
 
 def run(config: PlanConfig) -> int:
     """Prints the plan."""
-    if config.plans_layout:
+    if config.asks_mindspore:
         from mindbatch.tasks import plan_layout  # most plans need none of it
 
         return plan_layout.run(config)
-    model = outline(config.model, config.runtime)
-    with TemporaryDirectory(prefix="mindbatch-") as name:
-        plan = make_plan(config, model, RunFolder(Path(name)))
+    if config.plans_ranks:
+        return _run_with_ranks(config)
+    plan = _batch_plan(config)
     print(json.dumps(plan.as_json(), indent=2) if config.report == "json" else plan_page(plan))
     return EXIT_DONE
+
+
+def _run_with_ranks(config: PlanConfig) -> int:
+    """What each rank holds, and below it the plan of a batch where one is asked for and could be run."""
+    from mindbatch.tasks.plan_ranks import plan_ranks, write_files
+    from mindbatch.tasks.plan_ranks_report import ranks_json, ranks_page
+
+    ranks = plan_ranks(config)
+    paths = write_files(config, ranks)
+    batch = None if config.data.path is None or config.has_ranks else _batch_plan(config)
+    if config.report == "json":
+        found = ranks_json(ranks, paths) | ({} if batch is None else {"batch": batch.as_json()})
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n\n".join([ranks_page(ranks, paths), *([] if batch is None else [plan_page(batch)])]))
+    return EXIT_DONE
+
+
+def _batch_plan(config: PlanConfig) -> Plan:
+    model = outline(config.model, config.runtime)
+    with TemporaryDirectory(prefix="mindbatch-") as name:
+        return make_plan(config, model, RunFolder(Path(name)))
 
 
 def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Plan:

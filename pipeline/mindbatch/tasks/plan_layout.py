@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mindbatch.backends.layout_process import Limits
@@ -15,18 +13,17 @@ from mindbatch.backends.mindformers_layout import (
     ModelLayout,
     ParameterLayout,
     infer_layout,
-    strategy_name,
 )
 from mindbatch.checkpoint.folder import CONFIG_NAME
 from mindbatch.checkpoint.folder_files import existing_folder, file_in
-from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy_file import strategy_name
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import PlanConfig
-from mindbatch.errors import EXIT_DONE, CheckpointError, ConfigError
+from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe
-from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.plan_layout_page import layout_page
+from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
 
 _MAX_CONFIG_BYTES = 4 << 20
 
@@ -37,9 +34,9 @@ def run(config: PlanConfig) -> int:
     job = _job(config, arch)
     folder = Path(config.layout.dir) if config.layout.dir is not None else None
     if folder is not None:
-        _refuse_strangers(folder, job)
+        refuse_strangers(folder, map(strategy_name, job.leaders))
     layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
-    paths = [] if folder is None else _write(folder, layout.strategy_files, config.layout.replace)
+    paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     if config.report == "json":
         print(json.dumps(_as_json(arch, job, layout, paths), indent=2))
     else:
@@ -62,55 +59,17 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
             "the model's layers"
         )
     return LayoutJob(
-        llama_options(arch, parallel.data_parallel, parallel.model_parallel),
+        llama_options(
+            arch,
+            parallel.data_parallel,
+            parallel.model_parallel,
+            qkv_concat=config.layout.qkv_concat,
+        ),
         parallel.data_parallel,
         parallel.model_parallel,
         parallel.pipeline_stage,
         config.layout.vocab_emb_dp,
     )
-
-
-def _refuse_strangers(folder: Path, job: LayoutJob) -> None:
-    """MindSpore reads all strategy files of a folder as one strategy: those of another must not be there."""
-    if not folder.is_dir():
-        return
-    own = {strategy_name(rank) for rank in job.leaders}
-    strangers = sorted(path.name for path in folder.iterdir() if path.name not in own)
-    if strangers:
-        raise ConfigError(
-            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; "
-            "give a new folder"
-        )
-
-
-def _write(folder: Path, files: Mapping[str, bytes], replace: bool) -> list[Path]:
-    """Writes the files that are not there with the same content."""
-    wanted = {folder / name: content for name, content in files.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        there = [path for path in wanted if path.exists()]
-        other = [path for path in there if not _says_the_same(path, wanted[path])]
-    except OSError as error:
-        raise StorageError.writing(folder, error) from error
-    if other and not replace:
-        raise ConfigError(f"{other[0]}: holds something else; layout.replace=true writes over it")
-    for path, content in wanted.items():
-        if path in other or path not in there:
-            write_whole(path, content)
-    return [*wanted]
-
-
-def _says_the_same(path: Path, content: bytes) -> bool:
-    """Whether a file has this strategy; MindSpore promises no order of its parameters."""
-    if path.read_bytes() == content:
-        return True
-    with TemporaryDirectory(prefix="mindbatch-") as scratch:
-        new = Path(scratch, path.name)
-        new.write_bytes(content)
-        try:
-            return {*read_strategy(path).layouts} == {*read_strategy(new).layouts}
-        except CheckpointError:
-            return False
 
 
 def _as_json(arch: Architecture, job: LayoutJob, layout: ModelLayout, paths: list[Path]) -> dict[str, Any]:

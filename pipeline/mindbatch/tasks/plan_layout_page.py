@@ -8,12 +8,13 @@ from pathlib import Path
 
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout
 from mindbatch.tasks.screen_text import printable
+from mindbatch.tasks.strategy_folder import strategy_lines
 from mindbatch.tasks.text_table import table
 
 
 def layout_page(model_type: str, job: LayoutJob, layout: ModelLayout, paths: Sequence[Path]) -> str:
     """Every parameter with its cut, what each rank holds, and where the strategy files are."""
-    blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), _files(paths)]
+    blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), strategy_lines(paths)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -59,15 +60,3 @@ def _sums(job: LayoutJob, layout: ModelLayout) -> list[str]:
         for stage, name in layout.borrowed
     ]
     return lines
-
-
-def _files(paths: Sequence[Path]) -> list[str]:
-    if not paths:
-        return ["layout.dir=FOLDER keeps MindSpore's strategy files"]
-    lines = [f"strategy file: {printable(str(path))}" for path in paths]
-    if len(paths) == 1:
-        return [*lines, "mindspore.transform_checkpoints takes it as dst_strategy_file or src_strategy_file"]
-    return [
-        *lines,
-        "mindspore.merge_pipeline_strategys makes one file of them, for mindspore.transform_checkpoints",
-    ]

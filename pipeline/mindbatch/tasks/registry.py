@@ -65,11 +65,12 @@ _ALL = (
     ),
     Task(
         name="plan",
-        summary="say what a batch would need before it is run: rows, tokens, memory, time",
+        summary="say what a batch would need: rows, tokens, memory, time; or what ranks hold",
         module="mindbatch.tasks.plan",
         verbose_key="runtime.verbose",
         examples=(
             "mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",
+            "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 layout.dir=DIR",
             "mindbatch plan model.provider=mindformers model.checkpoint_name_or_path=FOLDER "
             "parallel.model_parallel=8 layout.dir=strategy",
         ),

@@ -14,6 +14,7 @@ from mindbatch.checkpoint.reshard import carry_out
 from mindbatch.checkpoint.reshard_order import Outcome
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
+from mindbatch.tasks.logits_check import logits_check
 from mindbatch.tasks.plan_page import size
 from mindbatch.tasks.reshard_order import Planned, plan_order
 from mindbatch.tasks.reshard_source import open_origin
@@ -27,15 +28,19 @@ def run(config: ReshardConfig) -> int:
     origin = open_origin(config)
     with origin.source:
         planned = plan_order(config, origin)
+        check = logits_check(config, origin, planned) if config.compares_logits else None
     _tell(origin.notes)
     if config.dry_run:
         print("\n".join(_plan_lines(planned)))
         return EXIT_DONE
     start = time.monotonic()
     with _Bar() as bar:
-        outcome = carry_out(planned.order, progress=bar.show)
+        outcome = carry_out(planned.order, progress=bar.show, approve=check)
+        if check is not None and not outcome.is_new:
+            check(planned.order.target)
     _tell(outcome.notes)
-    print(_verdict(planned, outcome, time.monotonic() - start))
+    compared = f", {check.found}" if check is not None else ""
+    print(_verdict(planned, outcome, time.monotonic() - start) + compared)
     return EXIT_DONE
 
 
@@ -70,12 +75,12 @@ def _verdict(planned: Planned, outcome: Outcome, seconds: float) -> str:
     if not outcome.is_new:
         return f"{where}: was there already, the same reshard"
     proved = ", each element read back and compared" if order.verify else ""
-    kept = f", {outcome.kept} of {len(planned.plan.tensors)} tensors from before" if outcome.kept else ""
+    kept = f", {outcome.kept} of {len(planned.tensors)} tensors from before" if outcome.kept else ""
     return f"{where}: written: {_counts(planned)} in {seconds:.1f} s{kept}{proved}"
 
 
 def _counts(planned: Planned) -> str:
-    ranks, names = len(planned.order.layouts), len(planned.plan.target)
+    ranks, names = len(planned.order.layouts), len(planned.names)
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {names} tensors, {size(planned.order.nbytes)}"
 
 
@@ -84,12 +89,14 @@ def _plan_lines(planned: Planned) -> Iterator[str]:
     order = planned.order
     for name, layout in order.layouts.items():
         yield f"{name}: {len(layout.extents)} tensors, {size(layout.total_bytes)}"
-    for tensor in planned.padded:
+    for tensor in planned.tensors:
+        if not tensor.padding:
+            continue
         boxes = ", ".join(str([*map(list, box)]) for box in tensor.padding)
         yield f"rank {tensor.rank}: {printable(tensor.name)} of shape {[*tensor.shape]}: zeros at {boxes}"
     others = ", ".join(order.beside) or "nothing"
     yield f"beside them: {others}"
-    copies = sum(len(tensor.copies) for tensor in planned.plan.tensors)
+    copies = sum(len(tensor.copies) for tensor in planned.tensors)
     yield (
         f"planned and proved: {_counts(planned)}, {copies} copies, {order.workers} "
         f"{'process' if order.workers == 1 else 'processes'}; nothing is written (dry_run)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,21 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.file_layout import FileLayout
 from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.folder_files import file_in, has_file
-from mindbatch.checkpoint.placement import Placement
+from mindbatch.checkpoint.names.named_ranks import NamedRanks
+from mindbatch.checkpoint.names.stored_plan import StoredPlan, stored_plans
+from mindbatch.checkpoint.names.stored_proof import prove_stored
+from mindbatch.checkpoint.placement import Placement, Placements
 from mindbatch.checkpoint.plan_proof import prove
-from mindbatch.checkpoint.reshard_job import jobs_of
+from mindbatch.checkpoint.replicas import twins_of
+from mindbatch.checkpoint.reshard_jobs import jobs_of
 from mindbatch.checkpoint.reshard_order import Order
-from mindbatch.checkpoint.reshard_plan import ReshardPlan, TensorPlan, plan_reshard
+from mindbatch.checkpoint.reshard_plan import plan_reshard
 from mindbatch.checkpoint.reshard_pool import worker_count
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.tasks.reshard_adapter import adapter_settings, plan_adapter, with_additions
+from mindbatch.tasks.reshard_names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard_source import CONFIG_NAME, Origin
 
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -51,11 +57,15 @@ _DTYPE_KEYS = ("torch_dtype", "dtype")
 
 @dataclass(frozen=True)
 class Planned:
-    """An order and the plan behind it. padded: the tensors that have padding."""
+    """An order and the plan behind it, in the names of the target's files."""
 
     order: Order
-    plan: ReshardPlan
-    padded: tuple[TensorPlan, ...]
+    tensors: tuple[StoredPlan, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """Of the target's tensors."""
+        return {tensor.name for tensor in self.tensors}
 
 
 def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
@@ -65,31 +75,71 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
         ConfigError: the model cannot be cut so, or nobody knows how it is cut.
         CheckpointError: what cannot be done or stored, or a plan that is not right.
     """
-    plan = plan_reshard(origin.placements, _wanted(config, origin))
-    padded = prove(plan)
-    dtypes = _dtypes(config, origin)
+    target = _target(config, origin)
+    plan = _proved(origin, target)
+    dtypes = _dtypes(config, origin, target)
     file_of, layouts = _layouts(config, plan, dtypes)
+    adapter = plan_adapter(config, origin)
     jobs = jobs_of(
         plan,
         origin.source.ranks,
         layouts,
         file_of,
         dtypes,
+        views=[origin.named.views(rank) for rank in range(len(origin.names))],
         allow_overflow=config.target.overflow == "infinity",
     )
     order = Order(
         target=Path(config.target.dir or "").resolve(),
-        settings=_settings(config),
+        settings=_settings(config) | adapter_settings(origin, adapter),
         source=origin.identity(),
         plan=_plan_digest(plan),
         layouts=layouts,
-        jobs=tuple(jobs),
+        jobs=tuple(with_additions(jobs, origin, adapter)),
         beside=_beside(config, origin.folder),
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
-        verify=config.verify,
+        twins=tuple(twins_of(origin.named, origin.source.ranks)) if config.verify else (),
+        verify=config.reads_back,
         replace=config.target.replace,
     )
-    return Planned(order, plan, padded)
+    return Planned(order, tuple(plan))
+
+
+def _target(config: ReshardConfig, origin: Origin) -> NamedRanks:
+    """Where each tensor is in the target, and what it is called there."""
+    ways, stages = config.target.model_parallel, config.target.pipeline_stage
+    naming = target_naming(config, origin.model.architecture if origin.model else None)
+    wanted = _wanted(config, origin)
+    if naming is not None:
+        origin.notes += _foreign_cuts(naming, wanted, ways)
+    return named(naming, wanted, ways, ways * stages)
+
+
+def _foreign_cuts(naming: Naming, wanted: Placements, ways: int) -> Iterator[str]:
+    """What MindFormers' own networks would not hold so."""
+    reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
+    padded = [
+        name for name, placed in wanted.items() if any(share and share.padding for share in placed.shares)
+    ]
+    if ways > 1 and not padded:
+        yield (
+            f"target.model_parallel={ways}: the vocabulary is cut over the ranks, as MindFormers has it with "
+            "vocab_emb_dp: False alone (docs/mindformers.md)"
+        )
+    if padded:
+        yield f"target.model_parallel={ways}: {', '.join(padded)}: padded on the last ranks; {reads}"
+    if ways > naming.heads.kv_heads:
+        yield f"target.model_parallel={ways}: several ranks have the same key/value head; {reads}"
+
+
+def _proved(origin: Origin, target: NamedRanks) -> list[StoredPlan]:
+    """The plan, proved under Hugging Face names, and again in those of the files where they differ."""
+    plan = plan_reshard(origin.placements, target.placements)
+    prove(plan)
+    stored = stored_plans(plan, origin.names, target.names)
+    if any((*origin.names, *target.names)):
+        prove_stored(stored, origin.named, target)
+    return stored
 
 
 def _wanted(config: ReshardConfig, origin: Origin) -> Mapping[str, Placement]:
@@ -111,29 +161,45 @@ def _merged(found: Mapping[str, Placement]) -> Mapping[str, Placement]:
     return whole_placements({name: placement.shape for name, placement in found.items()})
 
 
-def _dtypes(config: ReshardConfig, origin: Origin) -> dict[str, str]:
-    """The dtype of each of the target's tensors."""
+def _dtypes(config: ReshardConfig, origin: Origin, target: NamedRanks) -> dict[str, str]:
+    """The dtype of each tensor of the target's files."""
     wanted = STORED.get(config.target.dtype)
     faults, found = [], {}
-    for name in origin.placements:
-        dtype = origin.dtype(name)
-        found[name] = wanted if wanted is not None and dtype in FLOAT_DTYPES else dtype
-        if wanted is not None and dtype not in FLOAT_DTYPES and dtype.startswith(("F", "C")):
+    for name, sources in _made_of(origin, target).items():
+        read = {origin.stored_dtype(each): each for each in sources}
+        if wanted is not None and read.keys() <= {*FLOAT_DTYPES}:
+            found[name] = wanted
+            continue
+        found[name] = min(read)
+        if len(read) > 1:
+            listed = ", ".join(f"{shown(each)} is {dtype}" for dtype, each in sorted(read.items()))
+            faults.append(f"tensor {shown(name)}: is made of several dtypes: {listed}; give target.dtype")
+        elif wanted is not None and min(read).startswith(("F", "C")):
             faults.append(
-                f"tensor {shown(name)}: {dtype} is not changed to {config.target.dtype}; changed are "
+                f"tensor {shown(name)}: {min(read)} is not changed to {config.target.dtype}; changed are "
                 f"{', '.join(FLOAT_DTYPES)}, and target.dtype=keep changes none"
             )
     raise_if_any(faults)
     return found
 
 
+def _made_of(origin: Origin, target: NamedRanks) -> dict[str, dict[str, None]]:
+    """The tensors of the source's files that each tensor of the target's files is made of."""
+    found: dict[str, dict[str, None]] = {}
+    for rank in range(len(target.names)):
+        for link in target.links(rank):
+            made_of = found.setdefault(link.stored, {})
+            made_of |= dict.fromkeys(origin.stored_names[link.original])
+    return found
+
+
 def _layouts(
-    config: ReshardConfig, plan: ReshardPlan, dtypes: Mapping[str, str]
+    config: ReshardConfig, plan: Iterable[StoredPlan], dtypes: Mapping[str, str]
 ) -> tuple[list[str], dict[str, FileLayout]]:
     """The file of each target rank, and what is where in it."""
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in range(num_ranks)]
-    for tensor in plan.tensors:
+    for tensor in plan:
         entries[tensor.rank].append((tensor.name, dtypes[tensor.name], tensor.shape))
     layout_of = ckpt_layout if config.target.format == "ckpt" else safetensors_of
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
@@ -161,15 +227,16 @@ def _settings(config: ReshardConfig) -> dict[str, Any]:
         "format": target.format,
         "dtype": target.dtype,
         "overflow": target.overflow,
-        "names": target.names,
+        **naming_settings(config),
     }
 
 
-def _plan_digest(plan: ReshardPlan) -> str:
+def _plan_digest(plan: Iterable[StoredPlan]) -> str:
     """Of all copies."""
     digest = hashlib.sha256()
-    for tensor in plan.tensors:
-        digest.update(json.dumps([tensor.name, tensor.rank, tensor.shape, tensor.copies]).encode())
+    for tensor in plan:
+        entry = [tensor.name, tensor.rank, tensor.shape, tensor.view, tensor.copies]
+        digest.update(json.dumps(entry).encode())
     return digest.hexdigest()
 
 

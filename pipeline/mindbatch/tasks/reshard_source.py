@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.boxes import Shape
-from mindbatch.checkpoint.faults import did_you_mean, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folder_files import file_in, has_file
-from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.checkpoint.names.correspondence import unused_names
+from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
+from mindbatch.checkpoint.names.stored_plan import RankNames
+from mindbatch.checkpoint.partition import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement import Placement, whole_placements
 from mindbatch.checkpoint.placements import placements
+from mindbatch.checkpoint.replicas import digest_faults
 from mindbatch.checkpoint.reshard_folder import read_marker
 from mindbatch.checkpoint.strategy_file import read_strategy
 from mindbatch.checkpoint.strategy_placements import full_shapes, strategy_placements
@@ -23,7 +28,9 @@ from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.checkpoint.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
+from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe, model_module, tensor_specs
+from mindbatch.tasks.reshard_names import MINDFORMERS, Naming, named, source_naming
 
 CONFIG_NAME = "config.json"
 _MAX_CONFIG_BYTES = 10_000_000
@@ -36,6 +43,7 @@ class ModelTensors:
     specs: Sequence[TensorSpec]
     prefix: str
     unused: tuple[str, ...]
+    architecture: Architecture
 
     def placed(self, ways: int, stages: int, *, is_bare: bool, keys: str = "") -> dict[str, Placement]:
         """Where each tensor is over ranks; `is_bare`: the names are without the prefix."""
@@ -52,7 +60,11 @@ class ModelTensors:
 
 @dataclass
 class Origin:
-    """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix."""
+    """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix.
+
+    names: what each rank's file calls the tensors of `placements`, None where it has their names.
+    naming: how MindFormers calls them, None where Hugging Face's names are those of the files.
+    """
 
     source: Source
     folder: Path | None
@@ -60,10 +72,36 @@ class Origin:
     placements: dict[str, Placement]
     is_bare: bool = False
     notes: list[str] = field(default_factory=list)
+    names: RankNames = ()
+    naming: Naming | None = None
+
+    @property
+    def named(self) -> NamedRanks:
+        """Where the tensors are, and what the files call them."""
+        return NamedRanks(self.placements, self.names)
+
+    @cached_property
+    def stored_names(self) -> dict[str, tuple[str, ...]]:
+        """The tensors of the files that hold a tensor of `placements`, by its name."""
+        found: dict[str, dict[str, None]] = {name: {} for name in self.placements}
+        for names in {id(each): each for each in self.names}.values():
+            for link in names.links if names else ():
+                found[link.original][link.stored] = None
+        return {name: tuple(stored) or (name,) for name, stored in found.items()}
 
     def dtype(self, name: str) -> str:
-        """The dtype of a tensor, which all ranks have alike."""
+        """The dtype of a tensor of `placements`: that of the first in the files that holds it."""
+        return self.stored_dtype(self.stored_names[name][0])
+
+    def stored_dtype(self, name: str) -> str:
+        """The dtype of a tensor of the files, which all ranks have alike."""
         return next(rank.tensors[name].dtype for rank in self.source.ranks if name in rank.tensors)
+
+    def is_unused(self, name: str) -> bool:
+        """Whether files may hold the tensor though nothing reads it."""
+        if self.naming is not None and unused_names(self.naming.dialect, [name]):
+            return True
+        return self.model is not None and self.model.is_unused(name)
 
     def identity(self) -> Any:
         """What tells the source from another one, as JSON: digests if there are any, else sizes and times."""
@@ -87,17 +125,21 @@ def open_origin(config: ReshardConfig) -> Origin:
 
 
 def _origin(config: ReshardConfig, source: Source) -> Origin:
-    _check_heads(source)
+    source.check_heads()
     folder = _model_folder(config, source)
     model = _model(folder) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}
-    is_bare = model is not None and not any(name.startswith(model.prefix) for name in names)
-    origin = Origin(source, folder, model, {}, is_bare)
+    naming = source_naming(config, model.architecture if model else None, source.path, names)
+    is_bare = (
+        model is not None and naming is None and not any(name.startswith(model.prefix) for name in names)
+    )
+    origin = Origin(source, folder, model, {}, is_bare, naming=naming)
     if config.source_strategy is not None:
-        origin.placements = _by_strategy(Path(config.source_strategy), source)
+        _take(origin, _by_strategy(Path(config.source_strategy), origin))
     elif model is not None:
         ways, stages = _ranks(config, source)
-        origin.placements = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
+        placed = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
+        _take(origin, named(naming, placed, ways, len(source.ranks)))
     elif source.kind == RANKS:
         raise ConfigError(
             f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
@@ -105,19 +147,29 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
         )
     else:
         (only,) = source.ranks
-        origin.placements = whole_placements({name: info.shape for name, info in only.tensors.items()})
-    _drop_unused(origin)
+        whole = whole_placements({name: info.shape for name, info in only.tensors.items()})
+        _take(origin, as_placed(whole, 1))
+    if is_bare and config.target.names == MINDFORMERS:
+        _name_fully(origin)
+    _note_names(origin)
     raise_if_any(_faults(origin))
+    raise_if_any(digest_faults(origin.named, source.ranks))
     return origin
 
 
-def _check_heads(source: Source) -> None:
-    """Digests of heads are checked now, for heads are small, and CRCs, which only whole files have."""
-    for rank in source.ranks:
-        if rank.digests is not None:
-            raise_if_any(rank.digests.head_faults(rank.files))
-        elif any(file.crc for file in rank.files.values()):
-            rank.verify()
+def _take(origin: Origin, ranks: NamedRanks) -> None:
+    origin.placements, origin.names = dict(ranks.placements), ranks.names
+
+
+def _name_fully(origin: Origin) -> None:
+    """A base model's tensors get the names that they have in the whole model; the files keep theirs."""
+    assert origin.model is not None
+    prefix = origin.model.prefix
+    full = {name.removeprefix(prefix): name for name in source_shapes(origin.model.specs)}
+    found = {full[name]: replace(placement, name=full[name]) for name, placement in origin.placements.items()}
+    short = {name: name.removeprefix(prefix) for name in found}
+    _take(origin, as_renamed(short, found, len(origin.source.ranks)))
+    origin.is_bare = False
 
 
 def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
@@ -132,7 +184,7 @@ def _model(folder: Path) -> ModelTensors:
     architecture = describe(read_json_object(path, _MAX_CONFIG_BYTES), source=str(path))
     module = model_module(architecture.model_type)
     unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if architecture.tied else []))
-    return ModelTensors(tensor_specs(architecture), module.PREFIX, unused)
+    return ModelTensors(tensor_specs(architecture), module.PREFIX, unused, architecture)
 
 
 def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
@@ -153,25 +205,26 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
     return ways, stages
 
 
-def _by_strategy(path: Path, source: Source) -> dict[str, Placement]:
-    strategy = read_strategy(path)
-    shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
-    return strategy_placements(strategy, shapes)
+def _by_strategy(path: Path, origin: Origin) -> NamedRanks:
+    strategy, ranks = read_strategy(path), origin.source.ranks
+    with located(origin.source.path):
+        shapes = full_shapes(strategy, [_shapes(rank) for rank in ranks])
+        placed = strategy_placements(strategy, shapes)
+        placed = {name: placement for name, placement in placed.items() if not origin.is_unused(name)}
+        return origin.naming.cut(placed, len(ranks)) if origin.naming else as_placed(placed, len(ranks))
 
 
 def _shapes(rank: TensorSet) -> dict[str, Shape]:
     return {name: info.shape for name, info in rank.tensors.items()}
 
 
-def _drop_unused(origin: Origin) -> None:
-    """Tensors that the model does not read are left out, whoever placed them."""
-    if origin.model is None:
-        return
+def _note_names(origin: Origin) -> None:
+    """What the user may not expect of the source's names."""
     held = {name: None for rank in origin.source.ranks for name in rank.tensors}
-    dropped = [name for name in held if origin.model.is_unused(name)]
-    for name in dropped:
-        origin.placements.pop(name, None)
-    if dropped:
+    if origin.naming is not None:
+        fused = ", queries, keys and values in one" if origin.naming.options.qkv_concat else ""
+        origin.notes.append(f"{origin.source.path}: the tensors have MindFormers' names{fused}")
+    if dropped := [name for name in held if origin.is_unused(name)]:
         listed = ", ".join(first_lines(dropped, shown, limit=3, noun="tensors"))
         origin.notes.append(f"{origin.source.path}: left out, for the model does not use them: {listed}")
 
@@ -181,12 +234,8 @@ def _faults(origin: Origin) -> list[str]:
     faults: list[str] = []
     dtypes: dict[str, tuple[str, TensorSet]] = {}
     for number, rank in enumerate(origin.source.ranks):
-        expected = {
-            name: shape
-            for name, placement in origin.placements.items()
-            if number < len(placement.shares) and (shape := placement.local_shape(number)) is not None
-        }
-        faults += _rank_faults(rank, expected, origin.model)
+        expected = origin.named.stored_shapes(number)
+        faults += _rank_faults(rank, expected, origin.is_unused)
         for name in expected:
             if name not in rank.tensors:
                 continue
@@ -198,19 +247,22 @@ def _faults(origin: Origin) -> list[str]:
     return faults
 
 
-def _rank_faults(rank: TensorSet, expected: Mapping[str, Shape], model: ModelTensors | None) -> list[str]:
-    faults = []
+def _rank_faults(
+    rank: TensorSet, expected: Mapping[str, Shape], is_unused: Callable[[str], bool]
+) -> list[str]:
+    faults: list[str] = []
+    missing = [name for name in expected if name not in rank.tensors]
     for name, info in rank.tensors.items():
         where = f"{rank.file(name).path}: tensor {shown(name)}"
         if name not in expected:
-            if model is None or not model.is_unused(name):
-                near = did_you_mean(name, [other for other in expected if other not in rank.tensors])
+            if not is_unused(name):
+                near = did_you_mean(name, missing) if len(faults) < MAX_LINES else ""
                 faults.append(f"{where} of shape {[*info.shape]} is not part of this model{near}")
         elif info.shape != expected[name]:
             faults.append(f"{where} has shape {[*info.shape]}, needed is {[*expected[name]]}")
-    for name, shape in expected.items():
-        if name not in rank.tensors:
-            faults.append(f"{rank.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}")
+    for name in missing:
+        shape = [*expected[name]]
+        faults.append(f"{rank.path}: tensor {shown(name)} is missing; needed with shape {shape}")
     return faults
 
 

@@ -43,8 +43,13 @@ def test_a_llama_keeps_its_sizes() -> None:
         "vocab_size": 100,
         "qkv_has_bias": False,
         "attn_proj_has_bias": False,
+        "qkv_concat": False,
         "tie_word_embeddings": True,
     }
+
+
+def test_queries_keys_and_values_may_be_one_parameter() -> None:
+    assert llama_options(arch(), 1, 1, qkv_concat=True) == llama_options(arch(), 1, 1) | {"qkv_concat": True}
 
 
 def test_biases_are_those_of_the_model() -> None:

@@ -143,6 +143,7 @@ def test_entries_must_be_exactly_the_tensors(folder: Path) -> None:
         {"files": []},
         {"files": {"model.safetensors": []}},
         {"files": {"model.safetensors": {"a.weight": 1}}},
+        {"heeds": {}},
     ],
 )
 def test_malformed_digests_are_refused(folder: Path, changes: dict[str, object]) -> None:

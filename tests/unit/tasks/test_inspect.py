@@ -1,6 +1,7 @@
 """`mindbatch inspect`: what it says of every kind of checkpoint and of strategy files."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,12 +52,13 @@ def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[
     assert titles.split() == ["tensor", "dtype", "shape", "bytes", "sha256"]
     cells = [line.split() for line in rest]
     assert cells[0][:5] == ["a.weight", "F32", "[2,", "3]", "24"]
-    assert cells[4:] == [
+    assert cells[4:8] == [
         ["dtype", "tensors", "elements", "bytes"],
         ["F32", "2", "10", "40"],
         ["BF16", "1", "2", "4"],
         ["all", "3", "12", "44"],
     ]
+    assert rest[8:] == ["", "digests.json: digests=true compares every tensor with it"]
 
 
 def test_columns_are_aligned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,15 +86,33 @@ def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (content["count"], content["bytes"]) == (2, 20)
     assert "1 more tensors; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
     assert "3 more tensors; limit=N shows more of them" in page(capsys, folder, limit=0)
-    assert page(capsys, folder, filter="none*")[2:] == ["no tensors"]
+    assert page(capsys, folder, filter="none*")[2:4] == ["no tensors", ""]
 
 
 def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded = found(capsys, folder)
     assert found(capsys, folder, digests=True) == recorded
+    tensors = recorded["ranks"][0]["tensors"]
     (folder / "digests.json").unlink()
     assert {tensor["sha256"] for tensor in found(capsys, folder)["ranks"][0]["tensors"]} == {None}
-    assert found(capsys, folder, digests=True) == recorded
+    assert found(capsys, folder, digests=True)["ranks"][0]["tensors"] == tensors
+
+
+def test_what_tells_of_damage_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = "no digests: nothing here tells of a changed bit in a tensor"
+    assert page(capsys, folder, digests=True)[-1] == "digests.json: was compared"
+    (folder / "digests.json").unlink()
+    assert page(capsys, folder, digests=True)[-1] == nothing
+    assert found(capsys, folder)["ranks"][0]["witness"] is None
+    for rank, content in enumerate((ckpt_bytes(TENSORS), with_crc(ckpt_bytes(TENSORS)), ckpt_bytes(TENSORS))):
+        (tmp_path / f"r/rank_{rank}").mkdir(parents=True)
+        (tmp_path / f"r/rank_{rank}/m.ckpt").write_bytes(content)
+    assert page(capsys, tmp_path / "r", digests=True)[-2:] == [
+        f"ranks 0, 2: {nothing}",
+        "rank 1: CRC-32: was compared",
+    ]
 
 
 def test_damage_is_shown_after_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +130,7 @@ def test_a_ckpt_with_texts_and_a_checksum(tmp_path: Path, capsys: pytest.Capture
     path.write_bytes(with_crc(ckpt_bytes(TENSORS) + text_value("note", "by\x1b[2J hand")))
     lines = page(capsys, path, digests=True)
     assert lines[0] == f"{path}: one checkpoint file, ckpt"
-    assert lines[-1] == r"note = by\x1b[2J hand"
+    assert lines[-3:] == [r"note = by\x1b[2J hand", "", "CRC-32: was compared"]
     assert found(capsys, path)["ranks"][0]["texts"] == {"note": "by\x1b[2J hand"}
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     with pytest.raises(CheckpointError, match="its CRC-32 is"):
@@ -160,6 +180,9 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "path: must be given: mindbatch inspect PATH" in capsys.readouterr().err
     assert cli.main(["inspect", f"{folder}x"]) == 2
     assert "no such file or folder" in capsys.readouterr().err
+    os.mkfifo(folder / "pipe")
+    assert cli.main(["inspect", str(folder / "pipe")]) == 1
+    assert "pipe: not a regular file" in capsys.readouterr().err
     (folder / "model.safetensors").write_bytes(b"x")
     assert cli.main(["inspect", str(folder)]) == 1
     assert "model.safetensors: truncated" in capsys.readouterr().err

@@ -34,6 +34,16 @@ def test_layers_that_are_cut_alike_share_a_line() -> None:
     ]
 
 
+def test_layers_of_several_stages_share_a_line() -> None:
+    first = cut_rows("h.0.w")
+    placements = (first, Placement("h.1.w", first.shape, first.shares[::-1]), cut_rows("t"))
+    lines = layout_page(rows(*placements)).splitlines()
+    assert lines[1].split("  ")[0] == "h.[0-1].w"
+    assert lines[1].split()[7:] == ["0-3,", "by", "stage", "[2,", "3]", "24", "96"]
+    assert lines[2].split()[7:] == ["0-1", "[2,", "3]", "24", "48"]
+    assert [line.split() for line in lines[5:7]] == [["0-1", "2", "48"], ["2-3", "1", "24"]]
+
+
 def test_a_tensor_that_is_cut_unevenly_has_a_line_for_each_shape() -> None:
     shares = single_piece((1,), ((0, 1),)), single_piece((2,), ((1, 3),))
     lines = layout_page(rows(Placement("w", (3,), shares))).splitlines()

@@ -147,8 +147,12 @@ def test_options_without_effect_are_refused(given: list[str]) -> None:
     )
 
 
-def test_options_of_the_layout_need_it(given: list[str]) -> None:
-    assert "layout.dir=s: only with model.provider=mindformers" in faults([given[1], "layout.dir=s"])
+def test_options_of_mindspores_compiler_need_it(given: list[str]) -> None:
+    words = [given[1], "layout.dir=s", "layout.vocab_emb_dp=false", "layout.timeout=5"]
+    assert faults(words) == (
+        "layout.vocab_emb_dp=false: only with model.provider=mindformers",
+        "layout.timeout=5: only with model.provider=mindformers",
+    )
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
     return {name for name in names if any(fnmatchcase(name, pattern) for pattern in dialect.unused)}
 
 
+def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
+    """Those of the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
+    known = _rules_by_name(dialect, is_stored)
+    return {name for name in names if _without_layer(name)[0] in known}
+
+
 def _correspondence(
     dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
 ) -> Correspondence:

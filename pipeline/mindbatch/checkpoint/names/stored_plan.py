@@ -63,7 +63,9 @@ def stored_plans(plan: ReshardPlan, source: RankNames, target: RankNames) -> lis
     Raises:
         CheckpointError: names that do not hold all elements of the plan's tensors, each once.
     """
-    for names in (*source, *target):
+    if not any((*source, *target)):
+        return unnamed_plans(plan)
+    for names in {id(each): each for each in (*source, *target)}.values():  # ranks share them
         raise_if_any([] if names is None else correspondence_faults(names))
     by_rank: dict[int, dict[str, TensorPlan]] = {}
     for tensor in plan.tensors:
@@ -73,6 +75,21 @@ def stored_plans(plan: ReshardPlan, source: RankNames, target: RankNames) -> lis
     for rank, tensors in sorted(by_rank.items()):
         found += _of_rank(rank, tensors, sources, target[rank])
     return found
+
+
+def unnamed_plans(plan: ReshardPlan) -> list[StoredPlan]:
+    """The same where all files have the names of the plan."""
+    return [
+        StoredPlan(
+            tensor.name,
+            tensor.rank,
+            tensor.shape,
+            tensor.shape,
+            tuple(StoredCopy(copy.source_rank, tensor.name, *copy[1:]) for copy in tensor.copies),
+            tensor.padding,
+        )
+        for tensor in plan.tensors
+    ]
 
 
 def correspondence_faults(names: Correspondence) -> list[str]:
@@ -122,7 +139,7 @@ def _of_rank(
     names: Correspondence | None,
 ) -> Iterator[StoredPlan]:
     if names is None:
-        links = [_same(tensor.name, tensor.shape) for tensor in tensors.values()]
+        links = [unchanged(tensor.name, tensor.shape) for tensor in tensors.values()]
         shapes = {tensor.name: (tensor.shape, tensor.shape) for tensor in tensors.values()}
     else:
         links = list(names.links)
@@ -137,7 +154,7 @@ def _of_rank(
         tensor = tensors[link.original]
         copies[link.stored] += _copies(tensor, link, sources)
         padding[link.stored] += [
-            _placed(common, link) for box in tensor.padding if (common := intersection(box, link.box))
+            placed(common, link) for box in tensor.padding if (common := intersection(box, link.box))
         ]
     for name, (shape, view) in shapes.items():
         ordered = sorted(copies[name], key=lambda copy: copy.target)
@@ -161,16 +178,17 @@ def _copies(tensor: TensorPlan, link: Link, sources: Sequence[Links | None]) -> 
             target = moved(common, copy.source, copy.target)
             transposed = origin.transposed != link.transposed
             yield StoredCopy(
-                copy.source_rank, origin.stored, _placed(common, origin), _placed(target, link), transposed
+                copy.source_rank, origin.stored, placed(common, origin), placed(target, link), transposed
             )
 
 
-def _placed(box: Box, link: Link) -> Box:
+def placed(box: Box, link: Link) -> Box:
     """Where a part of the link's box is in the file's tensor."""
     if link.transposed:
         return moved(box[::-1], link.box[::-1], link.place)
     return moved(box, link.box, link.place)
 
 
-def _same(name: str, shape: Shape) -> Link:
+def unchanged(name: str, shape: Shape) -> Link:
+    """A tensor that has the same name and form on both sides."""
     return Link(name, full_box(shape), name, full_box(shape), False)

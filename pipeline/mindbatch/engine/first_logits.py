@@ -1,0 +1,77 @@
+"""The logits of a few fixed prompts: what two copies of a model are compared by."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.model_weights import ModelWeights
+from mindbatch.decoding import DecodingParams, Row, strategy_for
+from mindbatch.engine.request import Request
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.layers.architecture import Architecture
+
+NUM_PROMPTS = 4
+TOKENS = 8
+BLOCK_SIZE = 16
+
+FloatArray = npt.NDArray[np.float32]
+
+_STRIDE = 0.6180339887498949  # multiples of the golden ratio, less their whole part, lie evenly in 0 .. 1
+_PARAMS = DecodingParams(max_new_tokens=1)
+
+
+def fixed_prompts(vocab_size: int, max_positions: int) -> list[list[int]]:
+    """Token ids from all over the vocabulary, its first and last among them; the same for equal sizes."""
+    length = min(TOKENS, max_positions)
+    ids = [int(index * _STRIDE % 1 * vocab_size) for index in range(NUM_PROMPTS * length)]
+    ids[-1] = vocab_size - 1
+    return [ids[first : first + length] for first in range(0, len(ids), length)]
+
+
+def first_logits(arch: Architecture, weights: ModelWeights) -> FloatArray:
+    """Loads the model on the CPU and gives the logits [tokens, vocabulary] after every token of the prompts.
+
+    Raises:
+        CheckpointError: the tensors do not fit, or are damaged.
+        ConfigError: MindSpore cannot run here.
+    """
+    from mindbatch.parallel.context import initialise
+
+    initialise("CPU")
+    return logits_of_rank(arch, weights)
+
+
+def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
+    """As first_logits, where MindSpore is set up; also of one rank in a model-parallel group of processes."""
+    from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.kernels.choice import choose_kernels
+    from mindbatch.models.loader import load_weights
+
+    kernels = choose_kernels("auto", "CPU")
+    prompts = fixed_prompts(arch.vocab_size, arch.max_positions)
+    settings = EngineSettings(
+        batch_size=len(prompts),
+        seq_length=len(prompts[0]),
+        block_size=BLOCK_SIZE,
+        num_blocks=len(prompts),
+        max_batched_tokens=NUM_PROMPTS * TOKENS,
+    )
+    loaded = load_weights(arch, weights, kernels, weights.held)
+    runner = ModelRunner(arch, loaded, kernels, settings, weights.held)
+    step = _step(prompts)
+    return np.array(runner.run(step).logits(range(step.num_tokens)))
+
+
+def _step(prompts: list[list[int]]) -> Step:
+    """All prompts in one go, each in a block of its own."""
+    scheduled = []
+    for block, ids in enumerate(prompts):
+        row = Row(_PARAMS, tuple(ids), [], (), block)
+        sequence = Sequence(row, None, block_table=[block])
+        request = Request(str(block), tuple(ids), _PARAMS)
+        group = SequenceGroup(request, strategy_for(_PARAMS), [sequence], len(ids) + 1)
+        scheduled.append(ScheduledTokens(group, sequence, 0, len(ids), len(ids)))
+    return Step(scheduled, num_tokens=sum(map(len, prompts)))

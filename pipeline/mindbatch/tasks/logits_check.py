@@ -1,0 +1,156 @@
+"""`mindbatch reshard verify=logits`: the first logits of the source and of what was made of it, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.partition import source_shapes
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.engine.first_logits import FloatArray
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.tasks.logits_process import logits_of
+from mindbatch.tasks.machine import memory
+from mindbatch.tasks.plan_page import size
+from mindbatch.tasks.reshard_order import Planned
+from mindbatch.tasks.reshard_source import Origin
+
+ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
+"""By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
+
+_OTHERWISE = "verify=true compares every element without running the model"
+_MIN_ROOM = 1 << 30  # MindSpore itself, and the graph
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the logits of a target are from those of its source.
+
+    largest: absolute, over all positions and tokens; nan when there are values that are no numbers.
+    scale: the largest magnitude among the source's. agreeing: positions whose likeliest token is the same.
+    """
+
+    is_equal: bool
+    largest: float
+    scale: float
+    agreeing: int
+    positions: int
+
+    @classmethod
+    def of(cls, source: FloatArray, target: FloatArray) -> Difference:
+        """Of logits [positions, vocabulary]."""
+        return cls(
+            is_equal=source.tobytes() == target.tobytes(),
+            largest=float(np.abs(target.astype(np.float64) - source).max()),
+            scale=float(np.abs(source).max()),
+            agreeing=int((source.argmax(-1) == target.argmax(-1)).sum()),
+            positions=len(source),
+        )
+
+    def __str__(self) -> str:
+        if self.is_equal:
+            return f"first logits equal at {self.positions} positions"
+        return (
+            f"first logits differ by up to {self.largest:.3g} and reach {self.scale:.3g}, the likeliest "
+            f"token is the same at {self.agreeing} of {self.positions} positions"
+        )
+
+
+@dataclass
+class LogitsCheck:
+    """The comparison of one reshard.
+
+    allowed: None where not a bit may differ. run: as `logits_process.logits_of`. found: once it was made.
+    """
+
+    config: ReshardConfig
+    architecture: Architecture
+    allowed: float | None
+    run: Callable[[ReshardConfig, Architecture], FloatArray]
+    found: Difference | None = None
+
+    def __call__(self, folder: Path) -> None:
+        """Runs the source, then what is in the target's folder; one model is in memory at a time.
+
+        Raises:
+            CheckpointError: the two do not agree, or cannot be read.
+        """
+        source = self.run(self.config, self.architecture)
+        if not np.isfinite(source).all():
+            raise CheckpointError(
+                f"{self.config.source}: its first logits are not all finite numbers, so there is nothing to "
+                f"compare; {_OTHERWISE}"
+            )
+        target = ReshardConfig(source=str(folder), verbose=self.config.verbose)
+        self.found = Difference.of(source, self.run(target, self.architecture))
+        fault = difference_fault(self.found, self.allowed)
+        if fault:
+            raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
+
+
+def logits_check(config: ReshardConfig, origin: Origin, planned: Planned) -> LogitsCheck:
+    """The comparison that is to be made, before anything is written.
+
+    Raises:
+        ConfigError: why the logits cannot be compared, all reasons at once.
+    """
+    faults = [*_faults(config, origin)]
+    if faults:
+        raise ConfigError(f"verify=logits: {fault}; {_OTHERWISE}" for fault in faults)
+    assert origin.model is not None
+    exact = all(
+        writing.dtype in (reading.dtype, "F32")
+        for job in planned.order.jobs
+        for writing in job.writings
+        for reading in job.readings
+    )
+    allowed = None if exact else ALLOWED[config.target.dtype]
+    return LogitsCheck(config, origin.model.architecture, allowed, logits_of)
+
+
+def difference_fault(found: Difference, allowed: float | None) -> str | None:
+    """Why the difference is too great; `allowed`: a part of the largest logit, None where none may be."""
+    if found.is_equal:
+        return None
+    if allowed is None:
+        return f"{found}; must be equal to the last bit, for no weight was rounded"
+    if not found.largest <= allowed * found.scale:  # also where it is nan
+        return f"{found}; at most {allowed * found.scale:.3g} is allowed"
+    return None
+
+
+def _faults(config: ReshardConfig, origin: Origin) -> Iterator[str]:
+    if find_spec("mindspore") is None:
+        yield "MindSpore is not installed"
+    if origin.model is None:
+        yield f"no config.json says what model {origin.source.path} is; give source_config=FOLDER"
+        return
+    others = {name: dtype for name in origin.placements if (dtype := origin.dtype(name)) not in FLOAT_DTYPES}
+    for name, dtype in [*others.items()][:1]:
+        yield (
+            f"tensor {shown(name)} is {dtype}, and the model runs with {', '.join(FLOAT_DTYPES)} only "
+            f"({len(others)} such tensors)"
+        )
+    needed = _needed_memory(origin)
+    if (free := _free_memory()) is not None and needed > free:
+        yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
+
+
+def _needed_memory(origin: Origin) -> int:
+    """Parameters in float32, and the largest tensor twice: as it is stored, and widened."""
+    assert origin.model is not None
+    sizes = [4 * prod(shape) for shape in source_shapes(origin.model.specs).values()]
+    return sum(sizes) + 2 * max(sizes) + _MIN_ROOM
+
+
+def _free_memory() -> int | None:
+    found = memory()
+    return min((found[key] for key in ("available", "limit") if key in found), default=None)

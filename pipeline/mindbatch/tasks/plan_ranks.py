@@ -1,0 +1,171 @@
+"""`mindbatch plan` over several ranks: what each holds of a native model, and MindSpore's files of it.
+
+Only config.json is needed. Weights are opened where they are there, for their names and dtypes; no more than
+their headers is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.data_parallel import with_copies
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folder import CONFIG_NAME, ModelFolder
+from mindbatch.checkpoint.folder_files import existing_folder, file_in, has_file
+from mindbatch.checkpoint.layout_table import LayoutRow, layout_rows
+from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.checkpoint.placement import Placement, Placements
+from mindbatch.checkpoint.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.shard_index import INDEX_NAME
+from mindbatch.checkpoint.stored import DTYPES
+from mindbatch.checkpoint.strategy_file import strategy_name
+from mindbatch.checkpoint.strategy_layouts import stage_strategies
+from mindbatch.checkpoint.strategy_wire import strategy_bytes
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.tensor_match import match_tensors
+from mindbatch.checkpoint.weight_files import SINGLE_NAME
+from mindbatch.config.schema import ParallelConfig, PlanConfig
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import describe, model_module, tensor_specs
+from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
+
+_MAX_CONFIG_BYTES = 4 << 20
+_STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+_NO_BATCH = (
+    "data.path={}: no batch is planned, for batches run in one process in this version; without parallel.* "
+    "this command plans it"
+)
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What each rank holds. dtype_from: in words. files: the content of the strategy files by name."""
+
+    architecture: Architecture
+    parallel: ParallelConfig
+    placements: Placements
+    dtypes: Mapping[str, str]
+    dtype_from: str
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        return self.ranks_of_stage * self.parallel.pipeline_stage
+
+    @property
+    def ranks_of_stage(self) -> int:
+        return self.parallel.data_parallel * self.parallel.model_parallel
+
+    @property
+    def rows(self) -> list[LayoutRow]:
+        """The table."""
+        return layout_rows(self.placements, {name: DTYPES[dtype] for name, dtype in self.dtypes.items()})
+
+
+def plan_ranks(config: PlanConfig) -> RankPlan:
+    """Works the plan out; writes nothing.
+
+    Raises:
+        ConfigError: the model cannot be cut so, MindSpore's strategy files cannot describe it, or layout.dir
+            holds something else.
+        CheckpointError: a damaged folder, weights that are not the model's, an unknown dtype.
+    """
+    assert config.model.checkpoint_name_or_path is not None
+    path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
+    weights = _weights(path)
+    content = weights.config if weights else read_json_object(file_in(path, CONFIG_NAME), _MAX_CONFIG_BYTES)
+    arch = describe(content, config.model.type, str(path / CONFIG_NAME))
+    specs = tensor_specs(arch)
+    placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
+    if weights is not None:
+        placed = _as_named(placed, arch, weights)
+    dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
+    copies = with_copies(placed, parallel.model_parallel, parallel.data_parallel)
+    files = {} if config.layout.dir is None else _files(specs, parallel, copies)
+    if config.layout.dir is not None:
+        refuse_strangers(Path(config.layout.dir), files)
+    return RankPlan(arch, parallel, copies, dtypes, said, files, tuple(_notes(config)))
+
+
+def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
+    """Writes the strategy files to layout.dir, if that is given. ConfigError where others are there."""
+    if config.layout.dir is None:
+        return []
+    return write_strategies(Path(config.layout.dir), plan.files, config.layout.replace)
+
+
+def _weights(folder: Path) -> ModelFolder | None:
+    """The folder with its weights, None where there are none that could be opened."""
+    return ModelFolder(folder) if any(has_file(folder, name) for name in (SINGLE_NAME, INDEX_NAME)) else None
+
+
+def _as_named(placed: Placements, arch: Architecture, weights: ModelFolder) -> dict[str, Placement]:
+    """The placements under the names that the weights have: bare base models were saved without the prefix.
+
+    Raises CheckpointError unless the weights are those of the model.
+    """
+    module = model_module(arch.model_type)
+    is_bare = not any(name.startswith(module.PREFIX) for name in weights.names)
+    prefix = module.PREFIX if is_bare else ""
+    found = {name.removeprefix(prefix): each for name, each in placed.items()}
+    unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else []))
+    raise_if_any(match_tensors({name: each.shape for name, each in found.items()}, weights, unused))
+    return {name: replace(each, name=name) for name, each in found.items()}
+
+
+def _dtypes(
+    asked: str, content: Mapping[str, Any], weights: ModelFolder | None, names: Iterable[str]
+) -> tuple[dict[str, str], str]:
+    """The dtype of each tensor, and who says so: the settings, else the weights, else config.json."""
+    if asked != "auto":
+        return dict.fromkeys(names, _STORED[asked]), f"{asked}, by model.dtype"
+    if weights is not None:
+        found = {name: weights.info(name).dtype for name in names}
+        said = ", ".join(dtype for dtype, stored in _STORED.items() if stored in {*found.values()})
+        return found, f"{said}, as the weights are"
+    key = next((key for key in _DTYPE_KEYS if content.get(key) is not None), None)
+    if key is None:
+        return dict.fromkeys(names, "F32"), f"float32, for neither weights nor {CONFIG_NAME} tell"
+    dtype = str(content[key]).removeprefix("torch.")
+    if dtype not in _STORED:
+        raise CheckpointError(
+            f"{CONFIG_NAME}: {key}={shown(content[key])}: bytes are counted for {', '.join(_STORED)}; give "
+            "model.dtype"
+        )
+    return dict.fromkeys(names, _STORED[dtype]), f"{dtype}, by {key} of {CONFIG_NAME}; no weights are there"
+
+
+def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placements) -> dict[str, bytes]:
+    """The strategy file of each stage, named after its first rank."""
+    ways, stages = parallel.model_parallel, parallel.pipeline_stage
+    try:
+        strategies = stage_strategies(copies, ways, stages)
+    except CheckpointError as error:
+        able = ", ".join(map(str, _writable(specs, stages)))
+        hint = f"allowed with layout.dir: parallel.model_parallel={able}; without it there is the table"
+        raise ConfigError(f"layout.dir: {fault}; {hint}" for fault in error.faults) from None
+    devices = parallel.data_parallel * ways
+    return {
+        strategy_name(stage * devices): strategy_bytes(strategy) for stage, strategy in enumerate(strategies)
+    }
+
+
+def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
+    """The values of model_parallel for which strategy files can say what ranks hold."""
+    for ways in allowed_model_parallel(specs):
+        try:
+            stage_strategies(placements(specs, ways, stages), ways, stages)
+        except CheckpointError:
+            continue
+        yield ways
+
+
+def _notes(config: PlanConfig) -> Iterator[str]:
+    if config.data.path is not None and config.has_ranks:
+        yield _NO_BATCH.format(config.data.path)

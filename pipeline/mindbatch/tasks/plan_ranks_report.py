@@ -1,0 +1,90 @@
+"""What `mindbatch plan` says about ranks: a page for people, and values of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.layout_table import LayoutRow, rank_totals
+from mindbatch.checkpoint.pipeline_stages import stage_of_layer
+from mindbatch.checkpoint.placement import Placement, Share
+from mindbatch.tasks.layout_page import layout_page
+from mindbatch.tasks.plan_ranks import RankPlan
+from mindbatch.tasks.screen_text import printable
+from mindbatch.tasks.strategy_folder import strategy_lines
+from mindbatch.tasks.text_table import ranges
+
+
+def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
+    """The tensors with their cuts, the sums by rank, and where the strategy files are."""
+    blocks = ["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(strategy_lines(paths))]
+    return "\n\n".join([*blocks, *(f"note: {printable(note)}" for note in plan.notes)])
+
+
+def _head(plan: RankPlan) -> Iterator[str]:
+    parallel = plan.parallel
+    yield f"layout of {plan.architecture.model_type}, elements {plan.dtype_from}"
+    yield (
+        f"data_parallel {parallel.data_parallel} x model_parallel {parallel.model_parallel} x pipeline_stage "
+        f"{parallel.pipeline_stage}: {plan.num_ranks} {'rank' if plan.num_ranks == 1 else 'ranks'}"
+    )
+    if parallel.pipeline_stage > 1:
+        for stage, layers in enumerate(_layers_of_stages(plan)):
+            first = stage * plan.ranks_of_stage
+            ranks = ranges(range(first, first + plan.ranks_of_stage))
+            yield f"stage {stage}: ranks {ranks}, layers {ranges(layers)}"
+
+
+def _layers_of_stages(plan: RankPlan) -> list[list[int]]:
+    stages, layers = plan.parallel.pipeline_stage, plan.architecture.num_layers
+    return [
+        [layer for layer in range(layers) if stage_of_layer(layer, layers, stages) == stage]
+        for stage in range(stages)
+    ]
+
+
+def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
+    """Every tensor of every rank; ranks that hold the same of a tensor are listed together."""
+    parallel, rows = plan.parallel, plan.rows
+    return {
+        "kind": "layout",
+        "model_type": plan.architecture.model_type,
+        "data_parallel": parallel.data_parallel,
+        "model_parallel": parallel.model_parallel,
+        "pipeline_stage": parallel.pipeline_stage,
+        "ranks": plan.num_ranks,
+        "dtype": plan.dtype_from,
+        "strategy_files": [str(path) for path in paths],
+        "rank_sums": [
+            {"rank": rank, "stage": rank // plan.ranks_of_stage, "tensors": tensors, "bytes": nbytes}
+            for rank, (tensors, nbytes) in enumerate(rank_totals(rows))
+        ],
+        "tensors": [_tensor_json(row, plan.placements[row.name], plan.dtypes[row.name]) for row in rows],
+        "notes": [*plan.notes],
+    }
+
+
+def _tensor_json(row: LayoutRow, placement: Placement, dtype: str) -> dict[str, Any]:
+    holders: dict[Share, list[int]] = {}
+    for rank in placement.holders:
+        share = placement.shares[rank]
+        assert share is not None
+        holders.setdefault(share, []).append(rank)
+    return {
+        "name": row.name,
+        "dtype": dtype,
+        "shape": [*row.shape],
+        "bytes": row.nbytes,
+        "cut": row.cut,
+        "shares": [
+            {
+                "ranks": ranks,
+                "shape": [*share.shape],
+                "bytes": row.rank_bytes[ranks[0]],
+                "pieces": [{"local": piece.local, "whole": piece.whole} for piece in share.pieces],
+                "padding": [*share.padding],
+            }
+            for share, ranks in holders.items()
+        ],
+    }

@@ -1,0 +1,131 @@
+"""`lora.merge` of `mindbatch reshard`: the adapter checked against the source, and what was merged before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from mindbatch.checkpoint.boxes import full_box
+from mindbatch.checkpoint.lora_adapter import open_adapter
+from mindbatch.checkpoint.lora_plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.names.correspondence import to_mindformers
+from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
+from mindbatch.checkpoint.partition import source_shapes
+from mindbatch.checkpoint.reshard_folder import MARKER_NAME, read_marker
+from mindbatch.checkpoint.reshard_job import Job
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.reshard_source import ModelTensors, Origin
+
+MERGED_KEY = "adapters"
+"""In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
+
+
+def plan_adapter(config: ReshardConfig, origin: Origin) -> LoraPlan | None:
+    """The adapter that is to be merged, None where there is none.
+
+    Raises:
+        ConfigError: it was merged into the source already.
+        CheckpointError: lists what is wrong with the adapter, or does not fit the model.
+    """
+    if config.lora.merge is None:
+        return None
+    adapter = open_adapter(config.lora.merge, config.lora.scaling)
+    try:
+        plan = plan_lora(
+            adapter,
+            {name: placement.shape for name, placement in origin.placements.items()},
+            {name: {*map(origin.stored_dtype, stored)} for name, stored in origin.stored_names.items()},
+            _renames(origin.model, origin.placements),
+            _transposed(origin),
+        )
+    finally:
+        adapter.close()
+    before = merged_before(origin)
+    if plan.digest in before:
+        raise ConfigError(
+            f"lora.merge={plan.folder}: {origin.source.path} has this adapter merged already, with scaling "
+            f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
+        )
+    origin.notes.append(f"{plan.folder}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
+    return plan
+
+
+def adapter_settings(origin: Origin, plan: LoraPlan | None) -> dict[str, Any]:
+    """What the marker says of adapters: of this one, and of those that are in the source."""
+    merged = merged_before(origin)
+    if plan is not None:
+        merged[plan.digest] = plan.scaling
+    return {MERGED_KEY: merged} if merged else {}
+
+
+def with_additions(jobs: Iterable[Job], origin: Origin, plan: LoraPlan | None) -> Iterator[Job]:
+    """The jobs, whose readings know what the adapter adds to them."""
+    if plan is None:
+        yield from jobs
+        return
+    held = {
+        (str(tensors.file(name).path), name): boxes
+        for rank, tensors in enumerate(origin.source.ranks)
+        for name, boxes in origin.named.held(rank).items()
+    }
+    for job in jobs:
+        readings = (
+            replace(each, additions=plan.additions(held[each.path, each.name])) for each in job.readings
+        )
+        yield replace(job, readings=tuple(readings))
+
+
+def merged_before(origin: Origin) -> dict[str, float]:
+    """The adapters that are in the source already, as far as a reshard has noted them."""
+    path = origin.source.path
+    marker = read_marker(path if path.is_dir() else path.parent)
+    if marker is None or not (path.is_dir() or path.name in marker.files):
+        return {}
+    noted = marker.settings.get(MERGED_KEY)
+    if not isinstance(noted, dict):
+        return {}
+    return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _renames(model: ModelTensors | None, names: Collection[str]) -> dict[str, str]:
+    """The weights by other names that an adapter may have for them.
+
+    Adapters of base models are without the prefix that the weights have, or the other way round; those of
+    MindFormers have its names.
+    """
+    if model is None:
+        return {}
+    short = {name.removeprefix(model.prefix): name for name in names if name.startswith(model.prefix)}
+    long = {model.prefix + name: name for name in names if not name.startswith(model.prefix)}
+    found = short | long | {other: name for other, name in _theirs(model).items() if name in names}
+    return {other: name for other, name in found.items() if other not in names}
+
+
+def _theirs(model: ModelTensors) -> dict[str, str]:
+    """Hugging Face names by MindFormers', of the weights that are the same, neither joined nor turned."""
+    arch = model.architecture
+    if arch.model_type not in NAMED_MODEL_TYPES:
+        return {}
+    shapes = source_shapes(model.specs)
+    names = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch))
+    return {
+        link.stored: link.original
+        for link in names.links
+        if not link.transposed
+        and link.box == full_box(shapes[link.original])
+        and link.place == full_box(names.view(link.stored))
+    }
+
+
+def _transposed(origin: Origin) -> set[str] | None:
+    """The weights that are stored [inputs, outputs]; None where no model says it."""
+    if origin.model is None:
+        return None
+    found = {part.source for spec in origin.model.specs for part in spec.parts if part.transposed}
+    return found | {name.removeprefix(origin.model.prefix) for name in found}

@@ -1,0 +1,147 @@
+"""Whose names the tensors have that `mindbatch reshard` reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.names.detected import detected_options, has_fused_form, has_mindformers_names
+from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
+from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
+from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.strategy_ranks import as_cut
+from mindbatch.checkpoint.placement import Placements
+from mindbatch.checkpoint.reshard_folder import read_marker
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import ConfigError
+from mindbatch.layers.architecture import Architecture
+
+MINDFORMERS = "mindformers"
+_NEEDS_CONFIG = "needs the model's config.json; give source_config=FOLDER"
+
+
+@dataclass(frozen=True)
+class Naming:
+    """MindFormers' names for a model. keys: what stands before the names of its settings in messages."""
+
+    dialect: Dialect
+    heads: Heads
+    options: Options
+    keys: str
+
+    def ranks(self, placements: Placements, ways: int, num_ranks: int) -> NamedRanks:
+        """Ranks that hold these placements, `ways` slices of each tensor.
+
+        ConfigError where key/value heads would be on several ranks as parts of fused tensors.
+        """
+        if self.options.qkv_concat and ways > self.heads.kv_heads:
+            raise ConfigError(
+                f"{self.keys}qkv_concat=true: model_parallel={ways} is above the {self.heads.kv_heads} "
+                "key/value heads of this model, and fused tensors share none between ranks; allowed: up to "
+                f"{self.heads.kv_heads}, or {self.keys}qkv_concat=false"
+            )
+        return as_mindformers(self.dialect, self.heads, placements, num_ranks)
+
+    def cut(self, stored: Placements, num_ranks: int) -> NamedRanks:
+        """Ranks that a strategy has cut. stored: its placements, by MindFormers' names.
+
+        ConfigError where each rank has joined its own sections, which a strategy does not tell.
+        """
+        if self.options.qkv_concat and not self.options.grouped:
+            raise ConfigError(
+                f"{self.keys}qkv_grouped=false: does not go with source_strategy, by which parts of fused "
+                "tensors are whole groups; allowed without it: rank folders cut as this project cuts them"
+            )
+        return as_cut(self.dialect, self.heads, stored, num_ranks)
+
+
+def source_naming(
+    config: ReshardConfig, architecture: Architecture | None, path: Path, names: Collection[str]
+) -> Naming | None:
+    """How the tensors of a source are named; None: as Hugging Face does, or nobody asks.
+
+    Raises:
+        ConfigError: options that the names or the model type have no use for.
+    """
+    given = {
+        key: value
+        for key in ("source_qkv_concat", "source_qkv_grouped")
+        if (value := getattr(config, key)) is not None
+    }
+    if architecture is None:
+        if given or config.source_names == MINDFORMERS:
+            asked = ", ".join([*given, *(["source_names"] if config.source_names == MINDFORMERS else [])])
+            raise ConfigError(f"{asked}: {_NEEDS_CONFIG}")
+        return None
+    model_type = architecture.model_type
+    is_theirs = config.source_names == MINDFORMERS or (
+        config.source_names == "auto" and has_mindformers_names(model_type, names)
+    )
+    if not is_theirs:
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: has no effect, for the tensors of {path} have Hugging Face names; "
+                f"remove it, or give source_names={MINDFORMERS}"
+            )
+        return None
+    _refuse_unknown(model_type, "source_qkv_concat" if given.get("source_qkv_concat") else None)
+    grouped = config.source_qkv_grouped
+    if grouped is None:
+        grouped = _noted(path).get("qkv_grouped") is not False
+    options = detected_options(model_type, names, Options(grouped=grouped))
+    if config.source_qkv_concat is not None:
+        options = Options(qkv_concat=config.source_qkv_concat, grouped=grouped)
+    return Naming(dialect(model_type, options), heads_of(architecture), options, "source_")
+
+
+def target_naming(config: ReshardConfig, architecture: Architecture | None) -> Naming | None:
+    """How the tensors of the target will be named; None: as Hugging Face does.
+
+    Raises:
+        ConfigError: no model, one without MindFormers names, or options that it has no use for.
+    """
+    target = config.target
+    if target.names != MINDFORMERS:
+        return None
+    if architecture is None:
+        raise ConfigError(f"target.names={MINDFORMERS}: {_NEEDS_CONFIG}")
+    model_type = architecture.model_type
+    _refuse_unknown(model_type, "target.qkv_concat" if target.qkv_concat else None)
+    options = Options(qkv_concat=target.qkv_concat, grouped=target.qkv_grouped)
+    return Naming(dialect(model_type, options), heads_of(architecture), options, "target.")
+
+
+def named(naming: Naming | None, placements: Placements, ways: int, num_ranks: int) -> NamedRanks:
+    """Ranks that hold these placements under those names."""
+    return naming.ranks(placements, ways, num_ranks) if naming else as_placed(placements, num_ranks)
+
+
+def naming_settings(config: ReshardConfig) -> dict[str, Any]:
+    """What the marker says of the names."""
+    target = config.target
+    found: dict[str, Any] = {"names": target.names}
+    if target.names == MINDFORMERS:
+        found["qkv_concat"] = target.qkv_concat
+        if target.qkv_concat:
+            found["qkv_grouped"] = target.qkv_grouped
+    return found
+
+
+def _refuse_unknown(model_type: str, fused_by: str | None) -> None:
+    """ConfigError for a type without MindFormers names, or without the fused tensors that are asked for."""
+    dialect(model_type)
+    if fused_by is not None and not has_fused_form(model_type):
+        raise ConfigError(
+            f"{fused_by}=true: has no effect for model type {model_type}, which MindFormers has in one form "
+            "only; remove it"
+        )
+
+
+def _noted(path: Path) -> Mapping[str, Any]:
+    """The settings of the reshard that made the source, if one did."""
+    marker = read_marker(path if path.is_dir() else path.parent)
+    if marker is None or not (path.is_dir() or path.name in marker.files):
+        return {}
+    return marker.settings

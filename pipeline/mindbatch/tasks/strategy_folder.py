@@ -1,0 +1,75 @@
+"""The folder that `mindbatch plan` writes strategy files to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.storage import StorageError, write_whole
+from mindbatch.tasks.screen_text import printable
+
+
+def refuse_strangers(folder: Path, own: Iterable[str]) -> None:
+    """ConfigError when other files are there than those of the names `own`.
+
+    MindSpore reads all strategy files of a folder as one strategy: those of another must not be among them.
+    """
+    if not folder.is_dir():
+        return
+    strangers = sorted({path.name for path in folder.iterdir()}.difference(own))
+    if strangers:
+        raise ConfigError(
+            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; "
+            "give a new folder"
+        )
+
+
+def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) -> list[Path]:
+    """Writes the files that are not there with the same content.
+
+    Raises:
+        ConfigError: a file is there with another strategy, and it is not to be replaced.
+    """
+    wanted = {folder / name: content for name, content in files.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [path for path in wanted if path.exists()]
+        other = [path for path in there if not _says_the_same(path, wanted[path])]
+    except OSError as error:
+        raise StorageError.writing(folder, error) from error
+    if other and not replace:
+        raise ConfigError(f"{other[0]}: holds something else; layout.replace=true writes over it")
+    for path, content in wanted.items():
+        if path in other or path not in there:
+            write_whole(path, content)
+    return [*wanted]
+
+
+def _says_the_same(path: Path, content: bytes) -> bool:
+    """Whether a file has this strategy; MindSpore promises no order of its parameters."""
+    if path.read_bytes() == content:
+        return True
+    with TemporaryDirectory(prefix="mindbatch-") as scratch:
+        new = Path(scratch, path.name)
+        new.write_bytes(content)
+        try:
+            old, wanted = read_strategy(path), read_strategy(new)
+            return ({*old.layouts}, old.stage) == ({*wanted.layouts}, wanted.stage)
+        except CheckpointError:
+            return False
+
+
+def strategy_lines(paths: Sequence[Path]) -> list[str]:
+    """Where the files are and what takes them."""
+    if not paths:
+        return ["layout.dir=FOLDER keeps MindSpore's strategy files"]
+    lines = [f"strategy file: {printable(str(path))}" for path in paths]
+    if len(paths) == 1:
+        return [*lines, "mindspore.transform_checkpoints takes it as dst_strategy_file or src_strategy_file"]
+    return [
+        *lines,
+        "mindspore.merge_pipeline_strategys makes one file of them, for mindspore.transform_checkpoints",
+    ]

@@ -1,0 +1,108 @@
+"""A checkpoint read as one whole model under Hugging Face names, however its files are cut and named."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import TracebackType
+
+from mindbatch.checkpoint.model_weights import FloatArray, StoredShape, widened
+from mindbatch.checkpoint.reshard_job import Job, Writing
+from mindbatch.checkpoint.reshard_read import Sources
+from mindbatch.checkpoint.reshard_write import write_job
+from mindbatch.config.reshard_schema import ReshardLoraConfig, ReshardTargetConfig
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.parallel.topology import WHOLE
+from mindbatch.tasks.reshard_order import plan_order
+from mindbatch.tasks.reshard_source import open_origin
+
+_NOWHERE = "whole-model"
+
+
+class WholeModel:
+    """The tensors of a reshard's source, each put together when it is asked for, as ModelWeights.
+
+    Nothing is written: the plan to merge the checkpoint is made and proved anew, and what it would put into
+    one file comes into memory, a tensor at a time, checked against the digests on its way.
+    """
+
+    held = WHOLE
+
+    def __init__(self, config: ReshardConfig) -> None:
+        """config: what `source...` says of the checkpoint; its target and adapter are left out.
+
+        Raises:
+            ConfigError, CheckpointError: as `reshard_source.open_origin` and `reshard_order.plan_order`.
+        """
+        merging = dataclasses.replace(
+            config, target=ReshardTargetConfig(dir=_NOWHERE), lora=ReshardLoraConfig()
+        )
+        origin = open_origin(merging)
+        with origin.source:
+            jobs = plan_order(merging, origin).order.jobs
+        self.path = origin.source.path
+        self._jobs = {writing.name: job for job in jobs for writing in job.writings}
+        self._writings = {writing.name: writing for job in jobs for writing in job.writings}
+        self._sources = Sources()
+        self._buffers: dict[str, bytearray] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tensor names."""
+        return tuple(self._writings)
+
+    def file_name(self, name: str) -> str:
+        """The first of the files that the tensor is in, from `path` on."""
+        file = Path(self._jobs[name].readings[0].path)
+        return str(file.relative_to(self.path)) if file.is_relative_to(self.path) else file.name
+
+    def info(self, name: str) -> StoredShape:
+        """The tensor's dtype and full shape."""
+        return self._writings[name]
+
+    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+        """The values, or those of some rows. CheckpointError when the files are damaged."""
+        writing = self._writings[name]
+        if name not in self._buffers:
+            self._buffers = _made(self._jobs[name], self._sources)
+        start, stop, _ = (rows or slice(None)).indices(writing.rows)
+        data = memoryview(self._buffers[name])[start * writing.row_bytes : stop * writing.row_bytes]
+        return widened(data, writing.dtype, (stop - start, *writing.shape[1:]))
+
+    def release(self, name: str) -> None:
+        """Gives the memory of the tensor back, and of what was made in one go with it."""
+        self._buffers = {}
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._buffers = {}
+        self._sources.close()
+
+    def __enter__(self) -> WholeModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Memory:
+    """Takes what a job writes."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, bytearray] = {}
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """As reshard_write.Targets."""
+        tensor = self.tensors.setdefault(writing.name, bytearray(writing.nbytes))
+        tensor[start : start + len(data)] = data
+
+
+def _made(job: Job, sources: Sources) -> dict[str, bytearray]:
+    """The bytes of all tensors of a job."""
+    memory = _Memory()
+    for writing in job.writings:
+        memory.write(writing, 0, memoryview(b""))
+    write_job(job, sources, memory)
+    return memory.tensors

@@ -1,0 +1,60 @@
+"""Rank files that `mindbatch reshard` wrote, loaded by the native layers: the logits of the whole model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lockstep import logits
+from model_folders import descriptions, ragged, write_folder
+
+from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.placements import allowed_model_parallel
+from mindbatch.checkpoint.rank_model import RankModel
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import TensorSlice
+from mindbatch.tasks.reshard import run
+
+TOKENS = 12
+FAST = [("gpt2", "auto", 4), ("llama", "auto", 2), ("qwen2", "auto", 4)]
+SLOW = [(case, kernels, most) for case in descriptions() for kernels, most in (("auto", 8), ("reference", 2))]
+"""Model, kernels and the most ranks: MindSpore's own operators take long to call."""
+
+
+def cut(source: Path, ways: int, kind: str) -> Path:
+    config = ReshardConfig(source=str(source))
+    config.target.dir = str(source.with_name(f"cut_{ways}"))
+    config.target.model_parallel, config.target.format = ways, kind
+    assert run(config) == 0
+    return Path(config.target.dir)
+
+
+@pytest.mark.parametrize(
+    ("case", "kernels", "most"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
+)
+def test_logits_of_all_ranks_are_those_of_the_whole(
+    case: str, kernels: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path / "whole", descriptions()[case])
+    whole, chosen = ModelFolder(tmp_path / "whole"), choose_kernels(kernels, "CPU")
+    arch = describe(whole.config)
+    ids = max(ragged(case), key=len)[:TOKENS]
+    (expected,) = logits(arch, [whole], chosen, ids, monkeypatch)
+    ways_of = [ways for ways in allowed_model_parallel(tensor_specs(arch)) if 1 < ways <= most]
+    for number, ways in enumerate(ways_of):
+        folder = cut(whole.path, ways, ("safetensors", "ckpt")[number % 2])
+        ranks = [RankModel(folder, TensorSlice(rank, ways)) for rank in range(ways)]
+        for found in logits(arch, ranks, chosen, ids, monkeypatch):
+            assert found.shape == expected.shape == (len(ids), arch.vocab_size)
+            assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+            assert (found.argmax(-1) == expected.argmax(-1)).all()
+
+
+def test_the_cases_have_all_that_a_cut_can_be() -> None:
+    found = [describe(described["config"]) for described in descriptions().values()]
+    assert {arch.model_type for arch in found} >= {"gpt2", "llama", "qwen2"}
+    allowed = {arch: allowed_model_parallel(tensor_specs(arch)) for arch in found}
+    assert any(ways > arch.kv_heads for arch in found for ways in allowed[arch] if arch.model_type != "gpt2")
+    assert any(arch.vocab_size % ways for arch in found for ways in allowed[arch])
+    assert {arch.tied for arch in found} == {True, False}

@@ -1,0 +1,87 @@
+"""verify=logits finds what reading back cannot: a wrong plan, whose files are just what it says."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.digests import write_digests
+from mindbatch.checkpoint.reshard import carry_out
+from mindbatch.checkpoint.reshard_job import Job
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.engine.first_logits import FloatArray, first_logits
+from mindbatch.errors import CheckpointError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.tasks.logits_check import LogitsCheck, logits_check
+from mindbatch.tasks.reshard_order import Planned, plan_order
+from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.whole_model import WholeModel
+from reshard_models import LLAMA, write_model
+
+KEY, VALUE = "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight"
+NORM = "model.layers.0.input_layernorm.weight"
+
+
+def here(config: ReshardConfig, architecture: Architecture) -> FloatArray:
+    """As logits_of, without the wait for another process."""
+    with WholeModel(config) as model:
+        return first_logits(architecture, model)
+
+
+def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[Planned, LogitsCheck]:
+    source = write_model(folder / "source", LLAMA)
+    config = ReshardConfig(source=str(source), verify="logits")
+    config.target.dir, config.target.dtype = str(folder / "target"), dtype
+    config.target.model_parallel = ways
+    origin = open_origin(config)
+    with origin.source:
+        found = plan_order(config, origin)
+        return found, dataclasses.replace(logits_check(config, origin, found), run=here)
+
+
+@pytest.mark.parametrize("ways", [1, 8])
+def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None:
+    found, check = planned(tmp_path, ways=ways)
+    assert carry_out(found.order, approve=check).is_new
+    assert str(check.found) == "first logits equal at 32 positions"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
+    found, check = planned(tmp_path, dtype)
+    carry_out(found.order, approve=check)
+    assert check.found is not None
+    assert 0 < check.found.largest < check.found.scale
+
+
+@pytest.mark.parametrize("dtype", ["keep", "bfloat16"])
+def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
+    """Every element is read back as the plan says, and all digests are right."""
+    found, check = planned(tmp_path, dtype)
+    jobs = {job.name: job for job in found.order.jobs}
+
+    def wrong(job: Job) -> Job:
+        other = {KEY: VALUE, VALUE: KEY}.get(job.name, job.name)
+        return dataclasses.replace(job, readings=jobs[other].readings)
+
+    order = dataclasses.replace(found.order, jobs=tuple(map(wrong, found.order.jobs)))
+    assert order.verify
+    with pytest.raises(CheckpointError, match="first logits differ"):
+        carry_out(order, approve=check)
+    assert not order.target.exists()
+
+
+def test_an_element_that_changed_with_its_digest_is_found(tmp_path: Path) -> None:
+    found, check = planned(tmp_path, ways=1)
+    carry_out(found.order)
+    layout = found.order.layouts["model.safetensors"]
+    path = found.order.target / "model.safetensors"
+    data = np.memmap(path, np.uint8, "r+")
+    data[layout.extents[NORM][0].offset + 3] ^= 1
+    data.flush()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        check(found.order.target)
+    write_digests(found.order.target, replace=True)
+    with pytest.raises(CheckpointError, match="must be equal to the last bit"):
+        check(found.order.target)

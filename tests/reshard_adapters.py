@@ -1,0 +1,95 @@
+"""Small LoRA adapters for the models of reshard_models, and what a merge of them must give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.checkpoint.boxes import full_box
+from mindbatch.checkpoint.float_rounding import array_type
+from mindbatch.checkpoint.lora_adapter import open_adapter
+from mindbatch.checkpoint.lora_merge import LoraMerge
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard import run
+from reshard_models import LLAMA, source_shapes_of, write_tensors
+
+RANK, ALPHA = 3, 6
+TARGETS = {
+    "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"),
+    "gpt2": ("c_attn", "c_fc", "c_proj"),
+}
+TALL = {**LLAMA, "vocab_size": 1101, "hidden_size": 64, "intermediate_size": 1100, "num_hidden_layers": 1}
+"""Products of several tiles, of rows and of columns."""
+
+Stored = tuple[str, tuple[int, ...], bytes]
+
+
+def matrices_of(
+    config: Mapping[str, Any], targets: Sequence[str], *, fan_in_fan_out: bool, seed: int = 7
+) -> dict[str, NDArray[np.float32]]:
+    """lora_A and lora_B of every module whose name ends in a target."""
+    chance, found = np.random.default_rng(seed), {}
+    for name, shape in source_shapes_of(config).items():
+        module = name.removesuffix(".weight")
+        if name == module or module.rpartition(".")[2] not in targets:
+            continue
+        outputs, inputs = shape[::-1] if fan_in_fan_out else shape
+        for which, size in (("A", (RANK, inputs)), ("B", (outputs, RANK))):
+            key = f"base_model.model.{module}.lora_{which}.weight"
+            found[key] = chance.normal(size=size).astype(np.float32)
+    return found
+
+
+def write_adapter_for(
+    folder: Path, config: Mapping[str, Any], *, seed: int = 7, factor: float = 1.0, **changes: Any
+) -> Path:
+    """A PEFT folder. factor: on all matrices B. changes: of adapter_config.json; None leaves a key out."""
+    is_gpt2 = config["model_type"] == "gpt2"
+    targets = TARGETS["gpt2" if is_gpt2 else "llama"]
+    folder.mkdir()
+    content = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": RANK,
+        "lora_alpha": ALPHA,
+        "target_modules": [*targets],
+        "fan_in_fan_out": is_gpt2,
+        **changes,
+    }
+    left = {key: value for key, value in content.items() if value is not None}
+    (folder / "adapter_config.json").write_text(json.dumps(left))
+    arrays = matrices_of(config, targets, fan_in_fan_out=is_gpt2, seed=seed)
+    arrays = {name: array * np.float32(factor if "lora_B" in name else 1) for name, array in arrays.items()}
+    write_tensors(folder / "adapter_model.safetensors", arrays, "F32")
+    return folder
+
+
+def merged_at_once(held: Mapping[str, Stored], adapter: Path, **options: Any) -> dict[str, Stored]:
+    """All tensors of a full checkpoint as LoraMerge makes them, whole weights at a time."""
+    with_matrices = open_adapter(adapter)
+    merge = LoraMerge(with_matrices, {name: shape for name, (_, shape, _) in held.items()}, **options)
+    found = dict(held)
+    for name in merge.names:
+        dtype, shape, data = held[name]
+        stored = np.frombuffer(data, array_type(dtype)).reshape(shape)
+        found[name] = (dtype, shape, merge.merged(name, full_box(shape), stored, dtype, dtype).tobytes())
+    with_matrices.close()
+    return found
+
+
+def reshard(source: Path, target: Path, adapter: Path | None = None, **options: Any) -> None:
+    """Runs the task. Options of the target are written target_NAME."""
+    config = ReshardConfig(source=str(source))
+    config.target.dir, config.lora.merge = str(target), adapter and str(adapter)
+    config.lora.scaling = options.pop("scaling", None)
+    for name, value in options.items():
+        section = config.target if name.startswith("target_") else config
+        name = name.removeprefix("target_")
+        assert hasattr(section, name)
+        setattr(section, name, value)
+    assert run(config) == 0

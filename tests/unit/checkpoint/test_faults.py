@@ -1,0 +1,86 @@
+"""Messages about checkpoints: hints cost little however many names there are, and lines have their place."""
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from adapter_folders import write_adapter
+
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, located
+from mindbatch.checkpoint.lora_adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.placement import whole_placements
+from mindbatch.checkpoint.reshard_plan import plan_reshard
+from mindbatch.errors import CheckpointError
+
+LAYERS = range(400)
+WANTED = [
+    f"model.layers.{layer}.self_attn.{which}_proj.{kind}"
+    for layer in LAYERS
+    for which in "qkvo"
+    for kind in "wb"
+]
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """With how many names each was compared."""
+    counts: list[int] = []
+    real = difflib.get_close_matches
+
+    def counted(word: str, possibilities: Sequence[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
+        counts.append(len(possibilities))
+        return real(word, possibilities, n, cutoff)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    return counts
+
+
+def test_the_nearest_of_very_many_names_is_found(compared: list[int]) -> None:
+    for name, nearest in (
+        ("model.layers.377.self_attn.v_porj.w", "model.layers.377.self_attn.v_proj.w"),
+        ("layers.12.self_attn.o_proj.b", "model.layers.12.self_attn.o_proj.b"),
+    ):
+        assert did_you_mean(name, WANTED) == f"; did you mean '{nearest}'?"
+    assert did_you_mean("entirely different", WANTED) == ""
+    assert max(compared) <= 32
+
+
+def test_very_long_names_are_not_compared(compared: list[int]) -> None:
+    assert did_you_mean("w" * 100_000, ["w" * 100_000]) == ""
+    assert not compared
+
+
+def test_hints_are_looked_for_only_where_they_are_told(
+    compared: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """difflib took half a minute for the names of a model of 60 layers before this."""
+    theirs = {name.replace("self_attn", "attention"): (2, 2) for name in WANTED}
+    with pytest.raises(CheckpointError, match="did you mean"):
+        plan_reshard(whole_placements(theirs), whole_placements(dict.fromkeys(WANTED, (2, 2))))
+    assert len(compared) == 2 * MAX_LINES
+    compared.clear()
+    matrices = {
+        f"base_model.model.h.{layer}.q_proj.lora_{which}.weight": np.ones((2, 2), np.float32)
+        for layer in LAYERS
+        for which in "AB"
+    }
+    folder = write_adapter(tmp_path_factory.mktemp("a"), matrices, target_modules=["q_proj"])
+    adapter = open_adapter(folder)
+    with pytest.raises(CheckpointError, match="the model has no"):
+        adapted_weights(adapter, dict.fromkeys(WANTED, (2, 2)))
+    adapter.close()
+    assert len(compared) == MAX_LINES
+
+
+@pytest.mark.parametrize("targets", [["q"] * 1001, "|".join(["q"] * 1001)])
+def test_targets_have_an_end(tmp_path_factory: pytest.TempPathFactory, targets: object) -> None:
+    folder = write_adapter(tmp_path_factory.mktemp("a"), target_modules=targets)
+    with pytest.raises(CheckpointError, match="target_modules: 1001 names; at most 1000 are allowed"):
+        open_adapter(folder)
+
+
+def test_each_line_gets_its_place() -> None:
+    with pytest.raises(CheckpointError) as told, located("a/b"):
+        raise CheckpointError(["one", "two"])
+    assert told.value.faults == ("a/b: one", "a/b: two")

@@ -1,0 +1,197 @@
+"""verify=logits without running a model: what counts as equal, what is refused, and when."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mindbatch.config.reshard_faults import reshard_faults
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.engine.first_logits import fixed_prompts
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.layers.architecture import Architecture
+from mindbatch.tasks import logits_check, reshard
+from mindbatch.tasks.logits_check import Difference, difference_fault
+from reshard_models import LLAMA, stored, tensors_of, write_model, write_tensors
+
+Array = NDArray[np.float32]
+LOGITS = np.array([[1.0, 2.0, 4.0], [3.0, 0.0, 1.0]], np.float32)
+
+
+def changed(place: tuple[int, int], value: float) -> Array:
+    found = LOGITS.copy()
+    found[place] = value
+    return found
+
+
+def test_differences_are_measured() -> None:
+    assert str(Difference.of(LOGITS, LOGITS.copy())) == "first logits equal at 2 positions"
+    found = Difference.of(LOGITS, changed((1, 2), 3.5))
+    assert (found.largest, found.scale, found.agreeing, found.positions) == (2.5, 4.0, 1, 2)
+    assert str(found) == (
+        "first logits differ by up to 2.5 and reach 4, the likeliest token is the same at 1 of 2 positions"
+    )
+
+
+def test_where_nothing_was_rounded_not_a_bit_may_differ() -> None:
+    assert difference_fault(Difference.of(LOGITS, LOGITS.copy()), None) is None
+    fault = difference_fault(Difference.of(LOGITS, changed((1, 1), -0.0)), None)
+    assert fault is not None
+    assert fault.endswith("must be equal to the last bit, for no weight was rounded")
+
+
+@pytest.mark.parametrize(("value", "is_allowed"), [(1.0, True), (1.5, True), (1.75, False), (np.nan, False)])
+def test_what_rounding_may_change(value: float, is_allowed: bool) -> None:
+    fault = difference_fault(Difference.of(LOGITS, changed((1, 2), value)), 1 / 8)
+    assert (fault is None) == is_allowed
+    assert fault is None or fault.endswith("; at most 0.5 is allowed")
+
+
+def test_prompts_are_fixed_and_from_all_of_the_vocabulary() -> None:
+    prompts = fixed_prompts(1000, 2048)
+    ids = [token for prompt in prompts for token in prompt]
+    assert [len(prompt) for prompt in prompts] == [8] * 4
+    assert prompts == fixed_prompts(1000, 2048)
+    assert len({*ids}) == 32
+    assert min(ids) == 0
+    assert max(ids) == 999
+    assert {token // 250 for token in ids} == {0, 1, 2, 3}
+    assert [len(prompt) for prompt in fixed_prompts(2, 3)] == [3] * 4
+    assert {token for prompt in fixed_prompts(1, 3) for token in prompt} == {0}
+
+
+class Runs:
+    """Stands in for running models: gives the logits one after another."""
+
+    def __init__(self, *found: Array) -> None:
+        self.found = [*found]
+        self.sources: list[str | None] = []
+
+    def __call__(self, config: ReshardConfig, architecture: Architecture) -> Array:
+        assert architecture.model_type == "llama"
+        self.sources.append(config.source)
+        return self.found.pop(0)
+
+
+def settings(folder: Path, **target: Any) -> ReshardConfig:
+    config = ReshardConfig(source=str(folder / "source"), verify="logits")
+    config.target.dir = str(folder / "target")
+    for name, value in target.items():
+        setattr(config.target, name, value)
+    return config
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    found = Runs()
+    monkeypatch.setattr(logits_check, "logits_of", found)
+    return found
+
+
+def test_a_model_that_computes_otherwise_does_not_get_its_name(
+    tmp_path: Path, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "source", LLAMA)
+    runs.found += [LOGITS, changed((0, 0), 1.25)]
+    with pytest.raises(CheckpointError) as error:
+        reshard.run(settings(tmp_path, model_parallel=2))
+    part = tmp_path / "target.part"
+    assert runs.sources == [str(tmp_path / "source"), str(part)]
+    assert str(error.value).startswith(f"{part}: first logits differ by up to 0.25 and reach 4, ")
+    assert str(error.value).endswith("; to begin anew, remove the folder")
+    assert (part / "rank_1/model.safetensors").exists()
+    assert not (tmp_path / "target").exists()
+    # The same command looks at what is there again.
+    runs.found += [LOGITS, LOGITS]
+    assert reshard.run(settings(tmp_path, model_parallel=2)) == 0
+    assert (tmp_path / "target/rank_1/model.safetensors").exists()
+    assert capsys.readouterr().out.endswith("first logits equal at 2 positions\n")
+    # And so it does with what is done already.
+    runs.found += [LOGITS, LOGITS]
+    assert reshard.run(settings(tmp_path, model_parallel=2)) == 0
+    assert runs.sources[-1] == str(tmp_path / "target")
+    assert capsys.readouterr().out.endswith("the same reshard, first logits equal at 2 positions\n")
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "dtype", "is_allowed"),
+    [
+        ("F32", "keep", False),
+        ("BF16", "float32", False),
+        ("F32", "float16", True),
+        ("BF16", "bfloat16", False),
+    ],
+)
+def test_only_rounding_may_change_anything(
+    tmp_path: Path, runs: Runs, stored_as: str, dtype: str, is_allowed: bool
+) -> None:
+    write_model(tmp_path / "source", LLAMA, stored_as)
+    runs.found += [LOGITS, changed((0, 0), 1.001)]
+    if is_allowed:
+        assert reshard.run(settings(tmp_path, dtype=dtype)) == 0
+        return
+    with pytest.raises(CheckpointError, match="must be equal to the last bit"):
+        reshard.run(settings(tmp_path, dtype=dtype))
+
+
+def test_logits_that_are_no_numbers_show_nothing(tmp_path: Path, runs: Runs) -> None:
+    write_model(tmp_path / "source", LLAMA)
+    runs.found += [changed((0, 0), np.inf)] * 2
+    with pytest.raises(CheckpointError, match="not all finite"):
+        reshard.run(settings(tmp_path))
+    assert not (tmp_path / "target").exists()
+
+
+def refusal(config: ReshardConfig) -> str:
+    with pytest.raises(ConfigError) as error:
+        reshard.run(config)
+    assert len(error.value.faults) == 1
+    assert config.target.dir is not None
+    assert not Path(config.target.dir).exists()
+    assert not Path(f"{config.target.dir}.part").exists()
+    return error.value.faults[0]
+
+
+def test_what_cannot_run_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "source", LLAMA)
+    monkeypatch.setattr(logits_check, "memory", lambda: {"available": 1 << 30, "limit": 1 << 31})
+    found = refusal(settings(tmp_path))
+    assert found.startswith(
+        "verify=logits: the model in float32 takes 1.0 GiB, and 1.0 GiB of memory are free"
+    )
+    (tmp_path / "source/config.json").unlink()
+    assert refusal(settings(tmp_path)).startswith("verify=logits: no config.json says what model")
+
+
+def test_dtypes_that_do_not_run_are_refused(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", LLAMA, digests=False)
+    arrays = {name: stored(array, "F32").view(np.int32) for name, array in tensors_of(LLAMA).items()}
+    write_tensors(source / "model.safetensors", arrays, "I32")
+    found = refusal(settings(tmp_path))
+    assert " is I32, and the model runs with F32, F16, BF16 only (30 such tensors); verify=true" in found
+
+
+@pytest.mark.parametrize(
+    ("value", "reads_back", "runs_both"), [(False, 0, 0), (True, 1, 0), ("logits", 1, 1)]
+)
+def test_values_of_verify(value: Any, reads_back: int, runs_both: int) -> None:
+    config = ReshardConfig(verify=value)
+    assert [*reshard_faults(config)] == []
+    assert (config.reads_back, config.compares_logits) == (bool(reads_back), bool(runs_both))
+
+
+@pytest.mark.parametrize("value", ["true", "logit", 1, None, ["logits"]])
+def test_other_values_of_verify_are_refused(value: Any) -> None:
+    (fault,) = reshard_faults(ReshardConfig(verify=value))
+    assert fault.endswith(": must be true, false or logits")
+
+
+def test_an_adapter_is_refused() -> None:
+    config = ReshardConfig(verify="logits")
+    config.lora.merge = "adapter"
+    (fault,) = reshard_faults(config)
+    assert fault.startswith("verify=logits: not with lora.merge, ")

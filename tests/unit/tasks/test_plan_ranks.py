@@ -1,0 +1,285 @@
+"""`mindbatch plan` over ranks: the table, its JSON, the strategy files, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.placements import placements
+from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy_placements import strategy_placements
+from mindbatch.config.compose import compose_task
+from mindbatch.errors import MindBatchError
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.tasks import plan
+from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors
+
+EVEN = {**LLAMA, "vocab_size": 64, "torch_dtype": "bfloat16"}
+CAPTURE = pytest.CaptureFixture[str]
+
+
+def write_config(folder: Path, config: dict[str, Any] = EVEN) -> str:
+    """A folder without weights; the word that names it."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return f"model.checkpoint_name_or_path={folder}"
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Llama of 3 layers, 8 heads, 2 key/value heads; the command runs in an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return write_config(tmp_path / "model")
+
+
+def run(*words: str) -> int:
+    return plan.run(compose_task("plan", list(words)).finish())  # type: ignore[arg-type]
+
+
+def faults(*words: str) -> tuple[str, ...]:
+    with pytest.raises(MindBatchError) as caught:
+        run(*words)
+    return caught.value.faults
+
+
+def as_json(capsys: CAPTURE, *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(*words, "report=json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_page_of_a_folder_without_weights(model: str, capsys: CAPTURE) -> None:
+    words = ["parallel.model_parallel=4", "parallel.pipeline_stage=2", "parallel.data_parallel=2"]
+    assert run(model, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "layout of llama, elements bfloat16, by torch_dtype of config.json; no weights are there",
+        "data_parallel 2 x model_parallel 4 x pipeline_stage 2: 16 ranks",
+        "stage 0: ranks 0-7, layers 0-1",
+        "stage 1: ranks 8-15, layers 2",
+    ]
+    cells = {line.split("  ")[0]: [cell.strip() for cell in line.split("  ") if cell] for line in lines[5:]}
+    layers = cells["model.layers.[0-2].self_attn.k_proj.weight"]
+    assert layers[1:4] == ["[8, 32]", "dimension 0 in 2, each 4 times", "0-15, by stage"]
+    assert layers[4:] == ["[4, 32]", "256", "6,144"]
+    assert cells["lm_head.weight"][3:5] == ["8-15", "[16, 32]"]
+    assert lines[-1] == "layout.dir=FOLDER keeps MindSpore's strategy files"
+    assert [*Path().iterdir()] == []
+
+
+def test_json_has_every_tensor_of_every_rank(model: str, capsys: CAPTURE) -> None:
+    found = as_json(capsys, model, "parallel.model_parallel=4", "parallel.data_parallel=2")
+    assert (found["kind"], found["ranks"], found["strategy_files"]) == ("layout", 8, [])
+    tensors = {tensor["name"]: tensor for tensor in found["tensors"]}
+    assert tensors.keys() == source_shapes_of(EVEN).keys()
+    key = tensors["model.layers.2.self_attn.k_proj.weight"]
+    assert key | {"shares": None} == {
+        "name": "model.layers.2.self_attn.k_proj.weight",
+        "dtype": "BF16",
+        "shape": [8, 32],
+        "bytes": 512,
+        "cut": "dimension 0 in 2, each 4 times",
+        "shares": None,
+    }
+    assert key["shares"] == [
+        {
+            "ranks": ranks,
+            "shape": [4, 32],
+            "bytes": 256,
+            "pieces": [{"local": [[0, 4], [0, 32]], "whole": [[low, low + 4], [0, 32]]}],
+            "padding": [],
+        }
+        for ranks, low in (([0, 1, 4, 5], 0), ([2, 3, 6, 7], 4))
+    ]
+    for rank, sums in enumerate(found["rank_sums"]):
+        held = [each for tensor in found["tensors"] for each in tensor["shares"] if rank in each["ranks"]]
+        nbytes = sum(each["bytes"] for each in held)
+        assert sums == {"rank": rank, "stage": 0, "tensors": len(held), "bytes": nbytes}
+
+
+def test_padding_is_told(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    odd = write_config(tmp_path / "odd", {**EVEN, "vocab_size": 67})
+    found = as_json(capsys, odd, "parallel.model_parallel=2")
+    head = next(tensor for tensor in found["tensors"] if tensor["name"] == "lm_head.weight")
+    assert head["cut"] == "dimension 0 in 2, padded to 68"
+    assert [share["padding"] for share in head["shares"]] == [[], [[[33, 34], [0, 32]]]]
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "dtype", "said"),
+    [
+        (EVEN, ["model.dtype=float16"], "F16", "float16, by model.dtype"),
+        (EVEN, [], "BF16", "bfloat16, by torch_dtype of config.json; no weights are there"),
+        ({**EVEN, "dtype": "float32"}, [], "F32", "float32, by dtype of config.json; no weights are there"),
+        (
+            {**EVEN, "torch_dtype": None},
+            [],
+            "F32",
+            "float32, for neither weights nor config.json tell",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("model")
+def test_who_says_the_dtype(
+    tmp_path: Path, capsys: CAPTURE, config: dict[str, Any], words: list[str], dtype: str, said: str
+) -> None:
+    given = write_config(tmp_path / "other", config)
+    found = as_json(capsys, given, "parallel.model_parallel=2", *words)
+    assert {tensor["dtype"] for tensor in found["tensors"]} == {dtype}
+    assert found["dtype"] == said
+
+
+def test_weights_say_their_own_dtype_and_names(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    folder = write_model(tmp_path / "weights", EVEN, "F16")
+    words = [f"model.checkpoint_name_or_path={folder}", "parallel.model_parallel=2"]
+    found = as_json(capsys, *words)
+    assert found["dtype"] == "float16, as the weights are"
+    assert {tensor["dtype"] for tensor in found["tensors"]} == {"F16"}
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert all(fault.startswith(str(weights)) for fault in faults(*words))
+
+
+def test_a_base_model_keeps_its_bare_names(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    config = MODELS["gpt2"]
+    given = write_config(tmp_path / "bare", config)
+    arrays = {
+        name.removeprefix("transformer."): np.zeros(shape, np.float32)
+        for name, shape in source_shapes_of(config).items()
+    }
+    write_tensors(tmp_path / "bare/model.safetensors", arrays, "F32")
+    found = as_json(capsys, given, "layout.dir=s")
+    assert {tensor["name"] for tensor in found["tensors"]} == arrays.keys()
+    assert {layout.name for layout in read_strategy("s").layouts} == arrays.keys()
+    (tmp_path / "bare/model.safetensors").unlink()
+    del arrays["wpe.weight"]
+    write_tensors(tmp_path / "bare/model.safetensors", arrays, "F32")
+    (fault,) = faults(given, "layout.dir=s")
+    assert "tensor 'wpe.weight' is missing" in fault
+
+
+def test_strategy_files_are_written_one_a_stage(model: str, capsys: CAPTURE) -> None:
+    words = [model, "parallel.model_parallel=4", "parallel.pipeline_stage=3", "layout.dir=deep/er"]
+    found = as_json(capsys, *words)
+    assert found["strategy_files"] == [f"deep/er/ckpt_strategy_rank_{rank}.ckpt" for rank in (0, 4, 8)]
+    specs = tensor_specs(describe(EVEN))
+    strategy = read_strategy("deep/er")
+    assert strategy_placements(strategy, source_shapes_of(EVEN)) == placements(specs, 4, 3)
+    before = Path("deep/er/ckpt_strategy_rank_4.ckpt").stat().st_mtime_ns
+    assert run(*words) == 0
+    assert Path("deep/er/ckpt_strategy_rank_4.ckpt").stat().st_mtime_ns == before
+    assert "merge_pipeline_strategys" in capsys.readouterr().out
+
+
+def test_other_files_are_not_joined_nor_replaced_unasked(model: str) -> None:
+    run(model, "parallel.model_parallel=2", "layout.dir=s")
+    before = Path("s/ckpt_strategy_rank_0.ckpt").read_bytes()
+    line = "s/ckpt_strategy_rank_0.ckpt: holds something else; layout.replace=true writes over it"
+    assert faults(model, "parallel.model_parallel=4", "layout.dir=s") == (line,)
+    assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
+    assert run(model, "parallel.model_parallel=4", "layout.dir=s", "layout.replace=true") == 0
+    assert read_strategy("s").num_ranks == 4
+    Path("s/notes.txt").touch()
+    (fault,) = faults(model, "parallel.model_parallel=4", "layout.dir=s")
+    assert fault.startswith("layout.dir=s: holds notes.txt, which is no strategy file of this layout")
+
+
+def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, model: str) -> None:
+    odd = write_config(tmp_path / "odd", {**EVEN, "vocab_size": 66})
+    (fault,) = faults(odd, "parallel.model_parallel=4", "layout.dir=s")
+    assert fault == (
+        "layout.dir: tensors 'model.embed_tokens.weight', 'lm_head.weight': shape [66, 32] is padded with "
+        "zeros to be cut evenly; a strategy knows no padding; allowed with layout.dir: "
+        "parallel.model_parallel=1, 2; without it there is the table"
+    )
+    fused = write_config(tmp_path / "fused", MODELS["gpt2"])
+    given = [fused, "parallel.model_parallel=2", "parallel.pipeline_stage=2"]
+    assert run(*given) == 0
+    pieces, padding = sorted(faults(*given, "layout.dir=s"), key=lambda line: "padded" in line)
+    assert "'transformer.h.0.attn.c_attn.weight'" in pieces
+    assert "3 pieces on each rank" in pieces
+    assert "'transformer.wte.weight'" in padding
+    assert padding.endswith("parallel.model_parallel=1; without it there is the table")
+    assert not Path("s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["parallel.model_parallel=3", "parallel.pipeline_stage=4"],
+            [
+                "parallel.model_parallel=3: does not divide the 8 heads of "
+                "model.layers.0.self_attn.q_proj.weight; allowed for this model: 1, 2, 4, 8",
+                "parallel.pipeline_stage=4: the model has 3 layers; allowed: 1 to 3",
+            ],
+        ),
+        (
+            ["parallel.data_parallel=8193"],
+            [
+                "parallel: 8193 ranks; at most 8192. Copies of the model (parallel.data_parallel) hold the "
+                "same slices: fewer of them say the same"
+            ],
+        ),
+        (
+            ["parallel.model_parallel=2", "decoding.top_k=3", "rate=2.0", "layout.replace=true"],
+            [
+                "decoding.top_k=3: has no effect on what ranks hold; give data.path too, or remove it",
+                "rate=2.0: has no effect on what ranks hold; give data.path too, or remove it",
+                "layout.replace=true: has no effect without layout.dir",
+            ],
+        ),
+        (
+            [],
+            [
+                "data.path: must be given: a file, folder or pattern of the rows, or - for standard input; "
+                "parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
+            ],
+        ),
+        (["parallel.model_parallel=-2"], ["parallel.model_parallel=-2: must be from 1 to "]),
+    ],
+)
+def test_what_cannot_be_planned(model: str, words: list[str], expected: list[str]) -> None:
+    found = faults(model, *words)
+    assert all(any(line.startswith(start) for line in found) for start in expected), found
+
+
+def test_a_dtype_that_nobody_knows_is_refused(tmp_path: Path, model: str) -> None:
+    odd = write_config(tmp_path / "odd", {**EVEN, "torch_dtype": "int3"})
+    assert faults(odd, "parallel.model_parallel=2") == (
+        "config.json: torch_dtype='int3': bytes are counted for float32, float16, bfloat16; give model.dtype",
+    )
+    assert run(odd, "parallel.model_parallel=2", "model.dtype=bfloat16") == 0
+
+
+def test_data_are_never_passed_over_in_silence(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n')
+    data = f"data.path={tmp_path}/rows.jsonl"
+    assert run(model, "parallel.model_parallel=2", data, "calibrate=true") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        f"note: data.path={tmp_path}/rows.jsonl: no batch is planned, for batches run in one"
+    )
+    found = as_json(capsys, model, "parallel.model_parallel=2", data)
+    assert found["notes"] == [last.removeprefix("note: ")]
+    assert "batch" not in found
+    assert faults(model, "parallel.model_parallel=2", "data.path=gone.jsonl", "rate=0.0") == (
+        "data.path=gone.jsonl: no such file or folder",
+        "rate=0.0: must be above 0, in generated tokens/s",
+    )
+
+
+def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n')
+    folder = write_model(tmp_path / "weights", EVEN)
+    words = [f"model.checkpoint_name_or_path={folder}", f"data.path={tmp_path}/rows.jsonl", "layout.dir=s"]
+    assert run(*words) == 0
+    page = capsys.readouterr().out
+    assert page.index("layout of llama") < page.index("strategy file: s/") < page.index("rows       1")
+    found = as_json(capsys, *words)
+    assert found["batch"]["rows"]["total"] == 1
+    assert found["notes"] == []
