@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.boxes import full_box
-from mindbatch.checkpoint.float_rounding import array_type
-from mindbatch.checkpoint.lora_adapter import open_adapter
-from mindbatch.checkpoint.lora_merge import LoraMerge
+from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.merge import LoraMerge
+from mindbatch.checkpoint.placement.boxes import full_box
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard import run
 from reshard_models import LLAMA, source_shapes_of, write_tensors

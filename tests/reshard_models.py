@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
-from mindbatch.checkpoint.digests import write_digests
-from mindbatch.checkpoint.file_layout import write_tensor_file
-from mindbatch.checkpoint.partition import source_shapes
-from mindbatch.checkpoint.safetensors_writer import safetensors_layout
-from mindbatch.checkpoint.stored import DTYPES
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.stored import DTYPES
+from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.models.registry import describe, tensor_specs
 
 LLAMA: dict[str, Any] = {

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 import checkout  # noqa: F401
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
-from mindbatch.checkpoint.digests import DIGESTS_NAME, digests_of, write_digests
-from mindbatch.checkpoint.file_layout import write_tensor_file
-from mindbatch.checkpoint.partition import source_shapes
-from mindbatch.checkpoint.placement import Placement
-from mindbatch.checkpoint.placements import placements
-from mindbatch.checkpoint.safetensors_writer import safetensors_layout
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import UNCUT, TensorLayout
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, write_digests
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.checkpoint.placement.placement import Placement
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import UNCUT, TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.models.registry import describe, tensor_specs
 
 CONFIG: dict[str, Any] = {

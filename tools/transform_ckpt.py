@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import checkout  # noqa: F401
-from mindbatch.checkpoint.reshard import carry_out
-from mindbatch.checkpoint.reshard_pool import worker_count
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.transform import open_transform, transform_order
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
 

@@ -12,8 +12,8 @@ What differs from MindFormers' tool: all ranks are merged, not the first alone; 
 of adapter_config.json beside the checkpoint, and without one --lora_scaling must be given; matrices without
 their other half or without effect are refused; nothing is written over, nor into the folder of strategies.
 
-An adapter in a folder of its own, with adapter_config.json and adapter_model.safetensors or .ckpt, is merged by
-`mindbatch reshard source=... target.dir=... lora.merge=ADAPTER`: in several processes, resumed after any end.
+An adapter in a folder of its own, with adapter_config.json and adapter_model.safetensors or .ckpt, is merged
+by `mindbatch reshard source=... target.dir=... lora.merge=ADAPTER`, in several processes, and resumed.
 """
 
 import argparse
@@ -21,8 +21,14 @@ import sys
 from pathlib import Path
 
 import checkout  # noqa: F401
-from mindbatch.checkpoint.lora_transform import MergedCheckpoint, plan_merge
-from mindbatch.checkpoint.reshard_folder import locked, make_folders, names_below, part_of, remove_tree
+from mindbatch.checkpoint.lora.transform import MergedCheckpoint, plan_merge
+from mindbatch.checkpoint.reshard.folder import (
+    locked,
+    make_folders,
+    names_below,
+    part_of,
+    remove_tree,
+)
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.storage import Storage, StorageError

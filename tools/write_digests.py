@@ -1,9 +1,9 @@
-"""Records the SHA-256 of every tensor of a checkpoint beside its files (mindbatch.checkpoint.digests)."""
+"""Records the SHA-256 of every tensor of a checkpoint beside its files, as digests.json."""
 
 import argparse
 import sys
 
-from mindbatch.checkpoint.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.errors import EXIT_DONE, MindBatchError
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.errors import CheckpointError, MindBatchError
 
 MEMORY = 16 << 20

@@ -10,12 +10,12 @@ from checkpoint_damage import Tells, Victim
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.digest_writer import record_digests
-from mindbatch.checkpoint.lora_adapter import adapted_weights, open_adapter
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.launch.table_reader import RankTableError, read_rank_table
 from rank_tables import plain_table, super_pod_table, write_json
 

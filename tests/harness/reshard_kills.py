@@ -15,9 +15,9 @@ from pathlib import Path
 
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage
 from harness.forks import FAILED, Send, run_forked
-from mindbatch.checkpoint.reshard import carry_out
-from mindbatch.checkpoint.reshard_folder import MARKER_NAME, PART_SUFFIX
-from mindbatch.checkpoint.reshard_order import Order
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.folder import MARKER_NAME, PART_SUFFIX
+from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard_order import plan_order
 from mindbatch.tasks.reshard_source import open_origin

@@ -9,7 +9,7 @@ import pytest
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.reshard_kills import SMALL, WAYS, files_of, order_of
 from harness.scripts import run_script
-from mindbatch.checkpoint.reshard import carry_out
+from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.storage import StorageError
 from reshard_models import write_model
 

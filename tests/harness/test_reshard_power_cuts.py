@@ -13,8 +13,8 @@ from harness.faulty_storage import CountingStorage
 from harness.power_cut import PowerCut, PowerCutStorage
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, order_of
 from harness.scripts import run_script
-from mindbatch.checkpoint.reshard import carry_out
-from mindbatch.checkpoint.reshard_order import Order
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.order import Order
 from reshard_models import write_model
 
 DISKS = 25

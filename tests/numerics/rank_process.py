@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from mindspore.communication import get_rank, init
 
-from mindbatch.checkpoint.rank_model import RankModel
+from mindbatch.checkpoint.folders.rank_model import RankModel
 from mindbatch.engine.first_logits import logits_of_rank
 from mindbatch.models.registry import describe
 from mindbatch.parallel import collectives

@@ -8,13 +8,13 @@ import pytest
 from mindspore.train import serialization
 from safetensors import safe_open
 
-from mindbatch.checkpoint.ckpt_format import WRITTEN_TYPES
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
-from mindbatch.checkpoint.file_layout import write_tensor_file
-from mindbatch.checkpoint.open_file import open_tensor_file
-from mindbatch.checkpoint.safetensors_writer import safetensors_layout
-from mindbatch.checkpoint.stored import DTYPES
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.errors import CheckpointError
 
 MS_TYPES = {

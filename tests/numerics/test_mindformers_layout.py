@@ -19,8 +19,8 @@ from mindbatch.backends.gpu_plugin import find_plugin, needed_tool
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers
 from mindbatch.checkpoint.names.registry import dialect, heads_of
-from mindbatch.checkpoint.placements import placements
-from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.models.registry import describe, tensor_specs
 
 pytestmark = pytest.mark.slow

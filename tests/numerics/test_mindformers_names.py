@@ -13,10 +13,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindformers
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect
-from mindbatch.checkpoint.tensor_set import open_source
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard import run as run_reshard
 from reshard_models import write_model

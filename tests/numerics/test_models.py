@@ -8,7 +8,7 @@ from model_folders import descriptions, fixture, ragged, write_folder
 from recording import Run, load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.models.registry import describe
 
 STEPS = 64

@@ -8,11 +8,11 @@ from typing import Any
 import mindspore as ms
 import pytest
 
-from mindbatch.checkpoint.data_parallel import with_copies
-from mindbatch.checkpoint.partition import source_shapes
-from mindbatch.checkpoint.placements import placements
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_placements import strategy_placements
+from mindbatch.checkpoint.placement.data_parallel import with_copies
+from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.strategy.placements import strategy_placements
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks import plan, reshard

@@ -7,9 +7,9 @@ import pytest
 from lockstep import logits
 from model_folders import descriptions, ragged, write_folder
 
-from mindbatch.checkpoint.folder import ModelFolder
-from mindbatch.checkpoint.placements import allowed_model_parallel
-from mindbatch.checkpoint.rank_model import RankModel
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.rank_model import RankModel
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.registry import describe, tensor_specs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from model_folders import descriptions, write_folder
 
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import first_logits
 from mindbatch.models.registry import describe

@@ -8,10 +8,10 @@ from model_folders import descriptions, write_folder
 from numpy.typing import NDArray
 from placed_arrays import index
 
-from mindbatch.checkpoint.folder import ModelFolder
-from mindbatch.checkpoint.partition import Layout, TensorSpec, source_shapes
-from mindbatch.checkpoint.placement import Placement
-from mindbatch.checkpoint.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.placement.partition import Layout, TensorSpec, source_shapes
+from mindbatch.checkpoint.placement.placement import Placement
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.loader import checkpoint_names, load_weights
 from mindbatch.models.registry import describe, tensor_specs

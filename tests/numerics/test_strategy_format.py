@@ -12,11 +12,11 @@ from mindspore.parallel._tensor import _load_tensor
 from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
 from safetensors.numpy import save_file
 
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import TensorLayout
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 
 LAYOUTS = (
     TensorLayout("columns", (2, 4), (0, -1)),

@@ -6,10 +6,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import TensorLayout
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard import run
 from reshard_models import MODELS, contents, write_model

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.digests import write_digests
-from mindbatch.checkpoint.reshard import carry_out
-from mindbatch.checkpoint.reshard_job import Job
+from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError

@@ -189,9 +189,9 @@ def test_rooms_of_the_rule_make_no_circle() -> None:
         "import mindbatch.tasks.diff, mindbatch.tasks.runs",
         "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
         "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
-        "import mindbatch.checkpoint.placements, mindbatch.checkpoint.strategy_placements",
-        "import mindbatch.checkpoint.plan_proof, mindbatch.tasks.layout_page",
-        "import mindbatch.tasks.plan_ranks_report, mindbatch.checkpoint.strategy_layouts",
+        "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
+        "import mindbatch.checkpoint.placement.plan_proof, mindbatch.tasks.layout_page",
+        "import mindbatch.tasks.plan_ranks_report, mindbatch.checkpoint.strategy.layouts",
     ],
 )
 def test_importing_brings_no_heavy_library(statement: str) -> None:

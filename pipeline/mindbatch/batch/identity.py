@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised

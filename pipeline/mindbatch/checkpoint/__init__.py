@@ -1,1 +1,1 @@
-"""Reading model folders safely, and which bytes each rank needs."""
+"""Checkpoints: read strictly, placed over ranks, cut, merged and proved."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.foreign_formats import foreign_format
+from mindbatch.checkpoint.folders.foreign_formats import foreign_format
 from mindbatch.errors import CheckpointError
 
 _MAX_DIGITS = 100

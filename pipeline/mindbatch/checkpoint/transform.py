@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.boxes import Shape
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
-from mindbatch.checkpoint.file_layout import FileLayout
+from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import as_placed
 from mindbatch.checkpoint.names.stored_plan import unnamed_plans
-from mindbatch.checkpoint.placement import Placement, whole_placements
-from mindbatch.checkpoint.plan_proof import prove
-from mindbatch.checkpoint.replicas import digest_faults
-from mindbatch.checkpoint.reshard_jobs import jobs_of
-from mindbatch.checkpoint.reshard_order import Order
-from mindbatch.checkpoint.reshard_plan import ReshardPlan, plan_reshard
-from mindbatch.checkpoint.safetensors_writer import safetensors_layout
-from mindbatch.checkpoint.strategy import Strategy
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_placements import full_shapes, strategy_placements
-from mindbatch.checkpoint.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.placement import Placement, whole_placements
+from mindbatch.checkpoint.placement.plan import ReshardPlan, plan_reshard
+from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.replicas import digest_faults
+from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import ConfigError
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.data.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import Draft, Row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec
+from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS

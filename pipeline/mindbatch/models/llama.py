@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec
+from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary

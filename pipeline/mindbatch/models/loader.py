@@ -6,9 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mindspore import Parameter
 
-from mindbatch.checkpoint.model_weights import ModelWeights
-from mindbatch.checkpoint.partition import Cut, Layout, Part, TensorSpec, held_specs, source_shapes
-from mindbatch.checkpoint.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.placement.partition import (
+    Cut,
+    Layout,
+    Part,
+    TensorSpec,
+    held_specs,
+    source_shapes,
+)
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.architecture import Architecture

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader

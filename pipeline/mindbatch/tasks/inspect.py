@@ -8,14 +8,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.digests import DIGESTS_NAME
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folder_files import file_names
-from mindbatch.checkpoint.stored import StoredTensor
-from mindbatch.checkpoint.strategy import Strategy
-from mindbatch.checkpoint.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.tensor_layout import TensorLayout
-from mindbatch.checkpoint.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.folders.folder_files import file_names
+from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import EXIT_DONE, CheckpointError
 from mindbatch.tasks.inspect_page import source_page, strategy_page

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindbatch.checkpoint.strategy import Strategy
-from mindbatch.checkpoint.tensor_layout import TensorLayout
-from mindbatch.checkpoint.tensor_set import RANKS, Source
+from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.tasks.screen_text import printable
 from mindbatch.tasks.text_table import ranges, table
 

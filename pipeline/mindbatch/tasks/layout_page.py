@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mindbatch.checkpoint.layout_table import LayoutRow, rank_totals
+from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.tasks.screen_text import printable
 from mindbatch.tasks.text_table import ranges, table
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.partition import source_shapes
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError

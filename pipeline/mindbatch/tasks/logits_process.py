@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch.checkpoint.reshard_pool import interrupts_blocked
-from mindbatch.checkpoint.reshard_worker import Failed
+from mindbatch.checkpoint.reshard.pool import interrupts_blocked
+from mindbatch.checkpoint.reshard.worker import Failed
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits

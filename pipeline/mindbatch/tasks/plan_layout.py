@@ -14,9 +14,9 @@ from mindbatch.backends.mindformers_layout import (
     ParameterLayout,
     infer_layout,
 )
-from mindbatch.checkpoint.folder import CONFIG_NAME
-from mindbatch.checkpoint.folder_files import existing_folder, file_in
-from mindbatch.checkpoint.strategy_file import strategy_name
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in
+from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME
+from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import PlanConfig
 from mindbatch.errors import EXIT_DONE, ConfigError

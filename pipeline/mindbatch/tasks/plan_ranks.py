@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.data_parallel import with_copies
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folder import CONFIG_NAME, ModelFolder
-from mindbatch.checkpoint.folder_files import existing_folder, file_in, has_file
-from mindbatch.checkpoint.layout_table import LayoutRow, layout_rows
-from mindbatch.checkpoint.partition import TensorSpec
-from mindbatch.checkpoint.placement import Placement, Placements
-from mindbatch.checkpoint.placements import allowed_model_parallel, placements
-from mindbatch.checkpoint.shard_index import INDEX_NAME
-from mindbatch.checkpoint.stored import DTYPES
-from mindbatch.checkpoint.strategy_file import strategy_name
-from mindbatch.checkpoint.strategy_layouts import stage_strategies
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
+from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, ModelFolder
+from mindbatch.checkpoint.folders.shard_index import INDEX_NAME
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME
+from mindbatch.checkpoint.formats.stored import DTYPES
+from mindbatch.checkpoint.placement.data_parallel import with_copies
+from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
+from mindbatch.checkpoint.placement.partition import TensorSpec
+from mindbatch.checkpoint.placement.placement import Placement, Placements
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.strategy.layouts import stage_strategies
+from mindbatch.checkpoint.strategy.strategy_file import strategy_name
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.checkpoint.strict_json import read_json_object
-from mindbatch.checkpoint.tensor_match import match_tensors
-from mindbatch.checkpoint.weight_files import SINGLE_NAME
 from mindbatch.config.schema import ParallelConfig, PlanConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.layout_table import LayoutRow, rank_totals
-from mindbatch.checkpoint.pipeline_stages import stage_of_layer
-from mindbatch.checkpoint.placement import Placement, Share
+from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
+from mindbatch.checkpoint.placement.pipeline_stages import stage_of_layer
+from mindbatch.checkpoint.placement.placement import Placement, Share
 from mindbatch.tasks.layout_page import layout_page
 from mindbatch.tasks.plan_ranks import RankPlan
 from mindbatch.tasks.screen_text import printable

@@ -10,8 +10,8 @@ from types import TracebackType
 from rich.console import Console
 
 from mindbatch.batch.moving_bar import MovingBar
-from mindbatch.checkpoint.reshard import carry_out
-from mindbatch.checkpoint.reshard_order import Outcome
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.tasks.logits_check import logits_check

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.checkpoint.boxes import full_box
-from mindbatch.checkpoint.lora_adapter import open_adapter
-from mindbatch.checkpoint.lora_plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
-from mindbatch.checkpoint.partition import source_shapes
-from mindbatch.checkpoint.reshard_folder import MARKER_NAME, read_marker
-from mindbatch.checkpoint.reshard_job import Job
+from mindbatch.checkpoint.placement.boxes import full_box
+from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.checkpoint.reshard.folder import MARKER_NAME, read_marker
+from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.reshard_source import ModelTensors, Origin

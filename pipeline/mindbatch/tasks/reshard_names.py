@@ -12,8 +12,8 @@ from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.strategy_ranks import as_cut
-from mindbatch.checkpoint.placement import Placements
-from mindbatch.checkpoint.reshard_folder import read_marker
+from mindbatch.checkpoint.placement.placement import Placements
+from mindbatch.checkpoint.reshard.folder import read_marker
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.boxes import Shape
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.file_layout import FileLayout
-from mindbatch.checkpoint.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
 from mindbatch.checkpoint.names.stored_plan import StoredPlan, stored_plans
 from mindbatch.checkpoint.names.stored_proof import prove_stored
-from mindbatch.checkpoint.placement import Placement, Placements
-from mindbatch.checkpoint.plan_proof import prove
-from mindbatch.checkpoint.replicas import twins_of
-from mindbatch.checkpoint.reshard_jobs import jobs_of
-from mindbatch.checkpoint.reshard_order import Order
-from mindbatch.checkpoint.reshard_plan import plan_reshard
-from mindbatch.checkpoint.reshard_pool import worker_count
+from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.placement import Placement, Placements
+from mindbatch.checkpoint.placement.plan import plan_reshard
+from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.replicas import twins_of
+from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
@@ -156,7 +156,7 @@ def _wanted(config: ReshardConfig, origin: Origin) -> Mapping[str, Placement]:
 
 
 def _merged(found: Mapping[str, Placement]) -> Mapping[str, Placement]:
-    from mindbatch.checkpoint.placement import whole_placements
+    from mindbatch.checkpoint.placement.placement import whole_placements
 
     return whole_placements({name: placement.shape for name, placement in found.items()})
 
@@ -208,7 +208,7 @@ def _layouts(
 
 def safetensors_of(entries: Sequence[tuple[str, str, Shape]]) -> FileLayout:
     """The layout of a safetensors file, with the metadata that transformers asks for."""
-    from mindbatch.checkpoint.safetensors_writer import safetensors_layout
+    from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 
     return safetensors_layout(entries)
 

@@ -11,21 +11,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.boxes import Shape
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
-from mindbatch.checkpoint.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.correspondence import unused_names
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
 from mindbatch.checkpoint.names.stored_plan import RankNames
-from mindbatch.checkpoint.partition import TensorSpec, source_shapes
-from mindbatch.checkpoint.placement import Placement, whole_placements
-from mindbatch.checkpoint.placements import placements
-from mindbatch.checkpoint.replicas import digest_faults
-from mindbatch.checkpoint.reshard_folder import read_marker
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
+from mindbatch.checkpoint.placement.placement import Placement, whole_placements
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.replicas import digest_faults
+from mindbatch.checkpoint.reshard.folder import read_marker
+from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.checkpoint.strict_json import read_json_object
-from mindbatch.checkpoint.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mindbatch.checkpoint.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.screen_text import printable

@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from types import TracebackType
 
-from mindbatch.checkpoint.model_weights import FloatArray, StoredShape, widened
-from mindbatch.checkpoint.reshard_job import Job, Writing
-from mindbatch.checkpoint.reshard_read import Sources
-from mindbatch.checkpoint.reshard_write import write_job
+from mindbatch.checkpoint.folders.model_weights import FloatArray, StoredShape, widened
+from mindbatch.checkpoint.reshard.job import Job, Writing
+from mindbatch.checkpoint.reshard.read import Sources
+from mindbatch.checkpoint.reshard.write import write_job
 from mindbatch.config.reshard_schema import ReshardLoraConfig, ReshardTargetConfig
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.parallel.topology import WHOLE

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.partition import TensorSpec
+from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.models.registry import describe, tensor_specs
 from small_configs import GPT2, LLAMA
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.boxes import Box
-from mindbatch.checkpoint.placement import Placement, Placements
-from mindbatch.checkpoint.reshard_plan import ReshardPlan
+from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.placement import Placement, Placements
+from mindbatch.checkpoint.placement.plan import ReshardPlan
 
 Array = NDArray[np.int64]
 Ranks = list[dict[str, Array]]

@@ -8,9 +8,9 @@ import pytest
 from adapter_folders import write_adapter
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, located
-from mindbatch.checkpoint.lora_adapter import adapted_weights, open_adapter
-from mindbatch.checkpoint.placement import whole_placements
-from mindbatch.checkpoint.reshard_plan import plan_reshard
+from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.placement.placement import whole_placements
+from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.errors import CheckpointError
 
 LAYERS = range(400)

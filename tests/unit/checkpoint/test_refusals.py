@@ -15,8 +15,8 @@ from safetensors_writer import write_index
 
 import transform_ckpt
 import transform_ckpt_lora
-from mindbatch.checkpoint.digest_writer import record_digests
 from mindbatch.checkpoint.faults import MAX_LINES
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.config.schema import InspectConfig, ReshardConfig
 from mindbatch.errors import MindBatchError
 from mindbatch.tasks import inspect, reshard, reshard_source

@@ -10,13 +10,13 @@ import pytest
 
 import transform_ckpt
 import transform_ckpt_lora
-from mindbatch.checkpoint.ckpt_writer import ckpt_layout
-from mindbatch.checkpoint.file_layout import write_tensor_file
-from mindbatch.checkpoint.float_rounding import array_type
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import TensorLayout
-from mindbatch.checkpoint.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 
 TOOLS = Path(transform_ckpt.__file__).parent
 RANK, ALPHA = 2, 8

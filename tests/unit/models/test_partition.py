@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.partition import Cut, TensorSpec, source_shapes
+from mindbatch.checkpoint.placement.partition import Cut, TensorSpec, source_shapes
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice

@@ -13,10 +13,10 @@ from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch import cli
-from mindbatch.checkpoint.digests import write_digests
-from mindbatch.checkpoint.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy_wire import strategy_bytes
-from mindbatch.checkpoint.tensor_layout import TensorLayout
+from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.inspect import run

@@ -1,7 +1,7 @@
 """The table of a layout as it is printed."""
 
-from mindbatch.checkpoint.layout_table import LayoutRow, layout_rows
-from mindbatch.checkpoint.placement import Placement, single_piece, whole_placements
+from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
+from mindbatch.checkpoint.placement.placement import Placement, single_piece, whole_placements
 from mindbatch.tasks.layout_page import layout_page
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placements import placements
-from mindbatch.checkpoint.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy_placements import strategy_placements
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.strategy.placements import strategy_placements
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs

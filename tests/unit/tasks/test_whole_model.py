@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.reshard import run

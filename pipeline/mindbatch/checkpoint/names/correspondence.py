@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import NamedTuple
 
-from mindbatch.checkpoint.boxes import Box, Shape
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Form, Heads, Order, Rule, Sections
 from mindbatch.checkpoint.names.section_places import Span, read_sizes, shapes_of, spans, view_of
+from mindbatch.checkpoint.placement.boxes import Box, Shape
 from mindbatch.errors import CheckpointError
 
 _LAYER = "{layer}"

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.boxes import Box, Shape, full_box, intersection, moved
 from mindbatch.checkpoint.names.correspondence import Correspondence, Link, to_mindformers
 from mindbatch.checkpoint.names.dialect import Dialect, Heads
 from mindbatch.checkpoint.names.stored_plan import RankNames, placed, unchanged
-from mindbatch.checkpoint.placement import Placements
+from mindbatch.checkpoint.placement.boxes import Box, Shape, full_box, intersection, moved
+from mindbatch.checkpoint.placement.placement import Placements
 
 
 class Held(NamedTuple):

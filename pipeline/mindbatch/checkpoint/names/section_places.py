@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.boxes import Box, Shape
 from mindbatch.checkpoint.names.dialect import Form, Order
+from mindbatch.checkpoint.placement.boxes import Box, Shape
 from mindbatch.errors import CheckpointError
 
 

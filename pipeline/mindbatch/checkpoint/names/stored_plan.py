@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.boxes import (
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.names.correspondence import Correspondence, Link
+from mindbatch.checkpoint.placement.boxes import (
     Box,
     Shape,
     box_shape,
@@ -19,9 +21,7 @@ from mindbatch.checkpoint.boxes import (
     uncovered,
     volume,
 )
-from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.names.correspondence import Correspondence, Link
-from mindbatch.checkpoint.reshard_plan import ReshardPlan, TensorPlan
+from mindbatch.checkpoint.placement.plan import ReshardPlan, TensorPlan
 
 
 class StoredCopy(NamedTuple):

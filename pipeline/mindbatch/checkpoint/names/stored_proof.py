@@ -10,7 +10,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from mindbatch.checkpoint.boxes import (
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
+from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
+from mindbatch.checkpoint.placement.boxes import (
     Box,
     box_shape,
     first_overlap,
@@ -22,9 +25,6 @@ from mindbatch.checkpoint.boxes import (
     uncovered,
     volume,
 )
-from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
-from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
 
 
 def prove_stored(plans: Sequence[StoredPlan], source: NamedRanks, target: NamedRanks) -> None:

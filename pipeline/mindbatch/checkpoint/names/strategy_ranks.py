@@ -8,12 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mindbatch.checkpoint.boxes import Box, Shape, box_shape, full_box, intersection, moved, shown_box
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.correspondence import Correspondence, Link, to_huggingface, unused_names
 from mindbatch.checkpoint.names.dialect import Dialect, Heads
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
-from mindbatch.checkpoint.placement import Piece, Placement, Placements, Share, joined_pieces
+from mindbatch.checkpoint.placement.boxes import (
+    Box,
+    Shape,
+    box_shape,
+    full_box,
+    intersection,
+    moved,
+    shown_box,
+)
+from mindbatch.checkpoint.placement.placement import (
+    Piece,
+    Placement,
+    Placements,
+    Share,
+    joined_pieces,
+)
 from mindbatch.errors import CheckpointError
 
 

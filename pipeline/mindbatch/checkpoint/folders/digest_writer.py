@@ -1,0 +1,61 @@
+"""Recording digests beside checkpoints of every kind, so that a changed bit can be told from then on."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, write_digests
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names, has_file
+from mindbatch.checkpoint.folders.rank_folders import checkpoint_in, rank_folders
+from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, MAP_NAME
+from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards
+from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
+from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.storage import StorageError, write_whole
+
+
+def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> list[Path]:
+    """Writes digests.json into a folder, or into each rank folder in it; returns the paths.
+
+    The folder is a model's, one that MindSpore unified, or has one checkpoint file.
+
+    Raises:
+        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
+        CheckpointError: lists what is not in order with the files, or a digests.json that cannot be written.
+    """
+    folder = existing_folder(path)
+    names = {*file_names(folder)}
+    if {SINGLE_NAME, INDEX_NAME} & names:
+        return [write_digests(folder, replace=replace)]
+    ranks = rank_folders(folder)
+    is_unified = MAP_NAME in names and not ranks
+    homes = ranks or [folder]
+    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
+    if there and not replace:
+        raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced" for path in there)
+    if is_unified:
+        return [_written(folder, open_shards(folder, open_safetensors, MAP_NAME).files)]
+    files: list[Path] = []
+    faults: list[str] = []
+    for home in homes:
+        with collecting(faults):
+            file, _ = checkpoint_in(home)
+            open_tensor_file(file).close()
+            files.append(file)
+    raise_if_any(faults)
+    return [_written(file.parent, {file.name: open_tensor_file(file)}) for file in files]
+
+
+def _written(folder: Path, files: Mapping[str, StoredFile]) -> Path:
+    """Writes the digests of opened files, and closes these."""
+    path = folder / DIGESTS_NAME
+    try:
+        write_whole(path, digests_of(files).as_json())
+    except StorageError as error:
+        raise CheckpointError(error.faults) from error
+    finally:
+        for file in files.values():
+            file.close()
+    return path

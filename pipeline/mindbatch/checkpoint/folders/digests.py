@@ -1,0 +1,219 @@
+"""digests.json beside the weights: one SHA-256 for each tensor, which neither format itself has.
+
+Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}, "heads": {file name: hex
+digest}}`. A tensor's digest covers the line "DTYPE [sizes]\\n" and the tensor's bytes, so that a changed
+dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be
+absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard, TypeVar
+
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
+from mindbatch.checkpoint.folders.weight_files import open_weights
+from mindbatch.checkpoint.formats.open_file import open_safetensors
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.storage import StorageError, write_whole
+
+DIGESTS_NAME = "digests.json"
+_ALGORITHM = "sha256"
+_MAX_DIGESTS_BYTES = 100_000_000
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class DigestedFile(Protocol):
+    """An opened file of tensors, whatever its format."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+    def info(self, name: str) -> Any:
+        """Something with dtype and shape."""
+        ...
+
+    def chunks(self, name: str) -> Iterator[memoryview]: ...
+
+    def head_digest(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What digests.json says. files: by file and tensor; heads: by file, perhaps none."""
+
+    files: Mapping[str, Mapping[str, str]]
+    heads: Mapping[str, str]
+
+    def check(self, file_name: str, file: DigestedFile, name: str) -> None:
+        """CheckpointError, naming tensor and file, when the tensor's digest is not the recorded one."""
+        if tensor_digest(file, name) != self.files[file_name][name].lower():
+            raise CheckpointError(
+                f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
+            )
+
+    def head_faults(self, files: Mapping[str, DigestedFile]) -> list[str]:
+        """A line for each file whose head is not as it was: where no tensor is damaged, something else is."""
+        return [
+            f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
+            for name, file in files.items()
+            if name in self.heads and file.head_digest() != self.heads[name].lower()
+        ]
+
+    def as_json(self) -> bytes:
+        """The content of digests.json."""
+        content = {"algorithm": _ALGORITHM, "files": self.files, "heads": self.heads}
+        return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
+    """A tensor's SHA-256 before its first byte."""
+    return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
+
+
+def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
+    """The hex SHA-256 of a tensor's dtype, shape and bytes."""
+    digest = started_digest(dtype, shape)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def tensor_digest(file: DigestedFile, name: str) -> str:
+    """The digest of a file's tensor."""
+    info = file.info(name)
+    return digest_of(info.dtype, info.shape, file.chunks(name))
+
+
+def in_threads(
+    work: Callable[[Item], str], items: Iterable[Item], workers: int | None = None
+) -> dict[Item, str]:
+    """The result of `work` for each item, in threads, as many as there are processors.
+
+    Reading and hashing leave the interpreter to the other threads, and each of them has no more than one
+    piece of a tensor in memory.
+    """
+    found = list(items)
+    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    try:
+        return dict(zip(found, pool.map(work, found), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def digests_of(files: Mapping[str, DigestedFile], workers: int | None = None) -> Digests:
+    """The digests of files as they are now."""
+    found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files), workers)
+    tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    for (file_name, name), digest in found.items():
+        tensors[file_name][name] = digest
+    return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
+
+
+def verify_files(
+    digests: Digests, files: Mapping[str, DigestedFile], workers: int | None = None
+) -> list[str]:
+    """A line for every tensor of the files that is not as its digest says, or else for every such head."""
+
+    def fault(place: tuple[str, str]) -> str:
+        faults: list[str] = []
+        with collecting(faults):
+            digests.check(place[0], files[place[0]], place[1])
+        return "\n".join(faults)
+
+    lines = [line for line in in_threads(fault, _places(files), workers).values() if line]
+    return lines or digests.head_faults(files)
+
+
+def _places(files: Mapping[str, DigestedFile]) -> list[tuple[str, str]]:
+    """File and tensor, for all of them."""
+    return [(file_name, name) for file_name, file in files.items() for name in file.tensors]
+
+
+def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:
+    """Writes digests.json for the weights of a model folder, complete or not at all, and returns its path.
+
+    ConfigError when there is one already (the only witness, perhaps, of damaged weights) unless `replace`;
+    CheckpointError when the weights are not in order or the file cannot be written.
+    """
+    home = existing_folder(folder)
+    path = home / DIGESTS_NAME
+    if has_file(home, DIGESTS_NAME) and not replace:
+        raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced")
+    files = open_weights(home, open_safetensors).files
+    try:
+        write_whole(path, digests_of(files).as_json())
+    except StorageError as error:
+        raise CheckpointError(error.faults) from error
+    finally:
+        for file in files.values():
+            file.close()
+    return path
+
+
+def read_digests(
+    folder: Path, files: Mapping[str, DigestedFile], *, others_allowed: bool = False
+) -> Digests | None:
+    """The folder's digests of these files, None without a digests.json.
+
+    others_allowed: it may list other files, too; None when it lists none of these.
+
+    CheckpointError unless they name exactly the tensors of the files.
+    """
+    if not has_file(folder, DIGESTS_NAME):
+        return None
+    path = file_in(folder, DIGESTS_NAME)
+    content = read_json_object(path, _MAX_DIGESTS_BYTES)
+    if content.get("algorithm") != _ALGORITHM:
+        raise CheckpointError(f"{path}: algorithm {shown(content.get('algorithm'))}; must be '{_ALGORITHM}'")
+    others = sorted(content.keys() - {"algorithm", "files", "heads"})
+    raise_if_any(
+        [f"unknown key {shown(key)}; known are algorithm, files, heads" for key in others], str(path)
+    )
+    listed, heads = content.get("files"), content.get("heads", {})
+    if not _are_digests(listed):
+        raise CheckpointError(f"{path}: files must map file names to tensor names and hex digests")
+    if not _are_texts(heads):
+        raise CheckpointError(f"{path}: heads must map file names to hex digests")
+    if others_allowed:
+        gone = [name for name in listed if not _is_there(folder, name)]
+        listed = {file_name: digests for file_name, digests in listed.items() if file_name in files}
+        if not listed and gone:
+            present = ", ".join(map(shown, files))
+            raise CheckpointError(f"{path}: is of {shown(gone[0])}, which is not here; must be of {present}")
+        if not listed:
+            return None
+    raise_if_any(_disagreements(listed, files), str(path))
+    return Digests(listed, heads)
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    return "\0" not in name and len(name) < 256 and has_file(folder, name)
+
+
+def _disagreements(listed: Mapping[str, Mapping[str, str]], files: Mapping[str, DigestedFile]) -> list[str]:
+    named = {(file, name) for file, digests in listed.items() for name in digests}
+    present = {(file, name) for file, opened in files.items() for name in opened.tensors}
+    return [
+        f"no digest for tensor {shown(name)} of {shown(file)}" for file, name in sorted(present - named)
+    ] + [f"tensor {shown(name)} is not in {shown(file)}" for file, name in sorted(named - present)]
+
+
+def _are_digests(files: object) -> TypeGuard[dict[str, dict[str, str]]]:
+    return isinstance(files, dict) and all(_are_texts(digests) for digests in files.values())
+
+
+def _are_texts(digests: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())

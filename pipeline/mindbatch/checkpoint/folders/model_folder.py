@@ -1,0 +1,123 @@
+"""A Hugging Face model folder: its configuration and weights, checked as a whole. No code of it ever runs."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.folders.digests import Digests, read_digests
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.weight_files import WeightFiles, open_weights
+from mindbatch.checkpoint.formats.safetensors_file import SafetensorsFile
+from mindbatch.checkpoint.formats.safetensors_header import TensorInfo
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.errors import CheckpointError
+from mindbatch.parallel.topology import WHOLE
+
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+_MAX_CONFIG_BYTES = 4 << 20
+
+
+class ModelFolder:
+    """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
+
+    Opening reads headers only. ConfigError when `path` is not a folder, CheckpointError with the faults of
+    its files. With a digests.json each tensor is verified when it is first read. `notes` are remarks for
+    the user, one line each.
+    """
+
+    held = WHOLE
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = existing_folder(path)
+        faults: list[str] = []
+        with collecting(faults):
+            self.config = self._json(CONFIG_NAME)
+        self.generation_config: dict[str, Any] | None = None
+        if has_file(self.path, GENERATION_CONFIG_NAME):
+            with collecting(faults):
+                self.generation_config = self._json(GENERATION_CONFIG_NAME)
+        with collecting(faults):
+            self._weights: WeightFiles[SafetensorsFile] = open_weights(self.path, SafetensorsFile)
+            self._digests: Digests | None = read_digests(self.path, self._weights.files)
+        raise_if_any(faults)
+        self._verified: set[str] = set()
+        self.notes = _code_notes(self.path, self.config)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tensor names."""
+        return tuple(self._weights.file_of)
+
+    @property
+    def weight_paths(self) -> tuple[Path, ...]:
+        """The files that hold the tensors, sorted by name."""
+        return tuple(self._weights.files[name].path for name in sorted(self._weights.files))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        return sum(info.nbytes for file in self._weights.files.values() for info in file.tensors.values())
+
+    def file_name(self, name: str) -> str:
+        """The name of the file that holds the tensor. CheckpointError when none does."""
+        try:
+            return self._weights.file_of[name]
+        except KeyError:
+            near = did_you_mean(name, self._weights.file_of)
+            raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
+
+    def info(self, name: str) -> TensorInfo:
+        """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
+        return self._weights.files[self.file_name(name)].info(name)
+
+    def raw(self, name: str) -> npt.NDArray[Any]:
+        """As SafetensorsFile.raw, verified."""
+        return self._verified_file(name).raw(name)
+
+    def float32(
+        self, name: str, out: npt.NDArray[np.float32] | None = None, rows: slice | None = None
+    ) -> npt.NDArray[np.float32]:
+        """As SafetensorsFile.float32, verified (the whole tensor, whatever the rows)."""
+        return self._verified_file(name).float32(name, out, rows)
+
+    def release(self, name: str) -> None:
+        """As SafetensorsFile.release."""
+        self._weights.files[self.file_name(name)].release(name)
+
+    def verify(self) -> None:
+        """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
+        faults: list[str] = []
+        for name in self.names:
+            with collecting(faults):
+                self._verified_file(name)
+        if self._digests is not None and not faults:
+            faults += self._digests.head_faults(self._weights.files)
+        raise_if_any(faults)
+
+    def _verified_file(self, name: str) -> SafetensorsFile:
+        file = self._weights.files[self.file_name(name)]
+        if self._digests is not None and name not in self._verified:
+            self._digests.check(self.file_name(name), file, name)
+            self._verified.add(name)
+        return file
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return read_json_object(file_in(self.path, name), _MAX_CONFIG_BYTES)
+
+
+def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the folder brings of its own code, which is not executed."""
+    notes = []
+    if "auto_map" in config:
+        notes.append(f"{folder / CONFIG_NAME}: auto_map is ignored; code of a model folder is never executed")
+    scripts = [name for name in file_names(folder) if name.endswith(".py")]
+    if scripts:
+        more = f" and {len(scripts) - 1} more" if len(scripts) > 1 else ""
+        notes.append(f"{folder / scripts[0]}{more}: ignored; code of a model folder is never executed")
+    return tuple(notes)

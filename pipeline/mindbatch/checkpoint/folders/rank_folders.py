@@ -1,0 +1,98 @@
+"""Folders `rank_0`, `rank_1`, ... of a distributed checkpoint, and which file of each is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import file_in, file_names
+from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.formats.open_file import SUFFIXES
+from mindbatch.errors import CheckpointError
+
+_RANK = re.compile(r"rank_(\d{1,6})")
+_SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
+
+Step = tuple[int, int]
+"""Epoch and step, as MindSpore puts them at the end of a name."""
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """The rank folders in order of their ranks; none when there is none.
+
+    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
+    link that leads out.
+    """
+    found: dict[int, list[str]] = {}
+    for name in file_names(folder):
+        if match := _RANK.fullmatch(name):
+            found.setdefault(int(match[1]), []).append(name)
+    missing = [rank for rank in range(max(found, default=-1) + 1) if rank not in found]
+    faults = [f"{' and '.join(names)} are one rank" for names in found.values() if len(names) > 1]
+    faults += [fault for names in found.values() for name in names for fault in _folder_faults(folder, name)]
+    if missing:
+        ranks = ", ".join(first_lines(missing, str, noun="ranks"))
+        faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(found)}")
+    raise_if_any(faults, str(folder))
+    return [folder / found[rank][0] for rank in range(len(found))]
+
+
+def _folder_faults(home: Path, name: str) -> list[str]:
+    """Whether it is a folder, and within the one that holds it: as it is asked of files."""
+    if not (home / name).is_dir():
+        return [f"{name} is not a folder; must be one with the files of its rank"]
+    target = Path(os.path.realpath(home / name))
+    if target.is_relative_to(os.path.realpath(home)):
+        return []
+    return [f"{name} is a symbolic link to {target}; must stay inside {home}"]
+
+
+def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
+    """The folder's checkpoint file; of several the newest, by the epoch and step in its name.
+
+    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt. CheckpointError when there is none, when
+    several do not differ by epoch and step alone, or for a link that leads out of the folder.
+    """
+    names = [name for name in file_names(folder) if name.endswith(SUFFIXES)]
+    if not names:
+        raise CheckpointError(_nothing_in(folder))
+    saved = {name: match for name in names if (match := _SAVED.fullmatch(name))}
+    steps = {name: (int(match[2]), int(match[3])) for name, match in saved.items()}
+    if len(names) == 1:
+        return file_in(folder, names[0]), steps.get(names[0])
+    kinds = {(match[1], match[4]) for match in saved.values()}
+    if len(saved) < len(names) or len(kinds) > 1 or len(set(steps.values())) < len(names):
+        listed = ", ".join(first_lines(names, shown, limit=4, noun="files"))
+        raise CheckpointError(
+            f"{folder}: several checkpoint files, {listed}; must be one, or differ by the epoch and step in "
+            "PREFIX-EPOCH_STEP.ckpt alone, of which the newest is taken"
+        )
+    newest = max(steps, key=lambda name: steps[name])
+    return file_in(folder, newest), steps[newest]
+
+
+def step_faults(folder: Path, steps: Iterable[Step | None]) -> list[str]:
+    """Whether the files of all ranks are of one step: a training that was killed may leave different ones."""
+    ranks: dict[Step | None, int] = {}
+    for rank, step in enumerate(steps):
+        ranks.setdefault(step, rank)
+    if len(ranks) < 2:
+        return []
+    shown_steps = [f"rank_{rank} {_shown_step(step)}" for step, rank in ranks.items()]
+    listed = ", ".join(first_lines(shown_steps, str, limit=4, noun="steps"))
+    return [f"{folder}: the newest files are of different steps: {listed}; must be of one"]
+
+
+def _shown_step(step: Step | None) -> str:
+    return "has none in its name" if step is None else f"epoch {step[0]} step {step[1]}"
+
+
+def _nothing_in(folder: Path) -> str:
+    needed = f"needed is a {' or '.join(SUFFIXES)} file"
+    pickles = [name for name in file_names(folder) if name.endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        return f"{folder}: only {shown(pickles[0])}; {HOW_TO_CONVERT.format(needed=needed)}"
+    return f"{folder}: no checkpoint; {needed}"

@@ -1,0 +1,160 @@
+"""One rank's part of a model, as `mindbatch reshard` puts it into rank folders: opened, checked and read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
+from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, GENERATION_CONFIG_NAME
+from mindbatch.checkpoint.folders.model_weights import FloatArray, widened
+from mindbatch.checkpoint.folders.rank_folders import rank_folders
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.reshard.folder import MARKER_NAME, read_marker
+from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.errors import CheckpointError
+from mindbatch.parallel.topology import TensorSlice
+
+_MAX_CONFIG_BYTES = 4 << 20
+
+
+class RankModel:
+    """An opened rank: `config`, `generation_config` (None when absent) and the rank's own tensors by name.
+
+    Of the other ranks' files only the presence is looked at. With a digests.json each tensor is verified
+    when it is first read; all that is around the tensors is verified at once. `held` is the rank's slice.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], held: TensorSlice) -> None:
+        """Opens rank held.rank of a folder of held.size ranks.
+
+        Raises:
+            ConfigError: `path` is not a folder.
+            CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
+        """
+        self.path = existing_folder(path)
+        self.held = held
+        faults: list[str] = []
+        with collecting(faults):
+            self.config = self._json(CONFIG_NAME)
+        self.generation_config: dict[str, Any] | None = None
+        if has_file(self.path, GENERATION_CONFIG_NAME):
+            with collecting(faults):
+                self.generation_config = self._json(GENERATION_CONFIG_NAME)
+        with collecting(faults):
+            self._source = open_source(_folder_of(self.path, held))
+        raise_if_any(faults)
+        (self._tensors,) = self._source.ranks
+        self._verified: set[str] = set()
+        try:
+            raise_if_any(self._head_faults())
+        except CheckpointError:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the rank's tensors."""
+        return tuple(self._tensors.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rank's tensors as they are stored."""
+        return self._tensors.nbytes
+
+    def file_name(self, name: str) -> str:
+        """The rank's file, from the model's folder on. CheckpointError when it has no such tensor."""
+        return str(self._tensors.file(name).path.relative_to(self.path))
+
+    def info(self, name: str) -> StoredTensor:
+        """The tensor's entry. CheckpointError when there is none of that name."""
+        return self._tensors.info(name)
+
+    def raw(self, name: str, *, rows: slice | None = None) -> memoryview:
+        """The bytes of the tensor, or of some of its rows, verified (the whole tensor, whatever the rows)."""
+        info = self.info(name)
+        if name not in self._verified:
+            self._tensors.check(name)
+            self._verified.add(name)
+        start, stop, _ = (rows or slice(None)).indices(_rows(info))
+        row_bytes = info.nbytes // max(1, _rows(info))
+        data = memoryview(bytearray((stop - start) * row_bytes))
+        if data:
+            self._tensors.read_into(name, start * row_bytes, data)
+        return data
+
+    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+        """The values, or those of some rows, of an F32, F16 or BF16 tensor; CheckpointError for others."""
+        info = self.info(name)
+        if info.dtype not in FLOAT_DTYPES:
+            where = f"{self.path / self.file_name(name)}: tensor {shown(name)}"
+            raise CheckpointError(f"{where}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}")
+        data = self.raw(name, rows=rows)
+        if rows is None:
+            return widened(data, info.dtype, info.shape)
+        start, stop, _ = rows.indices(_rows(info))
+        return widened(data, info.dtype, (stop - start, *info.shape[1:]))
+
+    def release(self, name: str) -> None:
+        """Nothing is kept, so there is nothing to give back."""
+
+    def close(self) -> None:
+        """Closes the rank's file."""
+        self._source.close()
+
+    def __enter__(self) -> RankModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _head_faults(self) -> list[str]:
+        """What is around the tensors; the CRC of a .ckpt covers them too, so it is for want of digests."""
+        tensors = self._tensors
+        return tensors.head_faults() if tensors.digests is not None else tensors.checksum_faults()
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return read_json_object(file_in(self.path, name), _MAX_CONFIG_BYTES)
+
+
+def _rows(info: StoredTensor) -> int:
+    return info.shape[0] if info.shape else 1
+
+
+def _folder_of(home: Path, held: TensorSlice) -> Path:
+    """The rank's folder, when all are there and were cut for so many."""
+    if has_file(home, JOURNAL_NAME):
+        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
+    ranks = rank_folders(home)
+    if not ranks:
+        raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
+    marker = read_marker(home)
+    raise_if_any(_cut_faults(dict(marker.settings) if marker else {}, len(ranks), held), str(home))
+    return ranks[held.rank]
+
+
+def _cut_faults(settings: dict[str, Any], num_ranks: int, held: TensorSlice) -> list[str]:
+    """Whether the folder was made for such ranks; without a marker the number of folders tells."""
+    stages, names = settings.get("pipeline_stage", 1), settings.get("names", "hf")
+    ways = settings.get("model_parallel", num_ranks)
+    how = f"`mindbatch reshard ... target.model_parallel={held.size}` cuts it so"
+    faults = []
+    if stages != 1:
+        faults.append(f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage=1; {how}")
+    if names != "hf":
+        faults.append(f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf")
+    if ways != held.size:
+        faults.append(f"was cut for model_parallel={shown(ways)}; needed is {held.size}; {how}")
+    elif stages == 1 and num_ranks != held.size:
+        faults.append(
+            f"has {num_ranks} of the {held.size} ranks that {MARKER_NAME} speaks of; rank folders are missing"
+        )
+    return faults

@@ -1,0 +1,237 @@
+"""All tensors of a source, whatever it is: a model folder, one file, or a folder of rank folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from zlib import crc32
+
+from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.folders.digests import (
+    Digests,
+    in_threads,
+    read_digests,
+    tensor_digest,
+    verify_files,
+)
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
+from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
+from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, MAP_NAME
+from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards, open_weights
+from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.errors import CheckpointError
+
+HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
+
+
+class TensorSet:
+    """The tensors of one full checkpoint, or of one rank; `tensors` in the order of files and data.
+
+    path: what was opened. files: by name. file_of: the name of the file that holds a tensor. texts: strings
+    that a .ckpt holds besides. digests: what a digests.json beside the files says.
+    """
+
+    def __init__(
+        self, path: Path, files: Mapping[str, StoredFile], digests: Digests | None, step: Step | None = None
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.digests = digests
+        self.step = step
+        self.file_of = {name: key for key, file in files.items() for name in file.tensors}
+        self.tensors = {name: info for file in files.values() for name, info in file.tensors.items()}
+        self.texts = {name: text for file in files.values() for name, text in file.texts.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def info(self, name: str) -> StoredTensor:
+        """The tensor's entry. CheckpointError when there is none of that name."""
+        return self.file(name).tensors[name]
+
+    def file(self, name: str) -> StoredFile:
+        """The file that holds the tensor. CheckpointError when there is none of that name."""
+        try:
+            return self.files[self.file_of[name]]
+        except KeyError:
+            near = did_you_mean(name, self.tensors)
+            raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        """As TensorFile.read_into."""
+        self.file(name).read_into(name, start, buffer)
+
+    def digest(self, name: str) -> str | None:
+        """The tensor's recorded digest, None where there is no digests.json."""
+        return self.digests.files[self.file_of[name]][name] if self.digests else None
+
+    def check(self, name: str) -> None:
+        """Reads one tensor against its digest, if there is one. CheckpointError when it is damaged."""
+        file = self.file(name)
+        if self.digests is not None:
+            self.digests.check(self.file_of[name], file, name)
+
+    def computed_digests(self, names: Iterable[str], workers: int | None = None) -> dict[str, str]:
+        """The digests of these tensors as they are now; reads them, in `workers` threads."""
+        return in_threads(lambda name: tensor_digest(self.file(name), name), names, workers)
+
+    def head_faults(self) -> list[str]:
+        """A line for each file that is changed around its tensors, if digests.json tells."""
+        return self.digests.head_faults(self.files) if self.digests else []
+
+    def verify(self, workers: int | None = None) -> None:
+        """Reads everything against digests and checksums, where there are any, in `workers` threads.
+
+        CheckpointError names every damaged tensor and file.
+        """
+        faults = verify_files(self.digests, self.files, workers) if self.digests else []
+        raise_if_any([*faults, *self.checksum_faults()])
+
+    def checksum_faults(self) -> list[str]:
+        """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
+        return [line for file in self.files.values() for line in _crc_faults(file)]
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self.files.values():
+            file.close()
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was opened, of kind huggingface, unified, file or ranks: a TensorSet for all, or one a rank."""
+
+    path: Path
+    kind: str
+    ranks: list[TensorSet]
+
+    def check_heads(self) -> None:
+        """Checks what reading tensors leaves out: digests of heads, and CRCs, which only whole files have.
+
+        CheckpointError names every changed file. A file with digests is not read for its CRC, too.
+        """
+        faults = []
+        for rank in self.ranks:
+            faults += rank.head_faults() if rank.digests else rank.checksum_faults()
+        raise_if_any(faults)
+
+    def close(self) -> None:
+        """Closes all files."""
+        for tensors in self.ranks:
+            tensors.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:
+    """Opens a Hugging Face folder, a .safetensors or .ckpt file, a folder with one, or rank folders.
+
+    A folder that MindSpore's unified_safetensors has made is opened like one of Hugging Face's shards.
+
+    verify: everything is read against digests and checksums, where there are any.
+
+    Raises:
+        ConfigError: there is nothing at the path.
+        CheckpointError: lists what is damaged, unsafe, missing or not to be told apart.
+    """
+    source = _opened(Path(path))
+    if verify:
+        faults: list[str] = []
+        for tensors in source.ranks:
+            with collecting(faults):
+                tensors.verify()
+        if faults:
+            source.close()
+        raise_if_any(faults)
+    return source
+
+
+def _opened(path: Path) -> Source:
+    if path.is_file():
+        return Source(path, SINGLE_FILE, [_single(path, None)])
+    folder = existing_folder(path)
+    names = file_names(folder)
+    if SINGLE_NAME in names or INDEX_NAME in names:
+        return Source(folder, HUGGING_FACE, [_model_folder(folder)])
+    if ranks := rank_folders(folder):
+        return Source(folder, RANKS, _rank_sets(folder, ranks))
+    if MAP_NAME in names:
+        return Source(folder, UNIFIED, [_unified_folder(folder)])
+    return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
+
+
+def _rank_sets(folder: Path, ranks: Iterable[Path]) -> list[TensorSet]:
+    sets: list[TensorSet] = []
+    faults: list[str] = []
+    for rank in ranks:
+        with collecting(faults):
+            sets.append(_single(*checkpoint_in(rank)))
+    faults = faults or step_faults(folder, (tensors.step for tensors in sets))
+    if faults:
+        for tensors in sets:
+            tensors.close()
+    raise_if_any(faults)
+    return sets
+
+
+def _single(path: Path, step: Step | None) -> TensorSet:
+    with _Openings() as openings:
+        files = {path.name: openings(open_tensor_file)(path)}
+        digests = read_digests(path.parent, files, others_allowed=True)
+        openings.keep()
+    return TensorSet(path, files, digests, step)
+
+
+def _model_folder(folder: Path) -> TensorSet:
+    with _Openings() as openings:
+        files = open_weights(folder, openings(open_safetensors)).files
+        digests = read_digests(folder, files)
+        openings.keep()
+    return TensorSet(folder, files, digests)
+
+
+def _unified_folder(folder: Path) -> TensorSet:
+    with _Openings() as openings:
+        files = open_shards(folder, openings(open_safetensors), MAP_NAME).files
+        digests = read_digests(folder, files, others_allowed=True)
+        openings.keep()
+    return TensorSet(folder, files, digests)
+
+
+class _Openings(ExitStack):
+    """Closes the files that were opened within, unless all went well and they are kept."""
+
+    def __call__(self, opened: Callable[[Path], StoredFile]) -> Callable[[Path], StoredFile]:
+        """`opened`, with what it opens kept in mind."""
+        return lambda path: self.enter_context(opened(path))
+
+    def keep(self) -> None:
+        """Leaves the files open at the end."""
+        self.pop_all()
+
+
+def _crc_faults(file: StoredFile) -> list[str]:
+    """Whether the CRC-32 that a .ckpt carries is that of its bytes."""
+    if file.crc is None:
+        return []
+    end, expected = file.crc
+    found = 0
+    for piece in file.byte_pieces(0, end):
+        found = crc32(piece, found)
+    if found == expected:
+        return []
+    return [f"{file.path}: damaged: its CRC-32 is {found:08x}, recorded is {expected:08x}"]

@@ -1,0 +1,1 @@
+"""Files of tensors: safetensors and MindSpore's .ckpt, read strictly and written."""

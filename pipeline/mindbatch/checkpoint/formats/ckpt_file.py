@@ -1,0 +1,250 @@
+"""MindSpore's .ckpt, opened without reading what its tensors hold: every byte around them is checked.
+
+Stricter than a parser of Protocol Buffers, which takes fields in any order and skips unknown ones: fields
+come in the order in which MindSpore writes them, and each once, so that a changed byte is found.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
+from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.formats.ckpt_format import (
+    CRC_BYTES,
+    CRC_MARK,
+    DIMS,
+    DTYPE_OF,
+    ENCRYPTED_MARKS,
+    MAP_TENSOR,
+    TAG,
+    TENSOR,
+    TENSOR_CONTENT,
+    TENSOR_TYPE,
+    TEXT_TYPE,
+    VALUE,
+)
+from mindbatch.checkpoint.formats.stored import (
+    DTYPES,
+    MAX_DIMENSIONS,
+    MAX_NAME_LENGTH,
+    Extent,
+    StoredTensor,
+    name_faults,
+    shape_faults,
+)
+from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
+from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, Origin, WireReader
+from mindbatch.errors import CheckpointError
+
+MAX_VALUES = 1_000_000
+_MAX_TYPE_BYTES = 64
+_MAX_TEXT_BYTES = 1 << 20
+
+
+@dataclass
+class _Value:
+    """One Value: a whole tensor or the next part of one."""
+
+    name: str
+    kind: str
+    dims: list[int]
+    content: Extent
+
+
+@dataclass
+class _Parameter:
+    """A tensor while its parts are gathered; `needed` is how many bytes they must have in the end."""
+
+    first: _Value
+    shape: tuple[int, ...]
+    needed: int
+    nbytes: int = 0
+    extents: list[Extent] = field(default_factory=list)
+
+    @property
+    def is_text(self) -> bool:
+        return self.first.kind == TEXT_TYPE
+
+    def goes_on_with(self, value: _Value) -> bool:
+        """Whether the value is the next part."""
+        alike = (value.kind, value.dims) == (self.first.kind, self.first.dims)
+        return alike and self.nbytes < self.needed
+
+    def add(self, part: Extent) -> None:
+        self.extents.append(part)
+        self.nbytes += part.nbytes
+
+
+def open_ckpt(path: str | os.PathLike[str]) -> StoredFile:
+    """Opens and checks a .ckpt file; its texts are read, its tensors are not.
+
+    CheckpointError for a file that is not exactly right, is encrypted, or is of another format.
+    """
+    file = ReadableFile(Path(path))
+    try:
+        return _Parser(file).parse()
+    except BaseException:
+        file.close()
+        raise
+
+
+class _Parser:
+    def __init__(self, file: ReadableFile) -> None:
+        self._file = file
+        self._where = str(file.path)
+        self._parameters: dict[str, _Parameter] = {}
+        self._last: _Parameter | None = None
+        self._num_values = 0
+        self._faults: list[str] = []
+
+    def parse(self) -> StoredFile:
+        self._refuse_other_formats()
+        reader = WireReader(Origin(self._where, self._file.fetch), 0, self._file.size)
+        crc = None
+        while not reader.at_end and crc is None:
+            crc = self._crc(reader.position)
+            if crc is None:
+                reader.origin.subject = f"after tensor {shown(self._last.first.name)}: " if self._last else ""
+                self._take(_value(reader))
+        self._finish()
+        raise_if_any(self._faults, self._where)
+        texts = {name: self._text(name, p) for name, p in self._parameters.items() if p.is_text}
+        tensors = {
+            name: StoredTensor(name, DTYPE_OF[p.first.kind], p.shape, tuple(p.extents))
+            for name, p in self._parameters.items()
+            if not p.is_text
+        }
+        return StoredFile(self._file, "ckpt", tensors, texts, crc)
+
+    def _refuse_other_formats(self) -> None:
+        head = self._file.fetch(0, 64)
+        if head.startswith(ENCRYPTED_MARKS):
+            raise CheckpointError(
+                f"{self._where}: an encrypted MindSpore checkpoint; must be a plain one: load it where its "
+                "key is, with mindspore.load_checkpoint(..., dec_key=...), and save it without enc_key"
+            )
+        if reason := foreign_format(head):
+            raise CheckpointError(f"{self._where}: {reason}; must be a MindSpore checkpoint")
+
+    def _crc(self, position: int) -> tuple[int, int] | None:
+        """The trailer, when it begins here: no message could begin with these bytes."""
+        if position != self._file.size - CRC_BYTES:
+            return None
+        trailer = self._file.fetch(position, CRC_BYTES)
+        if not trailer.startswith(CRC_MARK):
+            return None
+        return position, int.from_bytes(trailer[len(CRC_MARK) :], "big")
+
+    def _take(self, value: _Value) -> None:
+        """Begins a tensor, or goes on with the one whose first parts came just before."""
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise CheckpointError(f"{self._where}: more than {MAX_VALUES} entries; no more are allowed")
+        parameter = self._parameters.get(value.name)
+        if parameter is None:
+            self._finish()
+            parameter = self._begin(value)
+        elif parameter is not self._last or not parameter.goes_on_with(value):
+            self._add(value.name, "is there twice")
+        parameter.add(value.content)
+        self._last = parameter
+
+    def _begin(self, value: _Value) -> _Parameter:
+        self._add(value.name, *name_faults(value.name))
+        faults = _type_faults(value)
+        self._add(value.name, *faults)
+        shape = () if faults else _shape(value)
+        needed = value.content.nbytes
+        if not faults and value.kind != TEXT_TYPE:
+            needed = math.prod(shape) * DTYPES[DTYPE_OF[value.kind]]
+        parameter = self._parameters[value.name] = _Parameter(value, shape, needed)
+        return parameter
+
+    def _finish(self) -> None:
+        """Checks the last tensor when all of its parts are there."""
+        last = self._last
+        if last is not None and last.nbytes != last.needed:
+            shape = f"shape {shown(last.first.dims)} of {last.first.kind}"
+            self._add(last.first.name, f"{shape} needs {last.needed} bytes, the file holds {last.nbytes}")
+
+    def _add(self, name: str, *faults: str) -> None:
+        self._faults += [f"tensor {shown(name)}: {fault}" for fault in faults]
+        if len(self._faults) > MAX_LINES:
+            raise_if_any(self._faults, self._where)
+
+    def _text(self, name: str, parameter: _Parameter) -> str:
+        """The string that an entry holds, without the zeros that may fill it up."""
+        try:
+            return self._file.fetch(*parameter.extents[0]).decode("utf-32-le").rstrip("\0")
+        except UnicodeDecodeError:
+            raise CheckpointError(f"{self._where}: tensor {shown(name)}: not a string in UTF-32") from None
+
+
+def _type_faults(value: _Value) -> list[str]:
+    if value.kind == TEXT_TYPE:
+        if value.dims != [0] or value.content.nbytes % 4 or value.content.nbytes > _MAX_TEXT_BYTES:
+            return [f"a string must have dims [0] and at most {_MAX_TEXT_BYTES} bytes of UTF-32"]
+        return []
+    if value.kind not in DTYPE_OF:
+        return [f"type {shown(value.kind)} is unknown; known are {', '.join(DTYPE_OF)}, {TEXT_TYPE}"]
+    return shape_faults(value.dims, DTYPES[DTYPE_OF[value.kind]])
+
+
+def _shape(value: _Value) -> tuple[int, ...]:
+    """dims [0] with one element are a scalar's: MindSpore wrote it so once, and still reads it so."""
+    if value.dims == [0] and value.kind != TEXT_TYPE:
+        return () if value.content.nbytes == DTYPES[DTYPE_OF[value.kind]] else (0,)
+    return tuple(value.dims)
+
+
+def _value(file: WireReader) -> _Value:
+    """The next Value of the file."""
+    _expect(file, VALUE, "an entry")
+    value = file.message()
+    _expect(value, TAG, "a name")
+    name = value.message().text(4 * MAX_NAME_LENGTH)
+    value.origin.subject = f"tensor {shown(name)}: "
+    start = value.position
+    if not value.at_end and value.tag() == (MAP_TENSOR, BYTES):
+        value.origin.refuse(start, "a map parameter; must be a tensor")
+    value.position = start
+    _expect(value, TENSOR, "a tensor")
+    tensor = value.message()
+    dims, kind = _dims_and_type(tensor)
+    content = tensor.message()
+    for rest in (tensor, value):
+        if not rest.at_end:
+            rest.refuse(f"{rest.end - rest.position} bytes more than an entry has")
+    return _Value(name, kind, dims, Extent(content.position, content.end - content.position))
+
+
+def _dims_and_type(tensor: WireReader) -> tuple[list[int], str]:
+    """Everything before the bytes of the content, whose length is next."""
+    dims: list[int] = []
+    while True:
+        if tensor.at_end:
+            tensor.refuse("truncated: an entry ends before its contents")
+        position, tag = tensor.position, tensor.tag()
+        if tag != (DIMS, VARINT):
+            break
+        dims.append(tensor.signed())
+        if len(dims) > MAX_DIMENSIONS:
+            tensor.refuse(f"more than {MAX_DIMENSIONS} dims")
+    if tag != (TENSOR_TYPE, BYTES):
+        tensor.origin.refuse(position, f"field {tag[0]}; must be {TENSOR_TYPE}, the dtype")
+    kind = tensor.message().text(_MAX_TYPE_BYTES)
+    _expect(tensor, TENSOR_CONTENT, "the contents")
+    return dims, kind
+
+
+def _expect(reader: WireReader, number: int, what: str) -> None:
+    """Takes the tag of a field that must come next."""
+    if reader.at_end:
+        reader.refuse(f"truncated: an entry ends before {what}")
+    position, tag = reader.position, reader.tag()
+    if tag != (number, BYTES):
+        reader.origin.refuse(position, f"field {tag[0]}; must be {number}, {what}")

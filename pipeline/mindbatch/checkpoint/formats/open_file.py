@@ -1,0 +1,48 @@
+"""Opening one file of tensors, whichever of the formats it is in."""
+
+import os
+from pathlib import Path
+
+from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
+from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, header_length, parse_header
+from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
+from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
+from mindbatch.errors import CheckpointError
+
+SUFFIXES = (".safetensors", ".ckpt")
+_NEEDED = f"must be a file of tensors, {' or '.join(SUFFIXES)}"
+
+
+def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
+    """Opens and checks a .safetensors or .ckpt file; what its tensors hold is not read.
+
+    CheckpointError for a damaged file or one of another format, pickles among them.
+    """
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return open_safetensors(path)
+    if path.suffix == ".ckpt":
+        return open_ckpt(path)
+    if path.suffix in PICKLE_SUFFIXES:
+        raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
+    raise CheckpointError(f"{path}: {_NEEDED}")
+
+
+def open_safetensors(path: Path) -> StoredFile:
+    """Opens and checks a safetensors file (see safetensors_header)."""
+    file = ReadableFile(path)
+    try:
+        length = header_length(file.fetch(0, 64), file.size, str(path))
+        tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
+    except BaseException:
+        file.close()
+        raise
+    return StoredFile(
+        file,
+        "safetensors",
+        {
+            name: StoredTensor(name, info.dtype, info.shape, (Extent(info.start, info.nbytes),))
+            for name, info in tensors.items()
+        },
+    )

@@ -1,0 +1,1 @@
+"""LoRA adapters: read strictly, and merged into weights of any portion."""

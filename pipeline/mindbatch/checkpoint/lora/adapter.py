@@ -1,0 +1,244 @@
+"""An opened LoRA adapter, of PEFT or MindFormers, checked in itself and against the model that it is for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
+from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
+from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
+from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.errors import CheckpointError
+
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
+
+Matrix = npt.NDArray[np.float32]
+
+
+class LoraSource(Protocol):
+    """Where the matrices of an adapter are. pairs: by the module that they adapt, without PEFT's prefix."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def settings(self) -> LoraSettings: ...
+
+    @property
+    def pairs(self) -> Mapping[str, LoraPair]: ...
+
+    def info(self, name: str) -> StoredTensor:
+        """Shape and dtype of a matrix."""
+        ...
+
+    def matrix(self, name: str) -> Matrix:
+        """A whole matrix. CheckpointError when it is damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoraAdapter:
+    """The opened folder of an adapter: a LoraSource."""
+
+    path: Path
+    settings: LoraSettings
+    tensors: TensorSet
+    pairs: Mapping[str, LoraPair]
+
+    def info(self, name: str) -> StoredTensor:
+        """Shape and dtype of a matrix."""
+        return self.tensors.info(name)
+
+    def matrix(self, name: str) -> Matrix:
+        """A whole matrix, checked against its digest. CheckpointError when it is damaged."""
+        self.tensors.check(name)
+        return read_float32(self.tensors, name)
+
+    def close(self) -> None:
+        """Closes its file."""
+        self.tensors.close()
+
+
+def read_float32(tensors: TensorSet, name: str) -> Matrix:
+    """A whole floating-point tensor."""
+    info = tensors.info(name)
+    data = bytearray(info.nbytes)
+    tensors.read_into(name, 0, memoryview(data))
+    stored = np.frombuffer(data, array_type(info.dtype)).reshape(info.shape)
+    wide = np.empty(info.shape, np.float32)
+    widen(stored, info.dtype, wide)
+    return wide
+
+
+def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:
+    """Opens a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
+
+    scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json.
+
+    Raises:
+        ConfigError: there is no such folder.
+        CheckpointError: lists what is wrong: settings that are not supported, tensors that would not be used,
+            halves without the other, other ranks than the settings say, no effect.
+    """
+    folder = existing_folder(path)
+    faults: list[str] = []
+    settings = None
+    is_unsaid = scaling is not None and not has_file(folder, ADAPTER_CONFIG)
+    with collecting(faults):
+        settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
+    with collecting(faults):
+        [tensors] = open_source(_file_of(folder)).ranks
+        try:
+            if is_unsaid:
+                settings = LoraSettings(_rank_of(tensors), 0.0, given=scaling)
+            adapter = _checked(folder, settings, tensors, faults)
+        except BaseException:
+            tensors.close()
+            raise
+    raise_if_any(faults)
+    return adapter
+
+
+def _file_of(folder: Path) -> Path:
+    found = [name for name in ADAPTER_FILES if has_file(folder, name)]
+    if len(found) == 1:
+        return file_in(folder, found[0])
+    needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
+    if found:
+        raise CheckpointError(f"{folder}: has both; {needed}")
+    pickles = [name for name in file_names(folder) if name.endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        raise CheckpointError(f"{folder / pickles[0]}: {HOW_TO_CONVERT.format(needed=needed)}")
+    raise CheckpointError(f"{folder}: no adapter; {needed}")
+
+
+def _rank_of(tensors: TensorSet) -> int:
+    """The rank of the first matrix A; those of the others are compared with it."""
+    shapes = [tensors.info(pair.a).shape for pair in find_pairs(tensors.tensors).pairs.values()]
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _checked(
+    folder: Path, settings: LoraSettings | None, tensors: TensorSet, faults: list[str]
+) -> LoraAdapter:
+    found = find_pairs(tensors.tensors)
+    where = f"{tensors.path}: "
+    unused = first_lines(unused_faults(found.others), str, limit=4)
+    faults += [where + line for line in (*found.faults, *unused)]
+    if settings is None:
+        raise CheckpointError([])  # the faults are told already
+    adapter = LoraAdapter(folder, settings, tensors, found.pairs)
+    faults += [where + line for line in (*shape_faults(adapter), *_target_faults(adapter))]
+    if not faults:
+        faults += [where + line for line in effect_faults(adapter)]
+    if faults:
+        raise CheckpointError([])
+    return adapter
+
+
+def shape_faults(adapter: LoraSource) -> Iterator[str]:
+    """Matrices of another rank than the settings say, or of other dtypes than floating point."""
+    rank = adapter.settings.rank
+    for pair in adapter.pairs.values():
+        for name, along, kind in ((pair.a, 0, "[r, inputs]"), (pair.b, 1, "[outputs, r]")):
+            info = adapter.info(name)
+            if len(info.shape) != 2 or info.shape[along] != rank:
+                yield f"tensor {shown(name)}: shape {[*info.shape]} must be {kind} with r={rank}"
+            if info.dtype not in FLOAT_DTYPES:
+                yield f"tensor {shown(name)}: dtype {info.dtype} must be one of {', '.join(FLOAT_DTYPES)}"
+
+
+def _target_faults(adapter: LoraAdapter) -> Iterator[str]:
+    """Modules that are adapted though no target, and targets of which nothing is there."""
+    if not adapter.pairs:
+        yield "no pair of lora_A and lora_B"
+    targets = adapter.settings.targets
+    modules = {module.rpartition(".")[2] for module in adapter.pairs}
+    for module in adapter.pairs:
+        if targets and not any(_is_target(module, target) for target in targets):
+            yield f"module {shown(module)} is none of target_modules, {shown([*targets])}"
+    for target in targets:
+        if adapter.pairs and not any(_is_target(module, target) for module in adapter.pairs):
+            near = did_you_mean(target, modules)
+            yield f"target_modules has {shown(target)}, of which there are no matrices{near}"
+
+
+def _is_target(module: str, target: str) -> bool:
+    return module == target or module.endswith(f".{target}")
+
+
+def effect_faults(adapter: LoraSource) -> Iterator[str]:
+    """Values that are no numbers, and an adapter that changes nothing."""
+    effective = False
+    for pair in adapter.pairs.values():
+        matrices = [adapter.matrix(name) for name in pair]
+        for name, matrix in zip(pair, matrices, strict=True):
+            if not np.isfinite(matrix).all():
+                yield f"tensor {shown(name)}: has values that are infinite or no numbers"
+        effective = effective or all(bool(matrix.any()) for matrix in matrices)
+    if not effective:
+        yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
+
+
+def adapted_weights(
+    adapter: LoraSource,
+    shapes: Mapping[str, Shape],
+    renames: Mapping[str, str] | None = None,
+    transposed: Collection[str] | None = None,
+) -> dict[str, LoraPair]:
+    """The pairs by the name of the model's weight that each is added to.
+
+    shapes: of the whole model's tensors. renames: from names of the adapter's kind, with .weight, to the
+    model's own, where they are others (MindFormers' and Hugging Face's). transposed: the weights that are
+    stored [inputs, outputs], None where that is not known: square ones do not tell.
+
+    Raises:
+        CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
+            that have matrices in some layers only.
+    """
+    faults: list[str] = []
+    found: dict[str, LoraPair] = {}
+    for module, pair in adapter.pairs.items():
+        weight = weight_of(module, renames or {})
+        if weight not in shapes:
+            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
+            faults.append(f"tensor {shown(pair.a)}: the model has no {shown(weight)}{near}")
+            continue
+        found[weight] = pair
+        if transposed is not None and (weight in transposed) != adapter.settings.fan_in_fan_out:
+            faults.append(f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}")
+            continue
+        (_, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
+        needed = (inputs, outputs) if adapter.settings.fan_in_fan_out else (outputs, inputs)
+        if shapes[weight] != needed:
+            hint = "; is fan_in_fan_out right?" if shapes[weight] == needed[::-1] else ""
+            faults.append(
+                f"tensors {shown(pair.a)} and {shown(pair.b)}: are for a weight of {[*needed]}; "
+                f"{shown(weight)} has {[*shapes[weight]]}{hint}"
+            )
+    if adapter.settings.all_layers and not faults:
+        reverse = {own: theirs for theirs, own in (renames or {}).items()}
+        faults += _gaps(adapter, [name for name in shapes if name not in found], reverse)
+    raise_if_any(faults, str(adapter.path))
+    return found
+
+
+def _gaps(adapter: LoraSource, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:
+    for name in others:
+        module = reverse.get(name, name).removesuffix(".weight")
+        target = next((each for each in adapter.settings.targets if _is_target(module, each)), None)
+        if target is not None and name.endswith(".weight"):
+            yield f"{shown(name)} is meant by target_modules ({shown(target)}), and has no matrices"

@@ -1,0 +1,171 @@
+"""How each tensor of a model is made from the checkpoint's tensors and cut over model-parallel ranks.
+
+One declaration serves the layers (which slice they hold), the loader (which bytes it reads) and the
+resharding tools (which element goes where).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.parallel.topology import TensorSlice
+
+
+class Cut(Enum):
+    """Which dimension of a [outputs, inputs] matrix, or [outputs] vector, is divided over the ranks."""
+
+    REPLICATED = "replicated"
+    OUTPUTS = "outputs"
+    INPUTS = "inputs"
+    VOCABULARY = "vocabulary"  # outputs, padded to a multiple of the ranks
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some outputs of a tensor, taken from one checkpoint tensor.
+
+    source: name in the checkpoint.
+    outputs, inputs: size of the part before it is cut; inputs is None for a vector.
+    first: where the part begins along the outputs of the source (fused checkpoints hold several).
+    transposed: the checkpoint stores [inputs, outputs].
+    unit: outputs that stay together when cut (a head).
+    is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
+    """
+
+    source: str
+    outputs: int
+    inputs: int | None = None
+    first: int = 0
+    transposed: bool = False
+    unit: int = 1
+    is_shared: bool = False
+
+    def source_shape(self, total_outputs: int) -> tuple[int, ...]:
+        """Shape that the checkpoint's tensor must have."""
+        if self.inputs is None:
+            return (total_outputs,)
+        return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
+
+    def units(self, cut: Cut) -> int | None:
+        """How many indivisible units the cut divides over the ranks; None where it divides nothing evenly."""
+        if cut is Cut.OUTPUTS:
+            return self.outputs // self.unit
+        return self.inputs if cut is Cut.INPUTS else None
+
+    def divides(self, cut: Cut, ways: int) -> bool:
+        """Whether it can be cut over so many ranks."""
+        units = self.units(cut)
+        if units is None or units % ways == 0:
+            return True
+        return self.is_shared and cut is Cut.OUTPUTS and ways % units == 0
+
+    def box(self, outputs: tuple[int, int], inputs: tuple[int, int]) -> Box:
+        """The two ranges in the order of the checkpoint's dimensions."""
+        if self.inputs is None:
+            return (outputs,)
+        return (inputs, outputs) if self.transposed else (outputs, inputs)
+
+    def output_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
+        """Half-open range of the part's outputs on this rank, from 0.
+
+        Raises:
+            ValueError: the part cannot be cut over so many ranks.
+        """
+        if cut is Cut.OUTPUTS:
+            self._check(cut, piece)
+            return piece.bounds(self.outputs, self.unit)
+        if cut is Cut.VOCABULARY:
+            share = self.local_outputs(cut, piece)
+            return min(piece.rank * share, self.outputs), min((piece.rank + 1) * share, self.outputs)
+        return 0, self.outputs
+
+    def input_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
+        """Half-open range of the inputs on this rank; (0, 1) for a vector.
+
+        Raises:
+            ValueError: the part cannot be cut over so many ranks.
+        """
+        if self.inputs is None:
+            return 0, 1
+        self._check(cut, piece)
+        return piece.bounds(self.inputs) if cut is Cut.INPUTS else (0, self.inputs)
+
+    def local_outputs(self, cut: Cut, piece: TensorSlice) -> int:
+        """Outputs on this rank; a padded vocabulary counts its padding."""
+        if cut is Cut.VOCABULARY:
+            return -(-self.outputs // piece.size)
+        low, high = self.output_bounds(cut, piece)
+        return high - low
+
+    def _check(self, cut: Cut, piece: TensorSlice) -> None:
+        if not self.divides(cut, piece.size):
+            raise ValueError(f"{self.source}: {self.units(cut)} units cannot be cut over {piece.size} ranks")
+
+
+class Layout(Enum):
+    """How the layers keep a tensor."""
+
+    PACKED = "packed"  # a linear layer's matrix, in the layout of the kernels
+    PLAIN = "plain"  # as it is: vectors and small tables
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One parameter of the native model: its name, the parts it is joined from, its cut and its layout."""
+
+    name: str
+    parts: tuple[Part, ...]
+    cut: Cut = Cut.REPLICATED
+    layout: Layout = Layout.PLAIN
+
+    def local_outputs(self, piece: TensorSlice) -> int:
+        """Outputs on this rank; a padded vocabulary counts its padding."""
+        return sum(part.local_outputs(self.cut, piece) for part in self.parts)
+
+    def local_inputs(self, piece: TensorSlice) -> int | None:
+        """Inputs on this rank, or None for a vector."""
+        if self.parts[0].inputs is None:
+            return None
+        low, high = self.parts[0].input_bounds(self.cut, piece)
+        return high - low
+
+
+def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
+    """The shape of every checkpoint tensor that the specs read."""
+    totals: dict[str, int] = {}
+    parts: dict[str, Part] = {}
+    for part in (part for spec in specs for part in spec.parts):
+        totals[part.source] = max(totals.get(part.source, 0), part.first + part.outputs)
+        parts[part.source] = part
+    return {source: part.source_shape(totals[source]) for source, part in parts.items()}
+
+
+def held_specs(specs: Sequence[TensorSpec], piece: TensorSlice) -> list[TensorSpec]:
+    """The specs as a rank's own file has them: its tensors were cut before, so nothing is cut any more.
+
+    The parts of a fused tensor follow one another as in the full one; padding counts as outputs.
+
+    Raises:
+        ValueError: a part cannot be cut over so many ranks.
+    """
+    widths: dict[str, dict[int, int]] = {}
+    for spec in specs:
+        for part in spec.parts:
+            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, piece)
+
+    def held(part: Part, cut: Cut) -> Part:
+        left, right = part.input_bounds(cut, piece)
+        return replace(
+            part,
+            outputs=part.local_outputs(cut, piece),
+            inputs=None if part.inputs is None else right - left,
+            first=sum(width for first, width in widths[part.source].items() if first < part.first),
+        )
+
+    return [
+        replace(spec, parts=tuple(held(part, spec.cut) for part in spec.parts), cut=Cut.REPLICATED)
+        for spec in specs
+    ]

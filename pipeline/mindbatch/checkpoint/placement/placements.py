@@ -1,0 +1,112 @@
+"""From the specs of a model to the place of every checkpoint tensor over model-parallel and pipeline ranks.
+
+A rank is stage * model_parallel + its place among the neighbours of one model-parallel group, which is how
+MindSpore counts devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.partition import Cut, Part, TensorSpec, source_shapes
+from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers, stages_of
+from mindbatch.checkpoint.placement.placement import Piece, Placement, Share, joined_pieces
+from mindbatch.errors import ConfigError
+from mindbatch.parallel.topology import TensorSlice
+
+
+def placements(
+    specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
+) -> dict[str, Placement]:
+    """Where each checkpoint tensor is, by its name in the checkpoint, in order of the specs.
+
+    keys: what stands before the names of the two numbers in messages, such as "target.".
+
+    Raises:
+        ConfigError: the model cannot be cut into so many slices or stages.
+    """
+    check_ways(specs, model_parallel, pipeline_stage, keys=keys)
+    held, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
+    slices = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
+    found: dict[str, Placement] = {}
+    for source, shape in source_shapes(specs).items():
+        shares = [_share(parts[source], piece) for piece in slices]
+        absent = [None] * model_parallel
+        by_stage = [shares if stage in held[source] else absent for stage in range(pipeline_stage)]
+        found[source] = Placement(source, shape, tuple(share for stage in by_stage for share in stage))
+    return found
+
+
+def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
+    """The numbers of slices that the model can be cut into."""
+    cuts = {(part, spec.cut) for spec in specs for part in spec.parts}
+    most = [units for part, cut in cuts if (units := part.units(cut)) and not part.is_shared]
+    return [ways for ways in range(1, min(most, default=1) + 1) if all(p.divides(c, ways) for p, c in cuts)]
+
+
+def check_ways(
+    specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
+) -> None:
+    """Raises ConfigError with the number, what it does not divide, and the numbers that are allowed."""
+    faults = [*_slice_faults(specs, model_parallel), *_stage_faults(specs, pipeline_stage)]
+    if faults:
+        raise ConfigError(keys + fault for fault in faults)
+
+
+def _slice_faults(specs: Sequence[TensorSpec], ways: int) -> Iterator[str]:
+    undivided = next(
+        (
+            f"does not divide the {part.units(spec.cut)} {_units_of(part, spec.cut)} of {part.source}"
+            for spec in specs
+            for part in spec.parts
+            if ways > 0 and not part.divides(spec.cut, ways)
+        ),
+        "must be at least 1" if ways < 1 else None,
+    )
+    if undivided:
+        allowed = ", ".join(map(str, allowed_model_parallel(specs)))
+        yield f"model_parallel={ways}: {undivided}; allowed for this model: {allowed}"
+
+
+def _units_of(part: Part, cut: Cut) -> str:
+    if cut is Cut.INPUTS:
+        return "inputs"
+    return "outputs" if part.unit == 1 else "heads"
+
+
+def _stage_faults(specs: Sequence[TensorSpec], stages: int) -> Iterator[str]:
+    layers = number_of_layers(specs)
+    if not 1 <= stages <= layers:
+        yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
+
+
+Cuts = list[tuple[Part, Cut]]
+
+
+def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, Cuts]:
+    """The parts of every checkpoint tensor in their order in it, each once."""
+    found: dict[str, dict[tuple[Part, Cut], None]] = {}
+    for spec in specs:
+        for part in spec.parts:
+            found.setdefault(part.source, {})[part, spec.cut] = None
+    return {source: sorted(parts, key=lambda each: each[0].first) for source, parts in found.items()}
+
+
+def _share(parts: Cuts, piece: TensorSlice) -> Share:
+    """What one slice holds: the parts' outputs one after another, each part cut alone."""
+    pieces: list[Piece] = []
+    padding: list[Box] = []
+    end, columns = 0, (0, 0)
+    for part, cut in parts:
+        low, high = part.output_bounds(cut, piece)
+        left, right = part.input_bounds(cut, piece)
+        start, filled, end = end, end + high - low, end + part.local_outputs(cut, piece)
+        columns = (0, right - left)
+        whole = part.box((part.first + low, part.first + high), (left, right))
+        if start < filled:
+            pieces.append(Piece(part.box((start, filled), columns), whole))
+        if filled < end:
+            padding.append(part.box((filled, end), columns))
+    shape = tuple(stop for _, stop in parts[0][0].box((0, end), columns))
+    return Share(shape, joined_pieces(pieces), tuple(padding))

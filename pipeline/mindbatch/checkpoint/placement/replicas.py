@@ -1,0 +1,156 @@
+"""Elements that several ranks of a source hold: a reshard reads one, so the others must be the same."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
+from mindbatch.checkpoint.placement.boxes import Box, Shape, intersection, moved, volume
+from mindbatch.checkpoint.reshard.job import Reading
+from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
+
+_BAND_BYTES = 1 << 20
+
+
+class _Place(NamedTuple):
+    """Where a rank has a box."""
+
+    rank: int
+    name: str
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Boxes of two tensors, of one dtype, that must hold the same. The boxes are counted in their views."""
+
+    first: Reading
+    other: Reading
+    pairs: tuple[tuple[Box, Box], ...]
+
+    def fault(self) -> str:
+        """The line when they differ."""
+        return (
+            f"{self.other.path}: tensor {shown(self.other.name)} is not as in {self.first.path}, where it "
+            "must be the same; one of the two files is damaged or of another checkpoint"
+        )
+
+
+def digest_faults(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[str]:
+    """A line for each whole tensor whose recorded digest is not that of the rank that holds the same."""
+    faults: list[str] = []
+    known: dict[object, Reading] = {}
+    for rank, source in enumerate(sources):
+        views = ranks.views(rank)
+        for name, held in ranks.held(rank).items():
+            reading = reading_of(source, name, views.get(name))
+            if reading.digest is None or not held:
+                continue
+            first = known.setdefault((reading.dtype, reading.shape, tuple(held)), reading)
+            if (first.digest or "").lower() != reading.digest.lower():
+                faults.append(Twins(first, reading, ()).fault())
+    return faults
+
+
+def twins_of(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[Twins]:
+    """Everything that must be compared so that all ranks agree on every element that several have."""
+    pairs: dict[tuple[int, str, int, str], list[tuple[Box, Box]]] = {}
+    for first, other, boxes in _shared(ranks, len(sources)):
+        pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(boxes)
+    views = [ranks.views(rank) for rank in range(len(sources))]
+
+    def reading(rank: int, name: str) -> Reading:
+        return reading_of(sources[rank], name, views[rank].get(name))
+
+    return [
+        Twins(reading(rank, name), reading(other_rank, other_name), tuple(boxes))
+        for (rank, name, other_rank, other_name), boxes in pairs.items()
+    ]
+
+
+def reading_of(source: TensorSet, name: str, view: Shape | None) -> Reading:
+    """How a tensor is read."""
+    info = source.info(name)
+    return Reading(str(source.file(name).path), name, info.dtype, info.shape, source.digest(name), view)
+
+
+def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place, tuple[Box, Box]]]:
+    """Two places of the same elements, and their boxes there."""
+    known: dict[str, dict[Box, _Place]] = {}  # of each full tensor, the first place of each box
+    for rank in range(num_ranks):
+        for name, all_held in ranks.held(rank).items():
+            for held in all_held:
+                places = known.setdefault(held.original, {})
+                place = _Place(rank, name, held)
+                first = places.setdefault(held.whole, place)
+                if first is not place:
+                    yield first, place, (first.held.place, held.place)
+    for original, places in known.items():
+        if sum(map(volume, places)) > math.prod(ranks.placements[original].shape):
+            yield from _overlapping([*places.values()])
+
+
+def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tuple[Box, Box]]]:
+    """The same of boxes that are not equal and have elements in common."""
+    for number, place in enumerate(places):
+        for first in places[:number]:
+            common = intersection(first.held.whole, place.held.whole)
+            if common is not None:
+                yield first, place, (_within(first.held, common), _within(place.held, common))
+
+
+def _within(held: Held, common: Box) -> Box:
+    """Where a part of the box is in the tensor."""
+    if held.transposed:
+        return moved(common[::-1], held.whole[::-1], held.place)
+    return moved(common, held.whole, held.place)
+
+
+def compare(all_twins: Sequence[Twins]) -> None:
+    """Reads and compares all of them, in threads. CheckpointError lists tensors and files that differ."""
+    by_files: dict[tuple[str, str], list[Twins]] = {}
+    for twins in all_twins:
+        by_files.setdefault((twins.first.path, twins.other.path), []).append(twins)
+    faults: list[str] = []
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for found in pool.map(_differing, by_files.values()):
+            faults += found
+    raise_if_any(faults)
+
+
+def _differing(all_twins: Sequence[Twins]) -> list[str]:
+    """A line for each that differs; a thread has its own files and memory."""
+    with Sources() as sources:
+        return [twins.fault() for twins in all_twins if not _are_alike(twins, sources)]
+
+
+def _are_alike(twins: Twins, sources: Sources) -> bool:
+    """Whether the two hold the same bytes."""
+    return all(_boxes_are_alike(twins, sources, *pair) for pair in twins.pairs)
+
+
+def _boxes_are_alike(twins: Twins, sources: Sources, first: Box, other: Box) -> bool:
+    """Compares band by band of rows."""
+    first_box, other_box = (box or ((0, 1),) for box in (first, other))
+    rows = other_box[0][1] - other_box[0][0]
+    step = max(1, _BAND_BYTES // max(1, twins.first.row_bytes, twins.other.row_bytes))
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        one = _bytes_of(twins.first, first_box, start, stop, sources, "first")
+        if one != _bytes_of(twins.other, other_box, start, stop, sources, "other"):
+            return False
+    return True
+
+
+def _bytes_of(reading: Reading, box: Box, start: int, stop: int, sources: Sources, place: str) -> bytes:
+    """The bytes of rows start..stop of the box."""
+    low = box[0][0]
+    data = sources.rows(reading, low + start, low + stop, place)
+    return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(box)].tobytes()

@@ -1,0 +1,82 @@
+"""In which portions a job is done: rows of several targets at once, so that each source row is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mindbatch.checkpoint.reshard.job import Job, Move, Writing
+
+BAND_BYTES = 1 << 20
+"""About how much of sources and targets is in memory at once; more where a single row is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows of a reading: those of the targets, moved by `offset`."""
+
+    reading: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
+
+    Transposed moves have no fetch: a row of theirs is a column of the source.
+    """
+
+    start: int
+    stop: int
+    writings: tuple[Writing, ...]
+    fetches: tuple[Fetch, ...]
+
+    def moves(self, writing: Writing) -> list[tuple[Fetch | None, Move]]:
+        """The moves that fill the band's rows of a writing, each with where its rows are."""
+        return [(fetch_of(move), move) for move in writing.moves if _is_over(move, self.start, self.stop)]
+
+
+def fetch_of(move: Move) -> Fetch | None:
+    """Where a move finds its rows; None for a transposed one."""
+    return None if move.transposed else Fetch(move.reading, move.source[0][0] - move.target[0][0])
+
+
+def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
+    """All rows of all writings, each once and in order; those of the sources in order where that can be."""
+    for group in _groups(job.writings):
+        cuts = {0, group[0].rows} | {
+            bound for writing in group for move in writing.moves for bound in move.target[0]
+        }
+        ordered = sorted(cuts)
+        for start, stop in zip(ordered, ordered[1:], strict=False):
+            yield from _portions(job, tuple(group), start, stop, band_bytes)
+
+
+def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
+    """Writings of the same rows, made from the same rows of their sources, go together."""
+    found: dict[object, list[Writing]] = {}
+    for writing in writings:
+        rows = frozenset(
+            (move.transposed, move.source[move.transposed], move.target[0]) for move in writing.moves
+        )
+        found.setdefault((writing.rows, rows), []).append(writing)
+    return sorted(found.values(), key=lambda group: min(map(_first_place, group)))
+
+
+def _first_place(writing: Writing) -> tuple[int, int]:
+    return min(((move.reading, move.source[0][0]) for move in writing.moves), default=(0, 0))
+
+
+def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_bytes: int) -> Iterator[Band]:
+    moves = [move for writing in group for move in writing.moves if _is_over(move, start, stop)]
+    fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, moves) if fetch is not None))
+    width = sum(job.readings[fetch.reading].values_row_bytes for fetch in fetches)
+    width += sum(writing.row_bytes for writing in group)
+    step = max(1, band_bytes // max(1, width))
+    for first in range(start, stop, step):
+        yield Band(first, min(first + step, stop), group, fetches)
+
+
+def _is_over(move: Move, start: int, stop: int) -> bool:
+    low, high = move.target[0]
+    return low < stop and start < high

@@ -1,0 +1,91 @@
+"""A reshard that was asked for, planned and proved; and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.placement.replicas import Twins
+from mindbatch.checkpoint.reshard.job import Job
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, the bytes that are done, and all."""
+
+SYNC_BYTES = 64 << 20
+
+Place = tuple[str, str]
+"""File and tensor."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A reshard that was asked for, planned and proved.
+
+    settings: what the user may compare, as JSON. source, plan: what identifies both, as JSON.
+    layouts: of the files of tensors, by path below the target. beside: further files with their contents.
+    replace: another reshard in the target folder gives way. twins: what of the sources is compared first.
+    sync_bytes: about how much a kill may undo.
+    """
+
+    target: Path
+    settings: Mapping[str, Any]
+    source: Any
+    plan: str
+    layouts: Mapping[str, FileLayout]
+    jobs: tuple[Job, ...]
+    beside: Mapping[str, bytes]
+    workers: int = 1
+    verify: bool = False
+    replace: bool = False
+    twins: tuple[Twins, ...] = ()
+    sync_bytes: int = SYNC_BYTES
+
+    @property
+    def identity(self) -> str:
+        """Of what the target will hold: equal for two orders that make the same files."""
+        files: dict[str, Any] = {
+            name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
+        }
+        files |= {name: hashlib.sha256(data).hexdigest() for name, data in self.beside.items()}
+        whole = json.dumps([self.settings, self.source, self.plan, files], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(job.nbytes for job in self.jobs)
+
+    def by_folder(self) -> dict[Path, dict[str, FileLayout]]:
+        """The layouts by folder below the target and by name in it."""
+        found: dict[Path, dict[str, FileLayout]] = {}
+        for name, layout in self.layouts.items():
+            found.setdefault(Path(name).parent, {})[Path(name).name] = layout
+        return found
+
+    def marker(self) -> dict[str, Any]:
+        """What the marker says: all of this and the target's files with their sizes where those are known."""
+        sizes: dict[str, int | None] = {name: layout.total_bytes for name, layout in self.layouts.items()}
+        sizes |= {str(folder / DIGESTS_NAME): None for folder in self.by_folder()}
+        sizes |= {name: len(data) for name, data in self.beside.items()}
+        return {
+            "identity": self.identity,
+            "settings": self.settings,
+            "source": self.source,
+            "plan": self.plan,
+            "files": sizes,
+        }
+
+
+@dataclass
+class Outcome:
+    """How it went. is_new: False when the target was there already. kept: tensors of an earlier session."""
+
+    is_new: bool = True
+    kept: int = 0
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,138 @@
+"""Reading the sources of a reshard in bands, checked against their digests and merged on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, started_digest
+from mindbatch.checkpoint.formats.float_conversion import widen
+from mindbatch.checkpoint.formats.float_rounding import Array, array_type
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.stored import SLICE_BYTES
+from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.lora.addition import Adder
+from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.reshard.job import Reading
+from mindbatch.errors import CheckpointError
+
+
+class Sources:
+    """The files of the sources, opened when they are needed, and memory that bands are read into."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, StoredFile] = {}
+        self._buffers: dict[object, memoryview] = {}
+        self._adder = Adder()
+
+    def file(self, reading: Reading) -> StoredFile:
+        """The file that holds the tensor. CheckpointError when it is another one than was planned with."""
+        if reading.path not in self._files:
+            self._files[reading.path] = open_tensor_file(Path(reading.path))
+        file = self._files[reading.path]
+        info = file.info(reading.name)
+        if (info.dtype, info.shape) != (reading.dtype, reading.shape):
+            raise CheckpointError(f"{file.path}: tensor {shown(reading.name)} has changed meanwhile")
+        return file
+
+    def rows(
+        self, reading: Reading, start: int, stop: int, place: object, check: ReadCheck | None = None
+    ) -> memoryview:
+        """The bytes of some rows, in the reading's values_dtype, valid until the next call with this `place`.
+
+        check: is given the bytes as they are stored, before anything is added.
+        """
+        count = (stop - start) * reading.row_bytes
+        stored = self.buffer(place, count)
+        self.file(reading).read_into(reading.name, start * reading.row_bytes, stored)
+        if check is not None:
+            check.take(start * reading.row_bytes, stored)
+        return self._merged(reading, start, stop, stored, place) if reading.additions else stored
+
+    def _merged(
+        self, reading: Reading, start: int, stop: int, stored: memoryview, place: object
+    ) -> memoryview:
+        """The rows with what is added to them, unrounded."""
+        data = stored
+        if reading.dtype != reading.values_dtype:
+            data = self.buffer((place, "merged"), (stop - start) * reading.values_row_bytes)
+        values = as_array(data, reading.values_dtype, stop - start, reading.counted)
+        if data is not stored:
+            widen(as_array(stored, reading.dtype, stop - start, reading.counted), reading.dtype, values)
+        self._adder.add(reading.name, reading.additions, start, values)
+        return data
+
+    def buffer(self, place: object, count: int) -> memoryview:
+        """`count` bytes to be written over, the same ones whenever `place` is the same."""
+        if place not in self._buffers or len(self._buffers[place]) < count:
+            self._buffers[place] = memoryview(bytearray(count))
+        return self._buffers[place][:count]
+
+    def forget(self) -> None:
+        """Gives the memory of the buffers back: the next job needs others."""
+        self._buffers.clear()
+        self._adder.forget()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._adder.close()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) -> Array:
+    """Rows of a tensor of `shape` as an array: of bits, for a dtype that NumPy has not."""
+    array: Array = np.frombuffer(data, array_type(dtype))
+    return array.reshape(rows, *shape[1:])
+
+
+def all_rows(box: Box) -> tuple[slice, ...]:
+    """The index of a box in an array that has its rows and no others."""
+    return (slice(None), *(slice(start, stop) for start, stop in box[1:]))
+
+
+class ReadCheck:
+    """The digest of a reading, made while its bytes come by in order; what is missing is read at the end."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._digest = started_digest(reading.dtype, reading.shape)
+        self._position = 0
+        self._in_order = True
+
+    def take(self, start: int, data: memoryview) -> None:
+        """The tensor's bytes from `start` on; those that were there before are left out."""
+        if start > self._position:
+            self._in_order = False
+        if self._in_order and start + len(data) > self._position:
+            self._digest.update(data[self._position - start :])
+            self._position = start + len(data)
+
+    def finish(self, sources: Sources) -> None:
+        """CheckpointError, naming tensor and file, when the digest is not the recorded one."""
+        file, name = sources.file(self._reading), self._reading.name
+        if not self._in_order:
+            self._digest = started_digest(self._reading.dtype, self._reading.shape)
+            self._position = 0
+        total = self._reading.rows * self._reading.row_bytes
+        while self._position < total:
+            piece = sources.buffer("check", min(SLICE_BYTES, total - self._position))
+            file.read_into(name, self._position, piece)
+            self._digest.update(piece)
+            self._position += len(piece)
+        if self._reading.digest is not None and self._digest.hexdigest() != self._reading.digest.lower():
+            raise CheckpointError(
+                f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
+            )

@@ -1,0 +1,59 @@
+"""Boxes of sources that go into their targets transposed: read once a job, in order, and kept turned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mindbatch.checkpoint.formats.float_rounding import Array, array_type
+from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.reshard.band import BAND_BYTES
+from mindbatch.checkpoint.reshard.job import Job, Move
+from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, as_array
+
+
+class Turned:
+    """What the transposed moves of a job need of its sources.
+
+    A row of the target is a column of the source there, so that bands of rows would read all of the source
+    again and again. Kept is no more than the boxes that are moved. checks: of readings, by their number.
+    """
+
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[int, ReadCheck]) -> None:
+        self._job = job
+        self._sources = sources
+        self._checks = checks
+        self._kept: dict[tuple[int, Box], Array] = {}
+
+    def rows(self, move: Move, start: int, stop: int) -> Array:
+        """What a transposed move has for the rows start..stop of its target, [rows, columns of its box]."""
+        if (move.reading, move.source) not in self._kept:
+            self._turn(move.reading)
+        first = move.target[0][0]
+        return self._kept[move.reading, move.source][start - first : stop - first]
+
+    def _turn(self, number: int) -> None:
+        """Reads all boxes that the job moves from one reading and transposes."""
+        reading = self._job.readings[number]
+        moves = [move for writing in self._job.writings for move in writing.moves]
+        boxes = {move.source for move in moves if move.transposed and move.reading == number}
+        for box in boxes:
+            (top, bottom), (left, right) = box
+            self._kept[number, box] = np.empty((right - left, bottom - top), array_type(reading.values_dtype))
+        last = max(box[0][1] for box in boxes)
+        step = max(1, BAND_BYTES // max(1, reading.row_bytes))
+        for start in range(min(box[0][0] for box in boxes), last, step):
+            stop = min(start + step, last)
+            data = self._sources.rows(reading, start, stop, "turned", self._checks.get(number))
+            band = as_array(data, reading.values_dtype, stop - start, reading.counted)
+            for box in boxes:
+                _keep(band, start, stop, box, self._kept[number, box])
+
+
+def _keep(band: Array, start: int, stop: int, box: Box, kept: Array) -> None:
+    """Puts what the band, the rows start..stop, has of a box at its place."""
+    (top, bottom), (left, right) = box
+    low, high = max(start, top), min(stop, bottom)
+    if low < high:
+        kept[:, low - top : high - top] = band[low - start : high - start, left:right].T

@@ -1,0 +1,95 @@
+"""A process that does jobs of a reshard: it is sent jobs, and answers each with what it has written."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from mindbatch.checkpoint.reshard.check import check_job
+from mindbatch.checkpoint.reshard.job import Job
+from mindbatch.checkpoint.reshard.read import Sources
+from mindbatch.checkpoint.reshard.write import Targets, Written, write_job
+from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.storage import Storage, StorageError
+
+WRITE, CHECK = "write", "check"
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that was done; `written` is empty when it was a check."""
+
+    name: str
+    nbytes: int
+    written: tuple[Written, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The lines of the error that ended a job."""
+
+    faults: tuple[str, ...]
+    is_storage: bool
+
+    def error(self) -> MindBatchError:
+        """The exception to raise where the job was asked for."""
+        return (StorageError if self.is_storage else CheckpointError)(self.faults)
+
+
+class Workshop:
+    """What does jobs, in this process: writes them into a folder, or checks what is there."""
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self._folder = folder
+        self._sources = Sources()
+        self._targets = Targets(folder, storage)
+
+    def do(self, action: str, job: Job) -> Done:
+        """Does one job. Raises CheckpointError or StorageError."""
+        if action == CHECK:
+            check_job(job, self._folder, self._sources)
+            return Done(job.name, job.nbytes)
+        return Done(job.name, job.nbytes, tuple(write_job(job, self._sources, self._targets)))
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._sources.close()
+        self._targets.close()
+
+
+def main(connection: str, folder: str, parent: str) -> None:
+    """The process: a file descriptor to talk through, the target's folder, the process that asks."""
+    with Connection(int(connection)) as opened:
+        work(opened, folder, int(parent))
+
+
+def work(connection: Connection, folder: str, parent: int) -> None:
+    """The whole life of the process: until there is nothing more to do, or nobody to do it for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent ends the others
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    workshop = Workshop(Path(folder), Storage())
+    try:
+        while (order := connection.recv()) is not None:
+            connection.send(_answer(workshop, *order))
+    except (EOFError, BrokenPipeError):
+        return
+
+
+def _answer(workshop: Workshop, action: str, job: Job) -> Done | Failed:
+    try:
+        return workshop.do(action, job)
+    except MindBatchError as error:
+        return Failed(error.faults, isinstance(error, StorageError))
+    except MemoryError:
+        return Failed((f"tensor {job.name!a}: not enough memory; fewer workers need less",), False)
+    except Exception as error:  # the parent shows it: this process has no place to
+        text = " ".join(str(error).split())
+        return Failed((f"tensor {job.name!a}: {type(error).__name__}: {text}",), False)

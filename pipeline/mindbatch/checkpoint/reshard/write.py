@@ -1,0 +1,179 @@
+"""One job of a reshard: bands are read, put together, written at their places and digested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.folders.digests import started_digest
+from mindbatch.checkpoint.formats.float_rounding import Array, converted
+from mindbatch.checkpoint.formats.stored import byte_ranges
+from mindbatch.checkpoint.reshard.band import Band, Fetch, bands_of
+from mindbatch.checkpoint.reshard.job import Job, Move, Writing
+from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, all_rows, as_array
+from mindbatch.checkpoint.reshard.turn import Turned
+from mindbatch.errors import CheckpointError
+from mindbatch.storage import Storage, StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that is in its file, which has not been synced."""
+
+    file: str
+    tensor: str
+    digest: str
+    nbytes: int
+
+
+class Takes(Protocol):
+    """Where the tensors of a job go."""
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """Takes the tensor's bytes from `start` on; `data` changes afterwards."""
+        ...
+
+
+class Targets:
+    """The files of a target folder, opened when they are needed; all of them are there, of full size."""
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self._folder = folder
+        self._storage = storage
+        self._files: dict[str, int] = {}
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """Writes the tensor's bytes from `start` on. StorageError when that fails."""
+        path = self._folder / writing.file
+        try:
+            if writing.file not in self._files:
+                self._files[writing.file] = self._storage.reopen(path)
+            for offset, nbytes in byte_ranges(writing.extents, start, len(data)):
+                self._storage.write_at(self._files[writing.file], data[:nbytes], offset)
+                data = data[nbytes:]
+        except OSError as error:
+            raise StorageError.writing(path, error) from error
+
+    def close(self) -> None:
+        """Closes the files; nothing is synced."""
+        files, self._files = self._files, {}
+        for name, file in files.items():
+            try:
+                self._storage.close(file)
+            except OSError as error:
+                raise StorageError.writing(self._folder / name, error) from error
+
+    def __enter__(self) -> Targets:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
+    """Does the job. Replicas are made and digested once, and written to each of their files.
+
+    Raises:
+        CheckpointError: a source is damaged, or a value does not fit the target's dtype.
+        StorageError: a target cannot be written.
+    """
+    checks = {
+        index: ReadCheck(reading) for index, reading in enumerate(job.readings) if reading.digest is not None
+    }
+    twins: dict[object, list[Writing]] = {}
+    for writing in job.writings:
+        twins.setdefault((writing.moves, writing.dtype, writing.shape, writing.view), []).append(writing)
+    alike = {(same[0].file, same[0].name): same for same in twins.values()}
+    digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
+    reads = _Reads(job, sources, checks)
+    for band in bands_of(job):
+        fetched = reads.fetched(band)
+        for writing in band.writings:
+            place = writing.file, writing.name
+            if place not in alike:
+                continue
+            content = _content(job, writing, band, fetched, reads)
+            digests[place].update(content)
+            for same in alike[place]:
+                targets.write(same, band.start * same.row_bytes, content)
+    for check in checks.values():
+        check.finish(sources)
+    sources.forget()
+    return [
+        Written(same.file, same.name, digests[place].hexdigest(), same.nbytes)
+        for place, all_same in alike.items()
+        for same in all_same
+    ]
+
+
+class _Reads:
+    """What a job reads, digested on its way where there is a digest to compare with."""
+
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[int, ReadCheck]) -> None:
+        self._job = job
+        self._checks = checks
+        self.sources = sources
+        self.turned = Turned(job, sources, checks)
+
+    def fetched(self, band: Band) -> dict[Fetch, memoryview]:
+        """The bytes of the rows that the band needs."""
+        found: dict[Fetch, memoryview] = {}
+        for number, fetch in enumerate(band.fetches):
+            reading, check = self._job.readings[fetch.reading], self._checks.get(fetch.reading)
+            start, stop = band.start + fetch.offset, band.stop + fetch.offset
+            found[fetch] = self.sources.rows(reading, start, stop, number, check)
+        return found
+
+
+def _content(
+    job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], reads: _Reads
+) -> memoryview:
+    """The bytes of the writing's rows in the band."""
+    moves, rows = band.moves(writing), band.stop - band.start
+    if len(moves) == 1 and (only := moves[0][0]) is not None and _is_as_read(job, writing, moves[0][1]):
+        return fetched[only]
+    data = reads.sources.buffer("target", rows * writing.row_bytes)
+    target = as_array(data, writing.dtype, rows, writing.counted)
+    if _covered(moves) < writing.row_bytes // target.itemsize:
+        target.fill(0)
+    for fetch, move in moves:
+        reading = job.readings[move.reading]
+        if fetch is None:
+            part = reads.turned.rows(move, band.start, band.stop)
+        else:
+            source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
+            part = source[all_rows(move.source)]
+        target[all_rows(move.target)] = _fitting(job, writing, part, reading.values_dtype)
+    return data
+
+
+def _is_as_read(job: Job, writing: Writing, move: Move) -> bool:
+    """Whether whole rows become whole rows and no element changes."""
+    reading = job.readings[move.reading]
+    columns = tuple((0, size) for size in writing.counted[1:])
+    alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])
+    return alike and move.source[1:] == move.target[1:] == columns
+
+
+def _covered(moves: list[tuple[Fetch | None, Move]]) -> int:
+    """Elements of a row that are moved there."""
+    return sum(int(np.prod([stop - start for start, stop in move.target[1:]])) for _, move in moves)
+
+
+def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
+    """The values in the writing's dtype."""
+    found, num_overflows = converted(values, dtype, writing.dtype)
+    if num_overflows and not job.allow_overflow:
+        raise CheckpointError(
+            f"tensor {shown(writing.name)}: {num_overflows} or more values are too large for "
+            f"{writing.dtype}; give another target.dtype, or target.overflow=infinity"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""MindSpore's parallel strategies, between their files and placements."""

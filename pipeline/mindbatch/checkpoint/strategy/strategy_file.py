@@ -1,0 +1,134 @@
+"""MindSpore's strategy files, one a pipeline stage or merged, read and checked.
+
+A file is a message of Protocol Buffers (see strategy_wire), or JSON with the same fields where its name ends
+in .json. In a merged one, parameters are named STAGE-NAME.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
+from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.formats.stored import name_faults
+from mindbatch.checkpoint.formats.stored_file import ReadableFile
+from mindbatch.checkpoint.strategy.json_form import parse_strategy_json
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout, layout_faults
+from mindbatch.checkpoint.strategy.wire_form import parse_strategy
+from mindbatch.errors import CheckpointError
+
+MAX_STRATEGY_BYTES = 64 << 20
+_STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
+_FIRST_BYTE = 0x08  # current_stage, which must come first; a checkpoint begins with 0x0A
+
+
+def strategy_name(rank: int) -> str:
+    """The name of a stage's strategy file, after its first rank."""
+    return f"ckpt_strategy_rank_{rank}.ckpt"
+
+
+def is_strategy_file(path: Path) -> bool:
+    """Whether the file begins as a strategy file does. CheckpointError when it cannot be read."""
+    file = ReadableFile(path)
+    try:
+        return file.fetch(0, 1)[0] == _FIRST_BYTE or path.suffix == ".json"
+    finally:
+        file.close()
+
+
+def read_strategy(path: str | os.PathLike[str]) -> Strategy:
+    """The strategies of a file, or of all files of a folder (a file a stage), merged.
+
+    CheckpointError lists what is wrong with them; ConfigError when there is nothing at the path.
+    """
+    path = Path(path)
+    if path.is_file():
+        return _read_file(path)
+    folder = existing_folder(path)
+    names = [name for name in file_names(folder) if name.endswith((".ckpt", ".json"))]
+    # What MindFormers' tools leave beside the files that they have merged.
+    names = [name for name in names if not name.startswith("merged_ckpt_strategy")] or names
+    if not names:
+        raise CheckpointError(f"{folder}: no strategy file; needed are .ckpt or .json files")
+    faults: list[str] = []
+    found: list[tuple[Path, Strategy]] = []
+    for name in names:
+        with collecting(faults):
+            found.append((folder / name, _read_file(file_in(folder, name))))
+    raise_if_any(faults)
+    return _merged(found)
+
+
+def _merged(files: Sequence[tuple[Path, Strategy]]) -> Strategy:
+    """One strategy of the files of several stages; files of one stage must say the same."""
+    if len(files) == 1:
+        return files[0][1]
+    stages: dict[int, tuple[Path, Strategy]] = {}
+    faults: list[str] = []
+    for path, strategy in files:
+        first, same = stages.setdefault(strategy.stage, (path, strategy))
+        if same.layouts != strategy.layouts:
+            faults.append(f"{path}: stage {strategy.stage} is cut otherwise than in {first.name}")
+        if strategy.num_devices != files[0][1].num_devices:
+            faults.append(
+                f"{path}: {strategy.num_devices} devices a stage; {files[0][0].name} has "
+                f"{files[0][1].num_devices}"
+            )
+    if missing := sorted(set(range(len(stages))) - set(stages)):
+        faults.append(f"{files[0][0].parent}: no strategy file of stage {missing[0]}")
+    raise_if_any(faults)
+    merged = [stages[stage][1] for stage in sorted(stages)]
+    return Strategy(
+        tuple(replace(layout, stage=each.stage_of(layout)) for each in merged for layout in each.layouts),
+        tuple(operator for each in merged for operator in each.operators),
+        1,
+    )
+
+
+def _read_file(path: Path) -> Strategy:
+    file = ReadableFile(path)
+    try:
+        if file.size > MAX_STRATEGY_BYTES:
+            raise CheckpointError(
+                f"{path}: {file.size} bytes; a strategy file may have {MAX_STRATEGY_BYTES} at most"
+            )
+        data = file.fetch(0, file.size)
+    finally:
+        file.close()
+    if path.suffix == ".json":
+        strategy = parse_strategy_json(data, str(path))
+    elif data[0] != _FIRST_BYTE:
+        what = foreign_format(data[:64]) or "it does not begin with a stage"
+        raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
+    else:
+        strategy = parse_strategy(data, str(path))
+    return _checked(strategy, str(path))
+
+
+def _checked(strategy: Strategy, where: str) -> Strategy:
+    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
+    layouts = tuple(_named(layout) for layout in strategy.layouts)
+    faults: list[str] = []
+    seen: set[tuple[int | None, str]] = set()
+    for layout in layouts:
+        found = [*name_faults(layout.name), *layout_faults(layout)]
+        found += ["is there twice"] if (layout.stage, layout.name) in seen else []
+        if not found and layout.num_devices != layouts[0].num_devices:
+            found = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
+        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in found]
+        seen.add((layout.stage, layout.name))
+        if len(faults) > MAX_LINES:
+            break
+    raise_if_any(faults, where)
+    return replace(strategy, layouts=layouts)
+
+
+def _named(layout: TensorLayout) -> TensorLayout:
+    match = _STAGE_NAME.fullmatch(layout.name)
+    return replace(layout, stage=int(match[1]), name=match[2]) if match else layout

@@ -1,0 +1,161 @@
+"""One rank of the folders that a reshard wrote: read as it is, refused when it is not what is needed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.folders.rank_model import RankModel
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.placement.partition import held_specs, source_shapes
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import TensorSlice
+from mindbatch.tasks.reshard import run
+from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def cut(folder: Path, model: dict[str, Any] = LLAMA, dtype: str = "F32", **target: Any) -> Path:
+    source = write_model(folder / "whole", model, dtype)
+    config = ReshardConfig(source=str(source))
+    config.target.dir = str(folder / "cut")
+    for name, value in target.items():
+        setattr(config.target, name, value)
+    assert run(config) == 0
+    return folder / "cut"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_values_are_those_of_the_slice(tmp_path: Path, dtype: str, kind: str) -> None:
+    home = cut(tmp_path, dtype=dtype, model_parallel=4, format=kind)
+    exact = {"F32": 0.0, "F16": 2e-3, "BF16": 2e-2}[dtype]
+    for rank in range(4):
+        with RankModel(home, TensorSlice(rank, 4)) as model:
+            expected = tensors_of(LLAMA)[UP][12 * rank : 12 * rank + 12]
+            assert np.abs(model.float32(UP) - expected).max() <= exact * 4
+            part = model.float32(UP, rows=slice(3, 7))
+            assert part.tobytes() == model.float32(UP)[3:7].tobytes()
+            assert model.float32("model.norm.weight").shape == (32,)
+            stored = contents(home)[rank]
+            assert {name: bytes(model.raw(name)) for name in model.names} == {
+                name: data for name, (_, _, data) in stored.items()
+            }
+            assert model.config["vocab_size"] == 67
+            assert model.generation_config == {}
+            assert model.nbytes == sum(len(data) for _, _, data in stored.values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
+    home = cut(tmp_path, MODELS[model], model_parallel=8)
+    specs = tensor_specs(describe(MODELS[model]))
+    for rank in range(8):
+        piece = TensorSlice(rank, 8)
+        held = held_specs(specs, piece)
+        with RankModel(home, piece) as opened:
+            assert match_tensors(source_shapes(held), opened) == []
+        assert [spec.local_outputs(TensorSlice()) for spec in held] == [
+            spec.local_outputs(piece) for spec in specs
+        ]
+
+
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    wider = tensor_specs(describe({**LLAMA, "intermediate_size": 64}))
+    with RankModel(home, TensorSlice(1, 2)) as opened:
+        faults = match_tensors(source_shapes(held_specs(wider, opened.held)), opened)
+    assert faults[0].startswith(f"{home / 'rank_1/model.safetensors'}: tensor 'model.layers.0.mlp")
+    assert faults[0].endswith("has shape [24, 32], needed is [32, 32]")
+
+
+def refusal(home: Path, rank: int = 0, size: int = 2) -> str:
+    with pytest.raises(CheckpointError) as error:
+        RankModel(home, TensorSlice(rank, size))
+    assert len(error.value.faults) == 1
+    return error.value.faults[0]
+
+
+def test_another_cut_is_refused(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=4)
+    assert refusal(home).startswith(f"{home}: was cut for model_parallel=4; needed is 2; `mindbatch reshard")
+    (home / "reshard.json").unlink()  # the number of folders tells as well
+    assert refusal(home).startswith(f"{home}: was cut for model_parallel=4; needed is 2; ")
+
+
+def test_stages_are_refused(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2, pipeline_stage=3)
+    assert refusal(home).startswith(f"{home}: was cut for pipeline_stage=3; needed is pipeline_stage=1; ")
+
+
+def test_other_names_are_refused(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    marker = json.loads((home / "reshard.json").read_text())
+    marker["settings"]["names"] = "mindformers"
+    (home / "reshard.json").write_text(json.dumps(marker))
+    assert "has names='mindformers'" in refusal(home)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_missing_rank_is_refused_by_all_others(tmp_path: Path, lost: int) -> None:
+    home = cut(tmp_path, model_parallel=4)
+    shutil.rmtree(home / f"rank_{lost}")
+    expected = "3 of the 4 ranks that reshard.json speaks of" if lost == 3 else f"ranks are missing: {lost};"
+    assert expected in refusal(home, 2, 4)
+
+
+def test_a_whole_folder_is_refused(tmp_path: Path) -> None:
+    cut(tmp_path, model_parallel=2)
+    assert "no rank_0, rank_1 ..." in refusal(tmp_path / "whole")
+    with pytest.raises(ConfigError, match="no such folder"):
+        RankModel(tmp_path / "nowhere", TensorSlice(0, 2))
+
+
+def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    (home / "reshard.journal").touch()
+    assert "not finished" in refusal(home)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
+def test_a_changed_bit_of_a_tensor_is_found_when_it_is_read(tmp_path: Path, kind: str) -> None:
+    home = cut(tmp_path, model_parallel=2, format=kind)
+    with RankModel(home, TensorSlice(1, 2)) as whole:
+        place = whole.info(UP).extents[0].offset + 5
+        path = home / whole.file_name(UP)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with RankModel(home, TensorSlice(1, 2)) as model:
+        model.float32("model.norm.weight")
+        with pytest.raises(CheckpointError, match=f"{path}: tensor '{UP}' is damaged"):
+            model.float32(UP, rows=slice(20, 22))
+    with RankModel(home, TensorSlice(0, 2)) as other:
+        other.float32(UP)
+
+
+def test_a_changed_header_is_found_at_once(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    path = home / "rank_0/model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"format":"pt"', b'"format":"pu"'))
+    assert refusal(home).startswith(f"{path}: damaged: ")
+
+
+def test_a_dtype_that_no_layer_takes_is_refused(tmp_path: Path) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    path = home / "rank_0/model.safetensors"
+    data = path.read_bytes()
+    start = data.index(b"F32", data.index(UP.encode()))
+    path.write_bytes(data[:start] + b"I32" + data[start + 3 :])
+    (home / "rank_0/digests.json").unlink()
+    with (
+        RankModel(home, TensorSlice(0, 2)) as model,
+        pytest.raises(CheckpointError, match="dtype I32; needed"),
+    ):
+        model.float32(UP)

@@ -1,0 +1,264 @@
+"""Sources of every kind: folders, files, rank folders, their digests, and what is refused."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from ckpt_bytes import ckpt_bytes, text_value, with_crc
+from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
+
+from mindbatch.checkpoint.folders.digests import digests_of, write_digests
+from mindbatch.checkpoint.folders.tensor_set import Source, open_source
+from mindbatch.errors import CheckpointError, ConfigError
+
+TENSORS: dict[str, npt.NDArray[Any]] = {
+    "a.weight": np.arange(4, dtype=np.float32),
+    "b.weight": bfloat16_bits([1, 2, 3]),
+}
+
+
+def names_of(source: Source) -> list[list[str]]:
+    return [list(tensors.tensors) for tensors in source.ranks]
+
+
+def content(source: Source, name: str, rank: int = 0) -> bytes:
+    buffer = bytearray(source.ranks[rank].info(name).nbytes)
+    source.ranks[rank].read_into(name, 0, memoryview(buffer))
+    return bytes(buffer)
+
+
+def write_rank(folder: Path, rank: int, *files: str) -> None:
+    (folder / f"rank_{rank}").mkdir(parents=True)
+    for index, file in enumerate(files):
+        tensors = {f"t{index}": np.full(2, rank, np.float32)}
+        data = ckpt_bytes(tensors) if file.endswith(".ckpt") else safetensors_bytes(tensors)
+        (folder / f"rank_{rank}" / file).write_bytes(data)
+
+
+def add_digests(folder: Path) -> None:
+    """digests.json for the one file of a folder."""
+    with open_source(folder) as source:
+        (folder / "digests.json").write_bytes(digests_of(source.ranks[0].files).as_json())
+
+
+def flip(path: Path, position: int) -> None:
+    damaged = bytearray(path.read_bytes())
+    damaged[position] ^= 1
+    path.write_bytes(damaged)
+
+
+def refusal(path: Path, **options: bool) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_source(path, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_hugging_face_folder(tmp_path: Path, verify: bool) -> None:
+    folder = write_folder(tmp_path / "m", TENSORS)
+    write_digests(folder)
+    with open_source(folder, verify=verify) as source:
+        assert (source.kind, names_of(source)) == ("huggingface", [list(TENSORS)])
+        assert content(source, "b.weight") == TENSORS["b.weight"].tobytes()
+        assert source.ranks[0].nbytes == 22
+        assert source.ranks[0].digest("a.weight") is not None
+
+
+def test_a_folder_of_shards(tmp_path: Path) -> None:
+    folder = write_shards(
+        tmp_path / "m", {"1.safetensors": {"a": np.ones(2)}, "2.safetensors": {"b": np.ones(2)}}
+    )
+    with open_source(folder) as source:
+        assert names_of(source) == [["a", "b"]]
+        assert source.ranks[0].file("b").path.name == "2.safetensors"
+    (folder / "2.safetensors").write_bytes(safetensors_bytes({"c": np.ones(2)}))
+    assert "'b' is not in 2.safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["w.ckpt", "w.safetensors"])
+def test_one_file_or_the_folder_that_holds_it(tmp_path: Path, name: str) -> None:
+    data = ckpt_bytes(TENSORS) if name.endswith("ckpt") else safetensors_bytes(TENSORS)
+    (tmp_path / name).write_bytes(data)
+    for path in (tmp_path, tmp_path / name):
+        with open_source(path) as source:
+            assert (source.kind, names_of(source)) == ("file", [list(TENSORS)])
+            assert content(source, "a.weight") == TENSORS["a.weight"].tobytes()
+            assert source.ranks[0].digest("a.weight") is None
+
+
+def test_rank_folders_of_either_format(tmp_path: Path) -> None:
+    for rank in range(11):
+        write_rank(tmp_path, rank, "w.ckpt" if rank % 2 else "w.safetensors")
+    with open_source(tmp_path) as source:
+        assert source.kind == "ranks"
+        assert [content(source, "t0", rank) for rank in range(11)] == [
+            np.full(2, rank, np.float32).tobytes() for rank in range(11)
+        ]
+
+
+def test_gaps_and_doubles_of_ranks_are_refused(tmp_path: Path) -> None:
+    for rank in (0, 2, 5):
+        write_rank(tmp_path, rank, "w.ckpt")
+    (tmp_path / "rank_02").mkdir()
+    message = refusal(tmp_path)
+    assert "ranks are missing: 1, 3, 4; there must be rank_0 to rank_5" in message
+    assert "rank_02 and rank_2 are one rank" in message
+
+
+def test_the_newest_file_of_each_rank_is_taken(tmp_path: Path) -> None:
+    for rank in range(2):
+        prefix = f"llama_rank_{rank}"
+        write_rank(tmp_path, rank, f"{prefix}-2_10.ckpt", f"{prefix}-10_2.ckpt", f"{prefix}-10_1.ckpt")
+        (tmp_path / f"rank_{rank}" / "llama-graph.meta").write_text("x")
+    with open_source(tmp_path) as source:
+        assert names_of(source) == [["t1"], ["t1"]]
+
+
+def test_ranks_of_different_steps_are_refused(tmp_path: Path) -> None:
+    write_rank(tmp_path, 0, "m-1_10.ckpt", "m-1_20.ckpt")
+    write_rank(tmp_path, 1, "m-1_10.ckpt")
+    assert "different steps: rank_0 epoch 1 step 20, rank_1 epoch 1 step 10; must be of one" in refusal(
+        tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("a.ckpt", "b.ckpt"), ("m-1_1.ckpt", "other-1_2.ckpt"), ("m-1_1.ckpt", "m-1_2.safetensors"),
+        ("m-1_1.ckpt", "m.ckpt"), ("m-1_1.ckpt", "m-01_1.ckpt"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_told_apart_are_refused(tmp_path: Path, files: tuple[str, ...]) -> None:
+    write_rank(tmp_path, 0, *files)
+    message = refusal(tmp_path)
+    assert "several checkpoint files" in message
+    assert all(file in message for file in files)
+
+
+def test_a_rank_without_a_checkpoint_is_refused_with_all_others(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank)
+    assert len(refusal(tmp_path).splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "model.pkl"])
+def test_pickles_are_refused_with_the_way_to_convert(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"cos\nsystem\n")
+    for path in (tmp_path, tmp_path / name):
+        assert "safe_serialization=True" in refusal(path)
+
+
+def test_pointers_pickles_and_other_files_are_named(tmp_path: Path) -> None:
+    for head, reason in (
+        (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
+        (b"PK\x03\x04" + bytes(40), "never opened"),
+        (b"\x80\x05\x95" + bytes(40), "a Python pickle"),
+    ):
+        for name in ("w.ckpt", "w.safetensors"):
+            (tmp_path / name).write_bytes(head)
+            assert reason in refusal(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("x")
+    assert "must be a file of tensors, .safetensors or .ckpt" in refusal(tmp_path / "notes.txt")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        open_source(tmp_path / "none")
+    assert "no checkpoint; needed is a .safetensors or .ckpt file" in refusal(tmp_path)
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    write_rank(tmp_path / "m", 0)
+    (tmp_path / "w.ckpt").write_bytes(ckpt_bytes(TENSORS))
+    os.symlink("../../w.ckpt", tmp_path / "m/rank_0/w.ckpt")
+    assert "symbolic link" in refusal(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["w.ckpt", "w.safetensors"])
+def test_every_changed_byte_is_refused_with_digests(tmp_path: Path, name: str) -> None:
+    data = (
+        ckpt_bytes(TENSORS, 6) + text_value("note", "ab") if name == "w.ckpt" else safetensors_bytes(TENSORS)
+    )
+    path = tmp_path / name
+    path.write_bytes(data)
+    add_digests(tmp_path)
+    with open_source(path) as source:
+        assert source.ranks[0].digests is not None
+    for position in range(len(data)):
+        flip(path, position)
+        assert name in refusal(path, verify=True)
+        flip(path, position)
+    open_source(path, verify=True).close()
+
+
+def test_damage_names_every_tensor_and_file(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, "w.ckpt")
+        add_digests(tmp_path / f"rank_{rank}")
+        flip(tmp_path / f"rank_{rank}/w.ckpt", -1)
+    open_source(tmp_path).close()
+    faults = refusal(tmp_path, verify=True).splitlines()
+    assert [f"rank_{rank}/w.ckpt: tensor 't0' is damaged" in faults[rank] for rank in range(2)] == [True] * 2
+
+
+def test_check_reads_one_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "w.ckpt"
+    path.write_bytes(ckpt_bytes(TENSORS))
+    add_digests(tmp_path)
+    flip(path, -1)
+    with open_source(path) as source:
+        source.ranks[0].check("a.weight")
+        with pytest.raises(CheckpointError, match="'b.weight' is damaged"):
+            source.ranks[0].check("b.weight")
+        with pytest.raises(CheckpointError, match="no tensor 'a.wieght'; did you mean 'a.weight'"):
+            source.ranks[0].check("a.wieght")
+
+
+def test_digests_of_other_files_do_not_disturb_one_file(tmp_path: Path) -> None:
+    (tmp_path / "w.ckpt").write_bytes(ckpt_bytes(TENSORS))
+    add_digests(tmp_path)
+    shutil.copy(tmp_path / "w.ckpt", tmp_path / "v.ckpt")
+    with open_source(tmp_path / "v.ckpt", verify=True) as source:
+        assert source.ranks[0].digests is None
+
+
+def test_digests_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.ckpt").write_bytes(ckpt_bytes(TENSORS))
+    add_digests(tmp_path)
+    digests = json.loads((tmp_path / "digests.json").read_text())
+    del digests["files"]["w.ckpt"]["a.weight"]
+    (tmp_path / "digests.json").write_text(json.dumps(digests))
+    assert "no digest for tensor 'a.weight' of 'w.ckpt'" in refusal(tmp_path)
+    (tmp_path / "digests.json").write_text(json.dumps({**digests, "heads": {"w.ckpt": 1}}))
+    assert "heads must map" in refusal(tmp_path)
+
+
+def test_the_own_checksum_of_a_ckpt_is_verified(tmp_path: Path) -> None:
+    path = tmp_path / "w.ckpt"
+    path.write_bytes(with_crc(ckpt_bytes(TENSORS)))
+    open_source(path, verify=True).close()
+    flip(path, len(ckpt_bytes(TENSORS)) - 1)
+    open_source(path).close()
+    assert "w.ckpt: damaged: its CRC-32 is" in refusal(path, verify=True)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank, "w.ckpt")
+        add_digests(tmp_path / f"rank_{rank}")
+    flip(tmp_path / "rank_2/w.ckpt", -1)
+    before = len(os.listdir("/proc/self/fd"))
+    refusal(tmp_path, verify=True)
+    open_source(tmp_path).close()
+    (tmp_path / "rank_2/w.ckpt").write_bytes(b"\x0a\x05")
+    refusal(tmp_path)
+    (tmp_path / "rank_2/w.ckpt").unlink()
+    (tmp_path / "rank_2/w-1_1.ckpt").write_bytes(ckpt_bytes(TENSORS))
+    refusal(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,214 @@
+"""Reading LoRA adapters: what is taken, and every refusal of an adapter that would not do what it says."""
+
+import math
+
+import numpy as np
+import pytest
+from adapter_folders import (
+    CONFIG,
+    MODULES,
+    OUTPUTS,
+    RANK,
+    SHAPES,
+    matrices,
+    write_adapter,
+    write_mindformers_adapter,
+)
+
+from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.errors import CheckpointError, ConfigError
+
+Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def fit(folder, shapes=SHAPES):
+    adapter = open_adapter(folder)
+    try:
+        return adapted_weights(adapter, shapes)
+    finally:
+        adapter.close()
+
+
+def test_a_peft_folder(tmp_path):
+    adapter = open_adapter(write_adapter(tmp_path))
+    assert adapter.settings.scaling == 1.5
+    assert tuple(adapter.pairs) == MODULES
+    assert set(adapted_weights(adapter, SHAPES)) == {f"{module}.weight" for module in MODULES}
+    np.testing.assert_array_equal(adapter.matrix(f"{Q0}.lora_A.weight"), matrices()[f"{Q0}.lora_A.weight"])
+    adapter.close()
+
+
+@pytest.mark.parametrize("letters", ["ab", "AB"])
+@pytest.mark.parametrize("prefix", ["mindpet_delta", "tk_delta"])
+def test_a_mindformers_folder(tmp_path, letters, prefix):
+    tensors = matrices("{module}." + prefix + "_lora_{which}", letters)
+    config = {"r": RANK, "lora_alpha": 4, "target_modules": ".*q_proj|.*v_proj"}
+    write_mindformers_adapter(tmp_path, tensors, config)
+    assert len(fit(tmp_path)) == len(MODULES)
+    assert open_adapter(tmp_path).settings.scaling == 2.0
+
+
+def test_mindformers_own_name_of_the_rank(tmp_path):
+    write_adapter(tmp_path, config={"lora_rank": RANK, "lora_alpha": 1})
+    assert open_adapter(tmp_path).settings.scaling == 0.5
+
+
+def test_rank_stabilised_scaling(tmp_path):
+    assert open_adapter(write_adapter(tmp_path, use_rslora=True)).settings.scaling == 3 / math.sqrt(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_dora": True}, "use_dora=True: DoRA is not supported"),
+        ({"bias": "lora_only"}, "bias='lora_only': must be 'none'"),
+        ({"lora_bias": True}, "lora_bias=True: biases"),
+        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern="),
+        ({"alpha_pattern": {"q_proj": 4}}, "alpha_pattern="),
+        ({"modules_to_save": ["score"]}, r"modules_to_save=\['score'\].*classification head"),
+        ({"task_type": "SEQ_CLS"}, "task_type='SEQ_CLS', which has a classification head"),
+        ({"peft_type": "IA3"}, "peft_type='IA3': must be 'LORA'"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4'"),
+        ({"layer_replication": [[0, 4]]}, "layer_replication="),
+        ({"r": 0}, "r=0: must be a whole number"),
+        ({"r": True}, "r=True: must be a whole number"),
+        ({"r": "8"}, "r='8': must be a whole number"),
+        ({"lora_rank": 3}, "r=2 and lora_rank=3: must be the same"),
+        ({"lora_alpha": 0}, "lora_alpha=0: must be a number above 0"),
+        ({"lora_alpha": None}, "lora_alpha=None"),
+        ({"use_rslora": "yes"}, "use_rslora='yes': must be true or false"),
+        ({"target_modules": [1]}, r"target_modules=\[1\]"),
+        ({"target_modules": {"a": 1}}, "target_modules="),
+        ({"use_rs_lora": True}, "use_rs_lora=True: not understood.*did you mean 'use_rslora'"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        open_adapter(write_adapter(tmp_path, **changes))
+
+
+def test_all_faults_of_settings_and_tensors_are_told_at_once(tmp_path):
+    tensors = matrices() | {"base_model.model.score.weight": np.ones((2, 4), np.float32)}
+    with pytest.raises(CheckpointError) as caught:
+        open_adapter(write_adapter(tmp_path, tensors, use_dora=True, bias="all"))
+    text = str(caught.value)
+    assert all(part in text for part in ("use_dora", "bias='all'", "score.weight': a classification head"))
+
+
+def changed(**tensors):
+    """The matrices with some replaced, and with those that are None left out."""
+    found = matrices()
+    for name, array in tensors.items():
+        key = f"{Q0}.lora_{name}.weight"
+        if array is None:
+            del found[key]
+        else:
+            found[key] = array
+    return found
+
+
+ONES = np.ones((OUTPUTS, RANK), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (changed(B=None), r"lora_A.weight': its other half is missing"),
+        (changed(A=np.ones((3, 4), np.float32)), r"shape \[3, 4\] must be \[r, inputs\] with r=2"),
+        (changed(B=np.ones((6, 3), np.float32)), r"shape \[6, 3\] must be \[outputs, r\] with r=2"),
+        (changed(B=ONES[0]), r"shape \[2\] must be \[outputs, r\]"),
+        (changed(B=ONES.astype(np.int64)), "dtype I64 must be one of F32, F16, BF16"),
+        (changed(B=ONES * np.nan), "infinite or no numbers"),
+        (matrices() | {f"{Q0}.lora_magnitude_vector": ONES[0]}, "magnitude_vector.*DoRA is not supported"),
+        (matrices() | {"base_model.model.lm_head.lora_embedding_A": ONES}, "an adapted embedding"),
+        (matrices() | {"base_model.model.model.norm.weight": ONES[0]}, "norm.weight': not understood"),
+        (matrices() | {f"{Q0}.mindpet_delta_lora_a": np.ones((2, 4), np.float32)}, "has this matrix twice"),
+        ({}, "no pair of lora_A and lora_B"),
+        (
+            {name: array * (".lora_A" in name) for name, array in matrices().items()},
+            "every module is zero: the adapter would have no effect",
+        ),
+    ],
+    ids=str,
+)
+def test_tensors_that_are_refused(tmp_path, tensors, message):
+    with pytest.raises(CheckpointError, match=message):
+        open_adapter(write_adapter(tmp_path, tensors))
+
+
+def test_one_module_without_effect_among_others_is_allowed(tmp_path):
+    assert fit(write_adapter(tmp_path, changed(B=ONES * 0)))
+
+
+def test_targets_and_modules_must_be_the_same(tmp_path):
+    with pytest.raises(CheckpointError, match="'k_proj', of which there are no matrices"):
+        open_adapter(write_adapter(tmp_path, target_modules=["q_proj", "v_proj", "k_proj"]))
+    with pytest.raises(CheckpointError, match=r"v_proj' is none of target_modules, \['q_proj'\]"):
+        open_adapter(write_adapter(tmp_path, target_modules=["q_proj"]))
+    assert fit(write_adapter(tmp_path, target_modules=r".*self_attn\.(q|v)_proj"))
+    assert fit(write_adapter(tmp_path, target_modules="all-linear"))
+
+
+def test_modules_that_the_model_has_not_got(tmp_path):
+    folder = write_adapter(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no 'model.layers.0.self_attn.q_proj.weight'"):
+        fit(folder, {"model.layers.0.self_attn.q_proj_weight": (OUTPUTS, 4)})
+
+
+def test_shapes_that_do_not_fit_the_model(tmp_path):
+    folder, name = write_adapter(tmp_path), f"{MODULES[0]}.weight"
+    with pytest.raises(CheckpointError, match=r"for a weight of \[6, 4\]; .* has \[6, 5\]$"):
+        fit(folder, SHAPES | {name: (6, 5)})
+    with pytest.raises(CheckpointError, match=r"has \[4, 6\]; is fan_in_fan_out right\?"):
+        fit(folder, SHAPES | {name: (4, 6)})
+
+
+def test_a_layer_without_matrices_is_named(tmp_path):
+    tensors = {name: array for name, array in matrices().items() if "layers.1.self_attn.q" not in name}
+    with pytest.raises(
+        CheckpointError, match=r"layers.1.self_attn.q_proj.weight' is meant by target_modules"
+    ):
+        fit(write_adapter(tmp_path / "a", tensors))
+    assert fit(write_adapter(tmp_path / "b", tensors, layers_to_transform=[0]))
+
+
+def test_renames_lead_to_the_names_of_the_model(tmp_path):
+    tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
+    tensors = {name.replace("self_attn.q_proj", "attention.wq"): array for name, array in tensors.items()}
+    config = CONFIG | {"target_modules": ["wq", "v_proj"]}
+    adapter = open_adapter(write_mindformers_adapter(tmp_path, tensors, config))
+    renames = {
+        f"model.layers.{n}.attention.wq.weight": f"model.layers.{n}.self_attn.q_proj.weight" for n in "01"
+    }
+    assert set(adapted_weights(adapter, SHAPES, renames)) == {f"{module}.weight" for module in MODULES}
+    adapter.close()
+
+
+def test_folders_that_are_no_adapter(tmp_path):
+    with pytest.raises(ConfigError, match="no such folder"):
+        open_adapter(tmp_path / "nothing")
+    with pytest.raises(
+        CheckpointError, match=r"adapter_config\.json: missing\n.*no adapter; must have one of"
+    ):
+        open_adapter(tmp_path)
+    (tmp_path / "adapter_model.bin").write_bytes(b"PK")
+    with pytest.raises(CheckpointError, match="adapter_model.bin: pickled weights"):
+        open_adapter(tmp_path)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = write_adapter(tmp_path) / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors"):
+        open_adapter(tmp_path)
+
+
+def test_square_weights_that_are_stored_inputs_first_need_the_setting(tmp_path):
+    """Their shapes do not tell: without this the product would be added the wrong way round."""
+    square = dict.fromkeys(SHAPES, (4, 4))
+    tensors = {name: array[:4] if ".lora_B" in name else array for name, array in matrices().items()}
+    for stored, said in ((True, False), (False, True)):
+        adapter = open_adapter(write_adapter(tmp_path / str(said), tensors, fan_in_fan_out=said))
+        with pytest.raises(CheckpointError, match=f"fan_in_fan_out: must be {str(stored).lower()} for"):
+            adapted_weights(adapter, square, transposed=set(square) if stored else set())
+        adapter.close()

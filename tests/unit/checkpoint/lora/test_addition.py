@@ -1,0 +1,148 @@
+"""What an adapter adds to rows: the bits of the whole product in any bands, of matrices that are checked."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adapter_folders import CONFIG, write_adapter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mindbatch.checkpoint.lora import addition
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.addition import Adder
+from mindbatch.checkpoint.lora.merge import TILE, LoraMerge
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.names.named_ranks import Held
+from mindbatch.checkpoint.placement.boxes import full_box
+from mindbatch.errors import CheckpointError
+
+NAME = "model.big.weight"
+OUTPUTS, INPUTS, RANK = TILE + 170, TILE * 2 + 30, 7
+
+Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+class Planned:
+    """An adapter of one weight, and the whole of what it adds."""
+
+    def __init__(self, folder: Path, inputs_first: bool, factor: float = 1.0) -> None:
+        chance = np.random.default_rng(5)
+        b = chance.normal(size=(OUTPUTS, RANK)).astype(np.float32) * np.float32(factor)
+        tensors = {
+            "base_model.model.model.big.lora_A.weight": chance.normal(size=(RANK, INPUTS)).astype(np.float32),
+            "base_model.model.model.big.lora_B.weight": b,
+        }
+        config = {**CONFIG, "r": RANK, "target_modules": ["big"], "fan_in_fan_out": inputs_first}
+        self.shape = (INPUTS, OUTPUTS) if inputs_first else (OUTPUTS, INPUTS)
+        adapter = open_adapter(write_adapter(folder, tensors, config))
+        self.plan: LoraPlan = plan_lora(adapter, {NAME: self.shape}, {NAME: ["F32"]})
+        merge = LoraMerge(adapter, {NAME: self.shape})
+        self.whole: Callable[[], Matrix] = lambda: merge.delta(NAME, full_box(self.shape))
+
+    def everything(self) -> tuple[addition.Addition, ...]:
+        """What is added to the whole weight."""
+        box = full_box(self.shape)
+        return self.plan.additions([Held(box, NAME, box, False)])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["outputs first", "inputs first"])
+def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return Planned(tmp_path_factory.mktemp("adapter"), request.param)
+
+
+@pytest.fixture
+def adder() -> Iterator[Adder]:
+    found = Adder()
+    yield found
+    found.close()
+
+
+def added(
+    adder: Adder, additions: tuple[addition.Addition, ...], rows: int, columns: int, step: int
+) -> Matrix:
+    """What is added to a tensor of zeros that is read in bands."""
+    found = np.zeros((rows, columns), np.float32)
+    for start in range(0, rows, step):
+        adder.add("x", additions, start, found[start : start + step])
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st.DataObject) -> None:
+    """The part is at some place of a larger tensor, upright or turned round."""
+    bounds, places = [], []
+    for size in planned.shape:
+        start = data.draw(st.integers(0, size - 1))
+        bounds.append((start, data.draw(st.integers(start + 1, size))))
+        first = data.draw(st.integers(0, 5))
+        places.append((first, first + bounds[-1][1] - start))
+    transposed = data.draw(st.booleans())
+    box, place = tuple(bounds), tuple(places[::-1] if transposed else places)
+    additions = planned.plan.additions([Held(place, NAME, box, transposed)])
+    rows, columns = (stop + 3 for _, stop in place)
+    adder = Adder()
+    found = added(adder, additions, rows, columns, data.draw(st.integers(1, rows)))
+    adder.close()
+    expected = np.zeros((rows, columns), np.float32)
+    part = planned.whole()[tuple(slice(*each) for each in box)]
+    expected[tuple(slice(*each) for each in place)] = part.T if transposed else part
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the bands; also where the rows take turns with others, as the heads of a fused tensor do."""
+    made: list[object] = []
+    real = addition.product
+    monkeypatch.setattr(addition, "product", lambda b, a, box, s: made.append(box) or real(b, a, box, s))
+    rows, columns = planned.shape
+    found = added(adder, planned.everything(), rows, columns, 100)
+    assert found.tobytes() == planned.whole().tobytes()
+    assert len(made) == len(set(made)) == -(-rows // TILE)
+    made.clear()
+    adder.forget()
+    turns = [
+        Held(((2 * start, 2 * start + 50), (0, columns)), NAME, ((start, start + 50), (0, columns)), False)
+        for start in range(0, 600, 50)
+    ]
+    found = added(adder, planned.plan.additions(turns), 1200, columns, 70)
+    assert found.reshape(12, 2, 50, columns)[:, 0].tobytes() == planned.whole()[:600].tobytes()
+    assert not found.reshape(12, 2, 50, columns)[:, 1].any()
+    assert len(made) == 2
+
+
+def test_other_weights_get_nothing(planned: Planned) -> None:
+    box = full_box(planned.shape)
+    held = [Held(box, "model.other.weight", box, False), Held(box, NAME, box, False)]
+    [addition] = planned.plan.additions(held)
+    assert addition.place == box
+
+
+def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, adder: Adder) -> None:
+    planned = Planned(tmp_path, inputs_first=False)
+    additions = planned.everything()
+    path = tmp_path / "adapter_model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors: tensor .* has changed meanwhile"):
+        adder.add("x", additions, 0, np.zeros((1, INPUTS), np.float32))
+
+
+@pytest.mark.parametrize("factor", [5e37, 1e35])
+def test_what_is_too_large_for_float32_is_refused(tmp_path: Path, adder: Adder, factor: float) -> None:
+    """Products, and sums; a weight that is infinite already stays so."""
+    planned = Planned(tmp_path, inputs_first=False, factor=factor)
+    additions = planned.everything()
+    rows = np.full((3, INPUTS), np.finfo(np.float32).max, np.float32)
+    message = (
+        "their product has values" if factor == 5e37 else "'x': with the adapter values are too large for F32"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        adder.add("x", additions, 0, rows)
+    if factor == 1e35:
+        infinite = np.full((3, INPUTS), np.inf, np.float32)
+        adder.add("x", additions, 0, infinite)
+        assert (infinite == np.inf).all()

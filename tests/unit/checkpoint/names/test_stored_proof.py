@@ -1,0 +1,196 @@
+"""The proof of a plan in the names of the files: it finds every single copy that is wrong."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from names_applied import executed, numbered, stored_arrays
+from placed_arrays import scattered
+
+from mindbatch.checkpoint.names.dialect import Options
+from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
+from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.stored_plan import StoredPlan, stored_plans
+from mindbatch.checkpoint.names.stored_proof import prove_stored
+from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.placement.plan import plan_reshard
+from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.errors import CheckpointError
+from mindbatch.models.registry import describe, tensor_specs
+from reshard_models import LLAMA, MODELS
+
+FUSED, JOINED = Options(qkv_concat=True), Options(qkv_concat=True, grouped=False)
+Kind = Options | None
+
+
+def ranks(config: dict[str, Any], ways: int, stages: int, options: Kind) -> NamedRanks:
+    """Ranks with MindFormers' names, or Hugging Face's for None."""
+    arch = describe(config)
+    placed = placements(tensor_specs(arch), ways, stages)
+    if options is None:
+        return as_placed(placed, ways * stages)
+    return as_mindformers(dialect(arch.model_type, options), heads_of(arch), placed, ways * stages)
+
+
+def planned(source: NamedRanks, target: NamedRanks) -> list[StoredPlan]:
+    plan = plan_reshard(source.placements, target.placements)
+    prove(plan)
+    return stored_plans(plan, source.names, target.names)
+
+
+def case(model: str, source: Kind, target: Kind) -> tuple[list[StoredPlan], NamedRanks, NamedRanks]:
+    one, other = ranks(MODELS[model], 2, 1, source), ranks(MODELS[model], 1, 2, target)
+    return planned(one, other), one, other
+
+
+CASES = [
+    case("llama", None, FUSED),
+    case("llama", FUSED, None),
+    case("llama", FUSED, Options()),
+    case("gpt2", None, Options()),
+    case("gpt2", Options(), None),
+]
+
+
+def place(plans: list[StoredPlan], name: str) -> int:
+    return next(index for index, plan in enumerate(plans) if plan.name.endswith(name))
+
+
+def moved_by_one(plan: StoredPlan, side: str) -> StoredPlan:
+    """One row further, where there is another row, or one back."""
+    copy = plan.copies[-1]
+    (start, stop), *columns = getattr(copy, side)
+    by = 1 if start == 0 else -1
+    return replace(
+        plan, copies=(*plan.copies[:-1], copy._replace(**{side: ((start + by, stop + by), *columns)}))
+    )
+
+
+def shorter(plan: StoredPlan) -> StoredPlan:
+    return replace(plan, copies=plan.copies[:-1])
+
+
+def twice(plan: StoredPlan) -> StoredPlan:
+    return replace(plan, copies=(*plan.copies, plan.copies[0]))
+
+
+def elsewhere(plan: StoredPlan) -> StoredPlan:
+    copy = plan.copies[0]
+    return replace(plan, copies=(copy._replace(source_rank=1 - copy.source_rank), *plan.copies[1:]))
+
+
+def renamed(plan: StoredPlan) -> StoredPlan:
+    copy = plan.copies[0]
+    layer = ".0." if ".1." in copy.source_name else ".1."
+    name = copy.source_name.replace(".0.", ".x.").replace(".1.", ".x.").replace(".x.", layer)
+    return replace(plan, copies=(copy._replace(source_name=name), *plan.copies[1:]))
+
+
+def turned(plan: StoredPlan) -> StoredPlan:
+    copy = plan.copies[0]
+    wrong = copy._replace(
+        transposed=not copy.transposed, target=((0, 16), (0, 16)), source=((0, 16), (0, 16))
+    )
+    return replace(plan, copies=(wrong, *plan.copies[1:]))
+
+
+def padded(plan: StoredPlan) -> StoredPlan:
+    return replace(plan, padding=(*plan.padding, tuple((0, 1) for _ in plan.view)))
+
+
+MUTATIONS: list[tuple[Callable[[StoredPlan], StoredPlan], str]] = [
+    (lambda plan: moved_by_one(plan, "source"), "another element belongs|outside|no such"),
+    (lambda plan: moved_by_one(plan, "target"), "another element belongs|outside|written twice"),
+    (shorter, "is made of nothing"),
+    (twice, "is written twice"),
+    (elsewhere, "another element belongs|no such tensor"),
+    (renamed, "another element belongs|no such tensor"),
+    (turned, "another element belongs|different sizes|outside"),
+    (padded, "is written twice"),
+    (lambda plan: replace(plan, view=(*plan.view, 1)), "has shape"),
+    (lambda plan: replace(plan, rank=plan.rank + 2), "not wanted, or planned twice"),
+]
+NAMES = [
+    ("w_qkv.weight", "w_gate_hidden.weight", "w2.weight"),
+    ("k_proj.weight", "gate_proj.weight", "lm_head.weight"),
+    ("wq.weight", "w3.weight", "w2.weight"),
+    ("dense2.weight", "dense3.bias", "mapping.weight"),
+    ("c_attn.weight", "c_attn.bias", "c_proj.weight"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_what_is_right_is_proved(number: int) -> None:
+    prove_stored(*CASES[number])
+
+
+@pytest.mark.parametrize(("mutation", "message"), MUTATIONS)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_each_wrong_copy_is_found(
+    number: int, mutation: Callable[[StoredPlan], StoredPlan], message: str
+) -> None:
+    plans, source, target = CASES[number]
+    for name in NAMES[number]:
+        index = place(plans, name)
+        wrong = mutation(plans[index])
+        if wrong == plans[index] or (mutation is turned and len(plans[index].view) < 2):
+            continue
+        with pytest.raises(CheckpointError, match=message):
+            prove_stored([*plans[:index], wrong, *plans[index + 1 :]], source, target)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_tensor_that_is_left_out_is_found(number: int) -> None:
+    plans, source, target = CASES[number]
+    for index, plan in enumerate(plans):
+        with pytest.raises(CheckpointError, match=f"{plan.name}': not made for target rank {plan.rank}"):
+            prove_stored([*plans[:index], *plans[index + 1 :]], source, target)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_plan_that_is_made_is_proved(data: st.DataObject) -> None:
+    """Whatever the model, the cuts and the names of both sides; and its copies make the right files."""
+    kv_heads, group, head_dim = (data.draw(st.integers(1, 4)) for _ in range(3))
+    heads = kv_heads * group
+    config = {
+        **LLAMA,
+        "model_type": data.draw(st.sampled_from(["llama", "qwen2"])),
+        "tie_word_embeddings": data.draw(st.booleans()),
+        "vocab_size": data.draw(st.integers(1, 13)),
+        "hidden_size": heads * head_dim * 2,
+        "intermediate_size": heads * data.draw(st.integers(1, 3)),
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+    }
+    allowed = allowed_model_parallel(tensor_specs(describe(config)))
+    sides = []
+    for _ in range(2):
+        options = data.draw(st.sampled_from([None, Options(), FUSED, JOINED]))
+        fused = options is not None and options.qkv_concat
+        ways = data.draw(st.sampled_from([each for each in allowed if not fused or each <= kv_heads]))
+        sides.append(ranks(config, ways, data.draw(st.integers(1, 2)), options))
+    source, target = sides
+    plans = planned(source, target)
+    prove_stored(plans, source, target)
+    arrays = numbered(source_shapes(tensor_specs(describe(config))))
+    found = executed(plans, files_of(source, arrays), source.names)
+    for rank, expected in enumerate(files_of(target, arrays)):
+        assert found[rank].keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[rank][name], array, err_msg=name)
+
+
+def files_of(side: NamedRanks, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """What the ranks' files hold, made literally."""
+    held = scattered(side.placements, arrays)
+    return [
+        tensors if names is None else stored_arrays(names, tensors)
+        for names, tensors in zip(side.names, held, strict=True)
+    ]

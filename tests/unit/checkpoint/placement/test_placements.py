@@ -1,0 +1,204 @@
+"""Which rank holds what of a model's tensors, by its specs."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from drawn_models import gpt2_specs, llama_specs, models
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placed_arrays import numbered, scattered
+
+from mindbatch.checkpoint.placement.partition import Cut, Part, TensorSpec, source_shapes
+from mindbatch.checkpoint.placement.placement import placement_faults
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.errors import ConfigError
+from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.parallel.topology import TensorSlice
+
+LAYER = "model.layers.0"
+
+
+def whole_boxes(specs: list[TensorSpec], name: str, ways: int) -> list[list[tuple[tuple[int, int], ...]]]:
+    return [[piece.whole for piece in rank] for rank in placements(specs, ways)[name].ranks]
+
+
+def test_columns_rows_and_heads() -> None:
+    specs = llama_specs(heads=4, kv_heads=2, head_dim=2, width=24)
+    assert whole_boxes(specs, f"{LAYER}.self_attn.q_proj.weight", 2) == [
+        [((0, 4), (0, 6))],
+        [((4, 8), (0, 6))],
+    ]
+    assert whole_boxes(specs, f"{LAYER}.self_attn.o_proj.weight", 2) == [
+        [((0, 6), (0, 4))],
+        [((0, 6), (4, 8))],
+    ]
+    assert whole_boxes(specs, f"{LAYER}.mlp.up_proj.weight", 2) == [[((0, 12), (0, 6))], [((12, 24), (0, 6))]]
+    assert whole_boxes(specs, f"{LAYER}.mlp.down_proj.weight", 2) == [
+        [((0, 6), (0, 12))],
+        [((0, 6), (12, 24))],
+    ]
+    assert whole_boxes(specs, "model.norm.weight", 2) == [[((0, 6),)]] * 2
+
+
+def test_key_value_heads_are_on_several_ranks_when_there_are_more() -> None:
+    specs = llama_specs(heads=8, kv_heads=2)
+    assert whole_boxes(specs, f"{LAYER}.self_attn.k_proj.weight", 4) == [
+        [((0, 2), (0, 6))], [((0, 2), (0, 6))], [((2, 4), (0, 6))], [((2, 4), (0, 6))],
+    ]  # fmt: skip
+    assert whole_boxes(specs, f"{LAYER}.self_attn.v_proj.weight", 2) == [
+        [((0, 2), (0, 6))],
+        [((2, 4), (0, 6))],
+    ]
+
+
+def test_fused_and_transposed_query_key_value() -> None:
+    found = placements(gpt2_specs(heads=4, head_dim=2), 2)
+    weight = found["transformer.h.0.attn.c_attn.weight"]
+    assert weight.shape == (8, 24)
+    assert weight.local_shape(1) == (8, 12)
+    assert weight.ranks[1] == (
+        (((0, 8), (0, 4)), ((0, 8), (4, 8))),
+        (((0, 8), (4, 8)), ((0, 8), (12, 16))),
+        (((0, 8), (8, 12)), ((0, 8), (20, 24))),
+    )
+    assert found["transformer.h.0.attn.c_attn.bias"].ranks[0] == (
+        (((0, 4),), ((0, 4),)), (((4, 8),), ((8, 12),)), (((8, 12),), ((16, 20),)),
+    )  # fmt: skip
+    assert found["transformer.h.0.attn.c_proj.weight"].ranks[1] == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
+    [whole] = placements(gpt2_specs(), 1)["transformer.h.0.attn.c_attn.weight"].ranks
+    assert whole == ((((0, 8), (0, 24)), ((0, 8), (0, 24))),)
+
+
+def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding_alone() -> None:
+    table = placements(llama_specs(heads=4, vocabulary=5), 4)["model.embed_tokens.weight"]
+    assert [table.local_shape(rank) for rank in range(4)] == [(2, 6)] * 4
+    assert [[piece.whole[0] for piece in rank] for rank in table.ranks] == [[(0, 2)], [(2, 4)], [(4, 5)], []]
+    assert [share.padding for share in table.shares if share] == [
+        (),
+        (),
+        (((1, 2), (0, 6)),),
+        (((0, 2), (0, 6)),),
+    ]
+    assert table.holders == (0, 1, 2, 3)
+
+
+def test_stages_hold_their_layers_and_the_ends() -> None:
+    specs = llama_specs(layers=5)
+    found = placements(specs, 2, 3)
+    layers = [found[f"model.layers.{layer}.input_layernorm.weight"].holders for layer in range(5)]
+    assert layers == [(0, 1), (0, 1), (2, 3), (2, 3), (4, 5)]
+    assert found["model.embed_tokens.weight"].holders == (0, 1)
+    assert found["model.norm.weight"].holders == found["lm_head.weight"].holders == (4, 5)
+    assert found["model.norm.weight"].local_shape(0) is None
+    gpt2 = placements(gpt2_specs(layers=2), 1, 2)
+    assert gpt2["transformer.wpe.weight"].holders == (0,)
+    assert gpt2["transformer.ln_f.bias"].holders == (1,)
+
+
+def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
+    found = placements(llama_specs(layers=3, tied=True), 2, 3)
+    table = found["model.embed_tokens.weight"]
+    assert table.holders == (0, 1, 4, 5)
+    assert table.shares[:2] == table.shares[4:]
+    assert "lm_head.weight" not in found
+
+
+@settings(deadline=None)
+@given(models(), st.integers(0, 7), st.integers(1, 3))
+def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choice: int, stages: int) -> None:
+    """Element by element against the bounds that the layers go by; padding is zero."""
+    allowed = allowed_model_parallel(specs)
+    ways = allowed[choice % len(allowed)]
+    layers = sum(spec.name.endswith("attention_norm.weight") for spec in specs)
+    stages = min(stages, layers)
+    found = placements(specs, ways, stages)
+    arrays = numbered(source_shapes(specs))
+    ranks = scattered(found, arrays)
+    assert len(ranks) == ways * stages
+    assert not any(placement_faults(placement) for placement in found.values())
+    for spec in specs:
+        for part in spec.parts:
+            for rank in found[part.source].holders:
+                held = ranks[rank][part.source]
+                assert expected(spec, part, arrays, TensorSlice(rank % ways, ways)) <= Counter(
+                    held.ravel().tolist()
+                )
+    stored = sum(np.count_nonzero(local) for rank in ranks for local in rank.values())
+    counted = sum(
+        len(expected(spec, part, arrays, TensorSlice(rank % ways, ways)))
+        for spec in specs
+        for part in spec.parts
+        for rank in found[part.source].holders
+    )
+    assert stored == counted
+
+
+def expected(spec: TensorSpec, part: Part, arrays: dict[str, np.ndarray], piece: TensorSlice) -> Counter[int]:
+    low, high = part.output_bounds(spec.cut, piece)
+    left, right = part.input_bounds(spec.cut, piece)
+    array = arrays[part.source].T if part.transposed else arrays[part.source]
+    rows = array[part.first + low : part.first + high]
+    return Counter((rows if part.inputs is None else rows[:, left:right]).ravel().tolist())
+
+
+def test_what_cannot_be_cut_is_refused_with_what_can() -> None:
+    with pytest.raises(ConfigError) as caught:
+        placements(llama_specs(heads=4, kv_heads=2, layers=2), 3, 5, keys="target.")
+    assert caught.value.faults == (
+        f"target.model_parallel=3: does not divide the 4 heads of {LAYER}.self_attn.q_proj.weight; "
+        "allowed for this model: 1, 2, 4",
+        "target.pipeline_stage=5: the model has 2 layers; allowed: 1 to 2",
+    )
+    for ways in (0, -1):
+        with pytest.raises(
+            ConfigError, match=f"model_parallel={ways}: must be at least 1; allowed .* 1, 2, 4"
+        ):
+            placements(llama_specs(), ways)
+    with pytest.raises(ConfigError, match="pipeline_stage=0: the model has 2 layers; allowed: 1 to 2"):
+        placements(llama_specs(), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "width", "allowed"),
+    [
+        (
+            12,
+            6,
+            24,
+            [1, 2, 3, 6, 12],
+        ),  # 4 divides the query heads, but neither 6 key heads nor is divided by them
+        (12, 4, 24, [1, 2, 4, 12]),
+        (12, 1, 24, [1, 2, 3, 4, 6, 12]),
+        (8, 8, 24, [1, 2, 4, 8]),
+        (8, 2, 12, [1, 2, 4]),  # the MLP has 12 columns
+        (8, 2, 2, [1, 2]),  # a column of the MLP is on one rank alone
+    ],
+)
+def test_allowed_numbers_of_slices(heads: int, kv_heads: int, width: int, allowed: list[int]) -> None:
+    specs = llama_specs(heads, kv_heads, width=width)
+    assert allowed_model_parallel(specs) == allowed
+    for ways in set(range(1, 26)) - set(allowed):
+        with pytest.raises(ConfigError, match=f"^model_parallel={ways}: does not divide"):
+            placements(specs, ways)
+
+
+def test_query_heads_and_inputs_are_never_on_two_ranks() -> None:
+    """Layers add up over the ranks what these put out: twice the same would count double."""
+    [spec] = [s for s in llama_specs(heads=2, kv_heads=1) if s.name == "layers.0.attention.qkv.weight"]
+    with pytest.raises(ValueError, match="q_proj.weight: 2 units cannot be cut over 4 ranks"):
+        spec.local_outputs(TensorSlice(0, 4))
+    with pytest.raises(ValueError, match="down: 2 units cannot be cut over 4 ranks"):
+        Part("down", 8, 2).input_bounds(Cut.INPUTS, TensorSlice(0, 4))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_model_has_placements(model_type: str) -> None:
+    specs = gpt2_specs() if model_type == "gpt2" else llama_specs(model_type=model_type)
+    found = placements(specs, 2, 2)
+    assert {name: placement.shape for name, placement in found.items()} == source_shapes(specs)
+
+
+def test_a_spec_of_no_known_stage_is_a_mistake_of_the_model() -> None:
+    with pytest.raises(ValueError, match="extra.weight: neither a layer nor"):
+        placements([*llama_specs(), TensorSpec("extra.weight", (Part("x", 1),))], 1)

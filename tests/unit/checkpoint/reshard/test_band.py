@@ -1,0 +1,75 @@
+"""In which order a job goes through rows: each of the targets once, the sources once where that can be."""
+
+from collections import Counter
+
+import pytest
+
+from mindbatch.checkpoint.formats.stored import Extent
+from mindbatch.checkpoint.reshard.band import Band, bands_of
+from mindbatch.checkpoint.reshard.job import Job, Move, Reading, Writing
+
+ROWS, COLUMNS, WAYS = 24, 16, 4
+FULL = Reading("full", "x", "F32", (ROWS, COLUMNS))
+
+
+def writing(rank: int, shape: tuple[int, int], *moves: Move) -> Writing:
+    return Writing(f"rank_{rank}", "x", "F32", shape, (Extent(0, 4 * shape[0] * shape[1]),), moves)
+
+
+def by_rows() -> Job:
+    share = ROWS // WAYS
+    cuts = [((rank * share, rank * share + share), (0, COLUMNS)) for rank in range(WAYS)]
+    moves = [Move(0, cut, ((0, share), (0, COLUMNS))) for cut in cuts]
+    return Job("x", (FULL,), tuple(writing(r, (share, COLUMNS), m) for r, m in enumerate(moves)))
+
+
+def by_columns() -> Job:
+    share = COLUMNS // WAYS
+    cuts = [((0, ROWS), (rank * share, rank * share + share)) for rank in range(WAYS)]
+    moves = [Move(0, cut, ((0, ROWS), (0, share))) for cut in cuts]
+    return Job("x", (FULL,), tuple(writing(r, (ROWS, share), m) for r, m in enumerate(moves)))
+
+
+def replicated() -> Job:
+    move = Move(0, ((0, ROWS), (0, COLUMNS)), ((0, ROWS), (0, COLUMNS)))
+    return Job("x", (FULL,), tuple(writing(rank, (ROWS, COLUMNS), move) for rank in range(WAYS)))
+
+
+def rows_of(band: Band) -> range:
+    return range(band.start, band.stop)
+
+
+def rows_read(bands: list[Band]) -> list[int]:
+    return [row + f.offset for band in bands for f in band.fetches for row in rows_of(band)]
+
+
+@pytest.mark.parametrize("job", [by_rows(), by_columns(), replicated()], ids=["rows", "columns", "replicas"])
+@pytest.mark.parametrize("band_bytes", [1, 1000, 10**6])
+def test_each_row_is_read_once_and_in_order(job: Job, band_bytes: int) -> None:
+    bands = list(bands_of(job, band_bytes))
+    assert rows_read(bands) == list(range(ROWS))
+    made = Counter(
+        (writing.file, row) for band in bands for writing in band.writings for row in rows_of(band)
+    )
+    assert set(made.values()) == {1}
+    assert len(made) == sum(writing.rows for writing in job.writings)
+
+
+def test_a_band_is_as_large_as_it_may_be() -> None:
+    bands = list(bands_of(by_columns(), 4 * COLUMNS * 2 * 5))  # a row is read, and written once in all
+    assert [(band.start, band.stop) for band in bands] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 24)]
+
+
+def test_padding_and_seams_divide_bands() -> None:
+    """Two sources one below the other, and a row of zeros at the end."""
+    sources = (Reading("a", "x", "F32", (3, 2)), Reading("b", "x", "F32", (4, 2)))
+    moves = (Move(0, ((0, 3), (0, 2)), ((0, 3), (0, 2))), Move(1, ((0, 4), (0, 2)), ((3, 7), (0, 2))))
+    job = Job("x", sources, (writing(0, (8, 2), *moves),))
+    bands = list(bands_of(job))
+    assert [(band.start, band.stop) for band in bands] == [(0, 3), (3, 7), (7, 8)]
+    assert [[(f.reading, f.offset) for f in band.fetches] for band in bands] == [[(0, 0)], [(1, -3)], []]
+    assert bands[2].moves(job.writings[0]) == []
+
+
+def test_nothing_is_done_for_no_rows() -> None:
+    assert list(bands_of(Job("x", (), (writing(0, (0, 4)),)))) == []

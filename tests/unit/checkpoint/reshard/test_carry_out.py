@@ -1,0 +1,322 @@
+"""Reshards of small models: whatever the way there, the same bytes come back; what cannot be is refused."""
+
+import dataclasses
+import json
+import os
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.reshard.folder import locked
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.tasks.reshard import run
+from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
+
+
+def reshard(source: Path, target: Path, **options: Any) -> None:
+    """Runs the task. Options of the target are written target_NAME."""
+    config = ReshardConfig(source=str(source))
+    config.target.dir = str(target)
+    for name, value in options.items():
+        section = config.target if name.startswith("target_") else config
+        name = name.removeprefix("target_")
+        assert name in {field.name for field in dataclasses.fields(section)}
+        setattr(section, name, value)
+    assert run(config) == 0
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_way_leads_back_to_the_same_bytes(tmp_path: Path, model: str, dtype: str) -> None:
+    start = write_model(tmp_path / "0", MODELS[model], dtype)
+    steps = [
+        (2, "ckpt"),
+        (4, "safetensors"),
+        (8, "ckpt"),
+        (4, "ckpt"),
+        (8, "safetensors"),
+        (1, "safetensors"),
+    ]
+    for number, (ways, kind) in enumerate(steps, 1):
+        source, target = tmp_path / str(number - 1), tmp_path / str(number)
+        reshard(source, target, target_model_parallel=ways, target_format=kind, verify=True)
+        assert len(contents(target)) == ways
+    assert contents(target) == contents(start)
+    for name in ("config.json", "generation_config.json"):
+        assert (target / name).read_bytes() == (start / name).read_bytes()
+
+
+@pytest.mark.parametrize(("ways", "stages"), [(1, 3), (2, 2), (8, 1)])
+def test_stages_of_a_pipeline_lead_back_too(tmp_path: Path, ways: int, stages: int) -> None:
+    start = write_model(tmp_path / "start", MODELS["tied"], "BF16")
+    reshard(start, tmp_path / "cut", target_model_parallel=ways, target_pipeline_stage=stages)
+    assert len(contents(tmp_path / "cut")) == ways * stages
+    reshard(tmp_path / "cut", tmp_path / "whole", verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_the_slices_are_those_of_the_layers(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    reshard(start, tmp_path / "cut", target_model_parallel=4)
+    whole = tensors_of(LLAMA)
+    for rank, held in enumerate(contents(tmp_path / "cut")):
+        up = whole["model.layers.1.mlp.up_proj.weight"][rank * 12 : rank * 12 + 12]
+        down = whole["model.layers.1.mlp.down_proj.weight"][:, rank * 12 : rank * 12 + 12]
+        key = whole["model.layers.1.self_attn.k_proj.weight"][rank // 2 * 4 : rank // 2 * 4 + 4]
+        rows = whole["model.embed_tokens.weight"][rank * 17 : rank * 17 + 17]
+        assert held["model.layers.1.mlp.up_proj.weight"] == ("F32", (12, 32), up.tobytes())
+        assert held["model.layers.1.mlp.down_proj.weight"] == ("F32", (32, 12), down.tobytes())
+        assert held["model.layers.1.self_attn.k_proj.weight"] == ("F32", (4, 32), key.tobytes())
+        padded = rows.tobytes() + bytes(4 * 32 * (17 - len(rows)))
+        assert held["model.embed_tokens.weight"] == ("F32", (17, 32), padded)
+
+
+@pytest.mark.parametrize("kind", ["model.safetensors", "model.ckpt"])
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_full_file_is_a_source(tmp_path: Path, kind: str, beside: bool) -> None:
+    start = write_model(tmp_path / "start", LLAMA, digests=False)
+    home = tmp_path / "file"
+    home.mkdir()
+    write_tensors(home / kind, tensors_of(LLAMA), "F32")
+    options: dict[str, Any] = {}
+    if beside:
+        (home / "config.json").write_bytes((start / "config.json").read_bytes())
+    else:
+        with pytest.raises(ConfigError, match="no config.json.*source_config=FOLDER"):
+            reshard(home / kind, tmp_path / "cut", target_model_parallel=2)
+        options["source_config"] = str(start)
+    reshard(home / kind, tmp_path / "cut", target_model_parallel=2, **options)
+    reshard(tmp_path / "cut", tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_a_merge_needs_no_config(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "full.ckpt", tensors_of(LLAMA), "F32")
+    reshard(tmp_path / "full.ckpt", tmp_path / "whole", verify=True)
+    (found,) = contents(tmp_path / "whole")
+    assert {name: data for name, (_, _, data) in found.items()} == {
+        name: array.tobytes() for name, array in tensors_of(LLAMA).items()
+    }
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32")])
+def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, name: str) -> None:
+    start = write_model(tmp_path / "start", LLAMA, "F32")
+    reshard(start, tmp_path / "cut", target_model_parallel=4, target_dtype=dtype, verify=True)
+    reshard(tmp_path / "cut", tmp_path / "whole")
+    reshard(start, tmp_path / "at_once", target_dtype=dtype)
+    assert contents(tmp_path / "whole") == contents(tmp_path / "at_once")
+    (found,) = contents(tmp_path / "whole")
+    assert {each[0] for each in found.values()} == {name}
+    assert json.loads((tmp_path / "whole/config.json").read_bytes())["torch_dtype"] == dtype
+
+
+def test_what_is_too_large_for_a_dtype_is_refused_by_name(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    arrays = tensors_of(LLAMA)
+    arrays["model.layers.2.mlp.up_proj.weight"][3, 4] = 7e4
+    write_tensors(start / "model.safetensors", arrays, "F32")
+    (start / "digests.json").unlink()
+    with pytest.raises(CheckpointError, match="'model.layers.2.mlp.up_proj.weight'.*too large for F16"):
+        reshard(start, tmp_path / "half", target_dtype="float16")
+    assert not (tmp_path / "half").exists()
+    reshard(start, tmp_path / "half", target_dtype="float16", target_overflow="infinity", verify=True)
+    reshard(start, tmp_path / "brain", target_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_flipped_bit_of_the_source_is_found_on_the_way(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = (
+        write_model(tmp_path / "start", MODELS[chance.choice(sorted(MODELS))], "BF16") / "model.safetensors"
+    )
+    flip_a_bit(path, chance)
+    with pytest.raises(CheckpointError, match=f"{path}: tensor '.*' is damaged"):
+        reshard(tmp_path / "start", tmp_path / "cut", target_model_parallel=chance.choice([1, 2, 8]))
+    assert not (tmp_path / "cut").exists()
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_flipped_bit_of_a_rank_is_found_on_the_way(tmp_path: Path, rank: int) -> None:
+    start = write_model(tmp_path / "start", {**MODELS["gpt2"], "n_layer": 1}, "F16")
+    reshard(start, tmp_path / "cut", target_model_parallel=4)
+    path = tmp_path / f"cut/rank_{rank}/model.safetensors"
+    with open_source(path) as source:
+        ((offset, nbytes),) = source.ranks[0].tensors["transformer.h.0.mlp.c_fc.weight"].extents
+    data = bytearray(path.read_bytes())
+    data[offset + rank * nbytes // 4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"{path}: tensor 'transformer.h.0.mlp.c_fc.weight' is damaged"):
+        reshard(tmp_path / "cut", tmp_path / "whole")
+
+
+def flip_a_bit(path: Path, chance: random.Random) -> None:
+    """Of a tensor of a safetensors file."""
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(8 + int.from_bytes(data[:8], "little"), len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def test_several_processes_write_the_same(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    reshard(start, tmp_path / "one", target_model_parallel=4, workers=1)
+    reshard(start, tmp_path / "two", target_model_parallel=4, workers=2, verify=True)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert (tmp_path / "two/reshard.json").read_bytes() == (tmp_path / "one/reshard.json").read_bytes()
+
+
+def test_several_processes_report_what_they_find(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    data = bytearray((start / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (start / "model.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match="is damaged: its SHA-256"):
+        reshard(start, tmp_path / "cut", target_model_parallel=4, workers=2)
+
+
+def test_done_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    reshard(start, tmp_path / "cut", target_model_parallel=2)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")}
+    capsys.readouterr()
+    reshard(start, tmp_path / "cut", target_model_parallel=2)
+    assert capsys.readouterr().out == f"{tmp_path}/cut: was there already, the same reshard\n"
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")} == before
+
+
+def test_another_reshard_gives_way_only_when_told_to(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    target = tmp_path / "cut"
+    reshard(start, target, target_model_parallel=2)
+    with pytest.raises(ConfigError, match="holds another reshard .model_parallel was 2, now 4.*replace=true"):
+        reshard(start, target, target_model_parallel=4)
+    assert len(contents(target)) == 2
+    (target / "rank_1/mine").touch()
+    with pytest.raises(ConfigError, match="holds 'rank_1/mine', which reshard did not write"):
+        reshard(start, target, target_model_parallel=4, target_replace=True)
+    (target / "rank_1/mine").unlink()
+    reshard(start, target, target_model_parallel=4, target_replace=True)
+    assert len(contents(target)) == 4
+    assert sorted(os.listdir(tmp_path)) == ["cut", "start"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    other = write_model(tmp_path / "other", LLAMA)
+    for options in ({}, {"target_replace": True}):
+        with pytest.raises(ConfigError, match="exists and was not written by reshard"):
+            reshard(start, other, **options)
+    (tmp_path / "cut.part").mkdir()
+    (tmp_path / "cut.part/mine").touch()
+    with pytest.raises(ConfigError, match="cut.part: is not of a reshard"):
+        reshard(start, tmp_path / "cut")
+    assert (tmp_path / "cut.part/mine").exists()
+
+
+def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    (tmp_path / "cut.part").mkdir()
+    with locked(tmp_path / "cut.part"), pytest.raises(ConfigError, match="another reshard is writing here"):
+        reshard(start, tmp_path / "cut")
+    reshard(start, tmp_path / "cut")
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    reshard(start, tmp_path / "cut", target_model_parallel=4, dry_run=True)
+    assert os.listdir(tmp_path) == ["start"]
+    printed = capsys.readouterr().out
+    assert "rank_3/model.safetensors: 30 tensors" in printed
+    assert "rank 3: model.embed_tokens.weight of shape [17, 32]: zeros at [[16, 17], [0, 32]]" in printed
+    assert "planned and proved: 4 ranks, 30 tensors" in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("missing", "tensor 'model.norm.weight' is missing; needed with shape .32."),
+        ("unexpected", "tensor 'model.other.weight' of shape .3. is not part of this model"),
+        ("shape", "tensor 'model.norm.weight' has shape .31., needed is .32."),
+    ],
+)
+def test_tensors_that_are_not_the_models_are_refused(tmp_path: Path, change: str, fault: str) -> None:
+    start = write_model(tmp_path / "start", LLAMA, digests=False)
+    arrays = tensors_of(LLAMA)
+    if change == "missing":
+        del arrays["model.norm.weight"]
+    elif change == "shape":
+        arrays["model.norm.weight"] = arrays["model.norm.weight"][:31]
+    else:
+        arrays["model.other.weight"] = arrays["model.norm.weight"][:3]
+    write_tensors(start / "model.safetensors", arrays, "F32")
+    with pytest.raises(CheckpointError, match=fault):
+        reshard(start, tmp_path / "cut", target_model_parallel=2)
+    assert os.listdir(tmp_path) == ["start"]
+
+
+def test_what_the_model_does_not_use_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = write_model(tmp_path / "start", MODELS["tied"], digests=False)
+    arrays = tensors_of(MODELS["tied"])
+    whole = {**arrays, "lm_head.weight": arrays["model.embed_tokens.weight"]}
+    write_tensors(start / "model.safetensors", whole, "F32")
+    reshard(start, tmp_path / "cut", target_model_parallel=2)
+    assert "left out, for the model does not use them: 'lm_head.weight'" in capsys.readouterr().err
+    assert "lm_head.weight" not in contents(tmp_path / "cut")[0]
+
+
+def test_names_without_the_prefix_stay_so(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", MODELS["gpt2"], digests=False)
+    bare = {name.removeprefix("transformer."): a for name, a in tensors_of(MODELS["gpt2"]).items()}
+    write_tensors(start / "model.safetensors", {n: stored(a, "BF16") for n, a in bare.items()}, "BF16")
+    reshard(start, tmp_path / "cut", target_model_parallel=2)
+    reshard(tmp_path / "cut", tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_ranks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    with pytest.raises(ConfigError, match=r"target.model_parallel=3: .*allowed for this model: 1, 2, 4, 8"):
+        reshard(start, tmp_path / "cut", target_model_parallel=3)
+    with pytest.raises(ConfigError, match=r"target.pipeline_stage=4: the model has 3 layers"):
+        reshard(start, tmp_path / "cut", target_pipeline_stage=4)
+    reshard(start, tmp_path / "cut", target_model_parallel=4)
+    with pytest.raises(ConfigError, match="source_pipeline_stage=3: must divide the 4 rank folders"):
+        reshard(tmp_path / "cut", tmp_path / "whole", source_pipeline_stage=3)
+
+
+def test_files_differ_in_order_alone_when_cut_again(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    reshard(start, tmp_path / "a", target_model_parallel=2)
+    reshard(start, tmp_path / "b", target_model_parallel=8)
+    reshard(tmp_path / "b", tmp_path / "c", target_model_parallel=2)
+    for one, other in pairwise(sorted([tmp_path / "a", tmp_path / "c"])):
+        for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
+            assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_ranks_are_merged_by_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x is cut by columns, y by rows and held twice, z is not named and whole everywhere."""
+    layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
+    monkeypatch.setattr("mindbatch.tasks.reshard_source.read_strategy", lambda path: Strategy(layouts))
+    x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
+    for rank in range(4):
+        (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
+        row, column = divmod(rank, 2)
+        held = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
+        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", held, "F32")
+    (tmp_path / "strategy.ckpt").touch()
+    strategy = str(tmp_path / "strategy.ckpt")
+    reshard(tmp_path / "ranks", tmp_path / "whole", source_strategy=strategy, verify=True)
+    (found,) = contents(tmp_path / "whole")
+    for name, array in {"x": x, "y": y, "z": z}.items():
+        assert found[name] == ("F32", (8, 4), array.tobytes())

@@ -1,0 +1,170 @@
+"""Jobs with views and transposed moves, with bands of every size: each element as NumPy puts it."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.tensor_set import Source, open_source
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
+from mindbatch.checkpoint.reshard import check, turn, write
+from mindbatch.checkpoint.reshard.band import bands_of
+from mindbatch.checkpoint.reshard.check import check_job
+from mindbatch.checkpoint.reshard.job import Job
+from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.reshard.read import Sources
+from mindbatch.checkpoint.reshard.write import Targets, write_job
+from mindbatch.errors import CheckpointError
+from mindbatch.storage import Storage
+
+FUSED = np.arange(6 * 9, dtype=np.float32).reshape(6, 9)  # [inputs, outputs of q, k, v]
+GATE, UP = (np.arange(5 * 4, dtype=np.float32).reshape(5, 4) + start for start in (100, 200))
+SIZES = [1, 24, 50, 100, 1 << 20]
+
+
+def box(*ranges: int) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(ranges[::2], ranges[1::2], strict=True))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    arrays = {"fused": FUSED, "gate": GATE, "up": UP}
+    layout = safetensors_layout([(name, "F32", array.shape) for name, array in arrays.items()])
+    write_tensor_file(folder / "model.safetensors", layout, lambda name: [arrays[name].data.cast("B")])
+    write_digests(folder)
+    return open_source(folder)
+
+
+def plans() -> list[StoredPlan]:
+    """q, k and v transposed on two ranks; rows of gate and up in turn; one with both kinds of moves."""
+    found = []
+    for rank in (0, 1):
+        for number, name in enumerate("qkv"):
+            low, high = (0, 2) if rank == 0 else (2, 3)
+            columns = (3 * number + low, 3 * number + high)
+            copy = StoredCopy(0, "fused", ((0, 6), columns), box(0, high - low, 0, 6), transposed=True)
+            shape = (high - low + rank, 6)  # the last rank is padded
+            found.append(StoredPlan(name, rank, shape, shape, (copy,)))
+    halves = tuple(
+        StoredCopy(0, name, box(0, 5, 0, 4), box(0, 5, 4 * number, 4 * number + 4))
+        for number, name in enumerate(("gate", "up"))
+    )
+    found.append(StoredPlan("both", 0, (10, 4), (5, 8), halves))
+    mixed = (
+        StoredCopy(0, "fused", box(0, 6, 6, 9), box(0, 3, 0, 6), transposed=True),
+        StoredCopy(0, "fused", box(0, 3, 0, 6), box(3, 6, 0, 6)),
+        StoredCopy(0, "fused", box(2, 4, 1, 4), box(6, 9, 4, 6), transposed=True),
+        StoredCopy(0, "up", box(0, 3, 0, 4), box(6, 9, 0, 4)),
+    )
+    return [*found, StoredPlan("mixed", 0, (9, 6), (9, 6), mixed)]
+
+
+def expected(plan: StoredPlan) -> np.ndarray:
+    arrays = {"fused": FUSED, "gate": GATE, "up": UP}
+    made = np.zeros(plan.view, np.float32)
+    for copy in plan.copies:
+        part = arrays[copy.source_name][tuple(slice(*each) for each in copy.source)]
+        made[tuple(slice(*each) for each in copy.target)] = part.T if copy.transposed else part
+    return made.reshape(plan.shape)
+
+
+def jobs(source: Source, folder: Path) -> list[Job]:
+    """The jobs, and files for what they write."""
+    files = [f"rank_{rank}.safetensors" for rank in (0, 1)]
+    layouts = {
+        name: safetensors_layout([(plan.name, "F32", plan.shape) for plan in plans() if plan.rank == rank])
+        for rank, name in enumerate(files)
+    }
+    for name, layout in layouts.items():
+        sizes = {tensor: extents[0].nbytes for tensor, extents in layout.extents.items()}
+        write_tensor_file(folder / name, layout, lambda tensor, sizes=sizes: [bytes(sizes[tensor])])
+    return jobs_of(
+        plans(), source.ranks, layouts, files, dict.fromkeys(["q", "k", "v", "both", "mixed"], "F32")
+    )
+
+
+@pytest.mark.parametrize("band_bytes", SIZES)
+def test_bands_of_any_size(
+    source: Source, tmp_path: Path, band_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "bands_of", functools.partial(bands_of, band_bytes=band_bytes))
+    for module in (turn, check):
+        monkeypatch.setattr(module, "BAND_BYTES", band_bytes)
+    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+        made = jobs(source, tmp_path)
+        written = [each for job in made for each in write_job(job, sources, targets)]
+        for job in made:
+            check_job(job, tmp_path, sources)
+    digests = {(each.file, each.tensor): each.digest for each in written}
+    for plan in plans():
+        name = f"rank_{plan.rank}.safetensors"
+        with open_source(tmp_path / name) as found:
+            (rank,) = found.ranks
+            data = bytearray(rank.info(plan.name).nbytes)
+            rank.read_into(plan.name, 0, memoryview(data))
+            np.testing.assert_array_equal(
+                np.frombuffer(data, np.float32).reshape(plan.shape), expected(plan), err_msg=plan.name
+            )
+            assert rank.computed_digests([plan.name])[plan.name] == digests[name, plan.name]
+
+
+def test_what_is_made_of_the_same_tensors_is_one_job(source: Source, tmp_path: Path) -> None:
+    (job,) = jobs(source, tmp_path)  # mixed joins all
+    assert {writing.name for writing in job.writings} == {"q", "k", "v", "both", "mixed"}
+    assert [reading.name for reading in job.readings] == ["fused", "gate", "up"]
+
+
+def test_a_transposed_source_is_read_once(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[tuple[int, int]] = []
+    read = Sources.rows
+
+    def counting(self, reading, start, stop, *rest):  # type: ignore[no-untyped-def]
+        rows.append((start, stop))
+        return read(self, reading, start, stop, *rest)
+
+    monkeypatch.setattr(Sources, "rows", counting)
+    monkeypatch.setattr(turn, "BAND_BYTES", 2 * 36)
+    alone = [plan for plan in plans() if plan.name in "qkv"]
+    (job,) = jobs(source, tmp_path)
+    writings = tuple(writing for writing in job.writings if writing.name in "qkv")
+    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+        write_job(Job("q", job.readings[:1], writings), sources, targets)
+    assert len(alone) == len(writings)
+    assert rows == [(0, 2), (2, 4), (4, 6)]
+
+
+@pytest.mark.parametrize("name", ["q", "both", "mixed"])
+def test_an_element_that_is_wrong_does_not_read_back(source: Source, tmp_path: Path, name: str) -> None:
+    made = jobs(source, tmp_path)
+    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+        for job in made:
+            write_job(job, sources, targets)
+        (writing, *_) = [each for job in made for each in job.writings if each.name == name]
+        path = tmp_path / writing.file
+        data = bytearray(path.read_bytes())
+        data[writing.extents[0].offset + 5] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=f"tensor '{name}' is not what its source is"):
+            check_job(made[0], tmp_path, sources)
+
+
+@pytest.mark.parametrize("tensor", ["fused", "gate"])
+def test_a_damaged_source_is_found_though_it_is_read_transposed(
+    source: Source, tmp_path: Path, tensor: str
+) -> None:
+    path = tmp_path / "source/model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[source.ranks[0].info(tensor).extents[0].offset + 7] ^= 1
+    path.write_bytes(data)
+    (job,) = jobs(source, tmp_path)
+    sources, targets = Sources(), Targets(tmp_path, Storage())
+    with sources, targets, pytest.raises(CheckpointError, match=f"'{tensor}' is damaged"):
+        write_job(job, sources, targets)

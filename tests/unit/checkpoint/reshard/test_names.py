@@ -1,0 +1,308 @@
+"""Reshards between Hugging Face names and MindFormers': there and back, the same bytes."""
+
+import dataclasses
+import errno
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from names_applied import stored_arrays
+
+from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.reshard_kills import SYNC_BYTES, files_of
+from mindbatch.checkpoint.names.correspondence import to_mindformers
+from mindbatch.checkpoint.names.dialect import Options
+from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.stored_plan import stored_plans
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.config.schema import ReshardConfig
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.registry import describe
+from mindbatch.storage import StorageError
+from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard_order import plan_order
+from mindbatch.tasks.reshard_source import open_origin
+from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
+
+FUSABLE = [model for model in MODELS if model != "gpt2"]
+CASES = [(model, {}) for model in MODELS] + [
+    (model, options)
+    for model in FUSABLE
+    for options in ({"qkv_concat": True}, {"qkv_concat": True, "qkv_grouped": False})
+]
+
+
+def reshard(source: Path, target: Path, **options: Any) -> None:
+    """Runs the task. Options of the target are written target_NAME."""
+    config = ReshardConfig(source=str(source))
+    config.target.dir = str(target)
+    for name, value in options.items():
+        section = config.target if name.startswith("target_") else config
+        name = name.removeprefix("target_")
+        assert name in {field.name for field in dataclasses.fields(section)}
+        setattr(section, name, value)
+    assert run(config) == 0
+
+
+def mindformers(**options: Any) -> dict[str, Any]:
+    return {"target_names": "mindformers", **{f"target_{key}": value for key, value in options.items()}}
+
+
+def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
+    """The full tensors under MindFormers' names, made literally."""
+    arrays = tensors_of(MODELS[model])
+    arch = describe(MODELS[model])
+    concat, grouped = options.get("qkv_concat", False), options.get("qkv_grouped", True)
+    rules = dialect(arch.model_type, Options(qkv_concat=concat, grouped=grouped))
+    names = to_mindformers(rules, {name: array.shape for name, array in arrays.items()}, heads_of(arch))
+    return stored_arrays(names, arrays)
+
+
+@pytest.mark.parametrize(("model", "options"), CASES)
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_there_and_back(tmp_path: Path, model: str, options: dict[str, Any], dtype: str) -> None:
+    start = write_model(tmp_path / "start", MODELS[model], dtype)
+    ways = 2 if options.get("qkv_concat") else 4
+    named = mindformers(**options)
+    reshard(start, tmp_path / "1", target_format="ckpt", **named, verify=True)
+    (whole,) = contents(tmp_path / "1")
+    expected = expected_stored(model, **options)
+    assert whole == {
+        name: (dtype, array.shape, np.ascontiguousarray(stored(array, dtype)).tobytes())
+        for name, array in expected.items()
+    }
+    reshard(tmp_path / "1", tmp_path / "2", target_model_parallel=2, **named, verify=True)
+    direct = {**named, "target_model_parallel": ways, "target_pipeline_stage": 2}
+    reshard(tmp_path / "2", tmp_path / "3", **direct, target_format="ckpt", verify=True)
+    reshard(start, tmp_path / "direct", **direct)
+    assert contents(tmp_path / "3") == contents(tmp_path / "direct")
+    assert len(contents(tmp_path / "3")) == 2 * ways
+    reshard(tmp_path / "3", tmp_path / "4", **(mindformers() if options else named), verify=True)
+    reshard(tmp_path / "4", tmp_path / "whole", verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_a_fused_tensor_is_made_of_one_dtype_or_converted(tmp_path: Path) -> None:
+    start = write_model(tmp_path / "start", LLAMA, digests=False)
+    arrays = {name: stored(array, "F32") for name, array in tensors_of(LLAMA).items()}
+    odd = "model.layers.1.mlp.up_proj.weight"
+    half = {odd: arrays.pop(odd).astype(np.float16)}
+    write_tensors(start / "model.safetensors", arrays, "F32")
+    write_tensors(tmp_path / "half.safetensors", half, "F16")
+    (start / "model.safetensors").rename(start / "model-00001-of-00002.safetensors")
+    (tmp_path / "half.safetensors").rename(start / "model-00002-of-00002.safetensors")
+    files = dict.fromkeys(arrays, "model-00001-of-00002.safetensors")
+    files[odd] = "model-00002-of-00002.safetensors"
+    (start / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    with pytest.raises(CheckpointError, match=r"1.feed_forward.w_gate_hidden.* several dtypes: .* is F16"):
+        reshard(start, tmp_path / "cut", **mindformers(qkv_concat=True))
+    reshard(start, tmp_path / "plain", **mindformers())
+    reshard(start, tmp_path / "cut", **mindformers(qkv_concat=True), target_dtype="bfloat16", verify=True)
+    reshard(tmp_path / "cut", tmp_path / "whole", verify=True)
+    reshard(start, tmp_path / "at_once", target_dtype="bfloat16")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "at_once")
+
+
+def test_a_bare_base_model(tmp_path: Path) -> None:
+    """Its names are without the prefix; those of MindFormers are of the whole model."""
+    start = write_model(tmp_path / "start", MODELS["tied"])
+    bare = tmp_path / "bare"
+    shutil.copytree(start, bare)
+    (bare / "digests.json").unlink()
+    arrays = {name.removeprefix("model."): array for name, array in tensors_of(MODELS["tied"]).items()}
+    write_tensors(bare / "model.safetensors", arrays, "F32")
+    for source, target in ((start, "1"), (bare, "2")):
+        reshard(
+            source, tmp_path / target, target_model_parallel=2, **mindformers(qkv_concat=True), verify=True
+        )
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    reshard(tmp_path / "2", tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_one_full_file_with_its_names_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = write_model(tmp_path / "start", MODELS["qwen2"])
+    arrays = expected_stored("qwen2", qkv_concat=True, qkv_grouped=False)
+    extra = {"model.layers.0.attention.rotary_emb.inv_freq": np.zeros(4, np.float32)}
+    write_tensors(tmp_path / "full.ckpt", {**arrays, **extra}, "F32")
+    given: dict[str, Any] = {"source_config": str(start), "source_qkv_grouped": False}
+    reshard(tmp_path / "full.ckpt", tmp_path / "whole", **given, verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
+    notes = capsys.readouterr().err
+    assert "full.ckpt: the tensors have MindFormers' names, queries, keys and values in one" in notes
+    assert "left out, for the model does not use them: 'model.layers.0.attention.rotary_emb.inv" in notes
+    with pytest.raises(CheckpointError, match="wq.weight' is missing"):
+        reshard(tmp_path / "full.ckpt", tmp_path / "other", **given, source_qkv_concat=False)
+    with pytest.raises(CheckpointError, match="model.norm_out.weight.* is not part of this model"):
+        reshard(tmp_path / "full.ckpt", tmp_path / "other", source_config=str(start), source_names="hf")
+
+
+def strategy_source(
+    folder: Path, model: str, ways: int, cuts: dict[str, tuple[int, ...]], monkeypatch: Any, **options: Any
+) -> dict[str, Any]:
+    """Rank folders of MindFormers' tensors that a strategy cuts, and the options to read them.
+
+    cuts: the tensor maps over a device matrix [1, ways] by the ends of names; others are whole everywhere.
+    """
+    layouts, ranks = [], [dict[str, Any]() for _ in range(ways)]
+    for name, array in expected_stored(model, **options).items():
+        found = next((cut for end, cut in cuts.items() if name.endswith(end)), (-1,) * array.ndim)
+        layouts.append(TensorLayout(name, (1, ways), tuple(0 if axis == 0 else -1 for axis in found)))
+        for rank, held in enumerate(ranks):
+            held[name] = array[layouts[-1].slice_of(rank, array.shape)]
+    for rank, held in enumerate(ranks):
+        path = folder / f"rank_{rank}/checkpoint_{rank}.ckpt"
+        path.parent.mkdir(parents=True)
+        write_tensors(path, {name: np.ascontiguousarray(array) for name, array in held.items()}, "F32")
+    (folder.parent / "strategy.ckpt").touch()
+    strategy = Strategy(tuple(layouts))
+    monkeypatch.setattr("mindbatch.tasks.reshard_source.read_strategy", lambda path: strategy)
+    return {"source_strategy": str(folder.parent / "strategy.ckpt")}
+
+
+FIRST, LAST = (0, -1), (-1, 0)
+PLAIN_CUTS = {
+    "wq.weight": FIRST, "wk.weight": FIRST, "wq.bias": (0,), "wo.weight": LAST, "w2.weight": LAST,
+    "dense1.weight": FIRST, "dense2.weight": FIRST, "dense3.weight": FIRST, "dense1.bias": (0,),
+    "dense2.bias": (0,), "dense3.bias": (0,), "projection.weight": LAST,
+}  # fmt: skip
+FUSED_CUTS = {"w_qkv.weight": FIRST, "w_qkv.bias": (0,), "w_gate_hidden.weight": FIRST, "w2.weight": LAST}
+
+
+@pytest.mark.parametrize(
+    ("model", "ways", "cuts", "fused"),
+    [
+        ("llama", 4, PLAIN_CUTS, False),
+        ("gpt2", 4, PLAIN_CUTS, False),
+        ("llama", 2, FUSED_CUTS, True),
+        ("qwen2", 8, FUSED_CUTS, True),  # through the middle of groups
+        ("qwen2", 2, {"w_qkv.weight": LAST}, True),
+    ],
+)
+def test_ranks_that_a_strategy_has_cut(
+    tmp_path: Path, monkeypatch: Any, model: str, ways: int, cuts: Any, fused: bool
+) -> None:
+    start = write_model(tmp_path / "start", MODELS[model])
+    given = strategy_source(tmp_path / "ranks", model, ways, cuts, monkeypatch, qkv_concat=fused)
+    given["source_config"] = str(start)
+    reshard(tmp_path / "ranks", tmp_path / "whole", **given, verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
+    for number, options in enumerate([{"qkv_concat": fused}, {}]):
+        named = mindformers(**options, model_parallel=2, pipeline_stage=2)
+        reshard(tmp_path / "ranks", tmp_path / f"again{number}", **given, **named, verify=True)
+        reshard(start, tmp_path / f"direct{number}", **named)
+        assert contents(tmp_path / f"again{number}") == contents(tmp_path / f"direct{number}")
+
+
+@pytest.mark.parametrize(
+    ("model", "cuts", "options", "message"),
+    [
+        (
+            "gpt2",
+            {"dense2.weight": LAST},
+            None,
+            "attn.c_attn.weight': what rank 1 has .* no tensor together",
+        ),
+        ("llama", {"w_gate_hidden.weight": LAST}, {}, "w_gate_hidden.*2 full rows each belong together"),
+        ("llama", FUSED_CUTS, {"qkv_grouped": False}, "source_qkv_grouped=false: does not go with"),
+    ],
+)
+def test_cuts_that_cannot_be_told(
+    tmp_path: Path, monkeypatch: Any, model: str, cuts: Any, options: dict[str, Any] | None, message: str
+) -> None:
+    start = write_model(tmp_path / "start", MODELS[model])
+    fused = {} if options is None else {"qkv_concat": True, **options}
+    given = strategy_source(tmp_path / "ranks", model, 2, cuts, monkeypatch, **fused)
+    given |= {f"source_{key}": value for key, value in (options or {}).items()}
+    with pytest.raises((CheckpointError, ConfigError), match=message):
+        reshard(tmp_path / "ranks", tmp_path / "whole", source_config=str(start), **given)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("llama", mindformers(qkv_concat=True, model_parallel=4), 
+         "target.qkv_concat=true: model_parallel=4 is above the 2 key/value heads .* allowed: up to 2"),
+        ("gpt2", mindformers(qkv_concat=True), "target.qkv_concat=true: has no effect for model type gpt2"),
+        ("gpt2", {"source_qkv_concat": True}, "source_qkv_concat: has no effect, .* Hugging Face names"),
+        ("gpt2", {"source_qkv_concat": True, "source_names": "mindformers"}, "no effect for model type gpt2"),
+        ("gpt2", {"source_names": "mindformers"}, "transformer.wte.weight' .*is not part of this model"),
+        ("qwen3", mindformers(), "'qwen3' are not known; allowed: chatglm, gpt2, llama"),
+        ("qwen3", {"source_names": "mindformers"}, "'qwen3' are not known; allowed: chatglm, gpt2, llama"),
+        (None, mindformers(), "target.names=mindformers: needs the model's config.json"),
+        (None, {"source_names": "mindformers"}, "source_names: needs the model's config.json"),
+    ],
+)  # fmt: skip
+def test_refusals(tmp_path: Path, model: str | None, options: dict[str, Any], message: str) -> None:
+    qwen3 = {**LLAMA, "model_type": "qwen3", "head_dim": 4}
+    start = write_model(tmp_path / "start", {**MODELS, "qwen3": qwen3}[model or "llama"])
+    if model is None:
+        (start / "config.json").unlink()
+    with pytest.raises((CheckpointError, ConfigError), match=message) as caught:
+        reshard(start, tmp_path / "cut", **options)
+    assert all(len(line) < 400 for line in caught.value.faults)
+    assert not (tmp_path / "cut").exists()
+
+
+def test_what_dry_run_and_the_marker_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    named = mindformers(qkv_concat=True, model_parallel=2)
+    reshard(start, tmp_path / "cut", **named, dry_run=True)
+    said = capsys.readouterr()
+    assert (
+        "rank 1: model.tok_embeddings.embedding_weight of shape [34, 32]: zeros at [[33, 34], [0, 32]]"
+        in (said.out)
+    )
+    assert "planned and proved: 2 ranks, 21 tensors" in said.out
+    assert "lm_head.weight: padded on the last ranks; mindbatch reads these files" in said.err
+    assert not (tmp_path / "cut").exists()
+    reshard(start, tmp_path / "cut", **named)
+    marker = json.loads((tmp_path / "cut/reshard.json").read_bytes())
+    assert (
+        marker["settings"] | {"names": "mindformers", "qkv_concat": True, "qkv_grouped": True}
+        == (marker["settings"])
+    )
+    with pytest.raises(ConfigError, match="qkv_concat was True, now False"):
+        reshard(start, tmp_path / "cut", **mindformers(model_parallel=2))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "qwen2"])
+def test_one_that_was_broken_off_goes_on(tmp_path: Path, model: str) -> None:
+    layers = "n_layer" if model == "gpt2" else "num_hidden_layers"
+    source = write_model(tmp_path / "source", {**MODELS[model], layers: 1}, "BF16")
+    counting = CountingStorage()
+    carry_out(named_order(source, tmp_path / "unbroken"), counting)
+    unbroken = files_of(tmp_path / "unbroken")
+    num_kept = 0
+    for place in range(5, len(counting.operations), 11):
+        order = named_order(source, tmp_path / f"target{place}")
+        with pytest.raises(StorageError):
+            carry_out(order, FailingStorage(place, errno.EIO, lasting=True))
+        num_kept += carry_out(order, CountingStorage()).kept
+        assert files_of(order.target) == unbroken, place
+    assert num_kept > 20
+
+
+def named_order(source: Path, target: Path) -> Order:
+    """A reshard to MindFormers' names that syncs often and is read back."""
+    config = ReshardConfig(source=str(source), verify=True)
+    config.target.dir, config.target.model_parallel, config.target.names = str(target), 2, "mindformers"
+    config.target.qkv_concat = "gpt2" not in source.joinpath("config.json").read_text()
+    origin = open_origin(config)
+    with origin.source:
+        return dataclasses.replace(plan_order(config, origin).order, sync_bytes=SYNC_BYTES)
+
+
+def test_what_is_told_wrongly_is_found_before_a_byte_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = write_model(tmp_path / "start", LLAMA)
+    monkeypatch.setattr("mindbatch.tasks.reshard_order.stored_plans", lambda *a: stored_plans(*a)[1:])
+    with pytest.raises(CheckpointError, match="not made for target rank 0"):
+        reshard(start, tmp_path / "cut", **mindformers(), dry_run=True)

@@ -1,0 +1,255 @@
+"""Strategy files: what is read and written, who holds what, and what is refused. numerics asks MindSpore."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ckpt_bytes import ckpt_bytes, field, number
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.errors import CheckpointError, ConfigError
+
+LAYOUT = TensorLayout("w", (2, 2), (0, -1), opt_shard_step=2, opt_shard_size=2)
+STRATEGY = Strategy((LAYOUT,), (OperatorStrategy("op", 0, ((2, 1), (1,))),), 3)
+NUMBERS = number(5, 0) + number(6, 0) + number(7, 0)
+
+
+def write(path: Path, *layouts: TensorLayout, stage: int = 0) -> Path:
+    path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("op", stage),))))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        read_strategy(path)
+    return str(caught.value)
+
+
+def layout_item(name: str, *fields: bytes) -> bytes:
+    return number(1, 0) + field(3, field(1, name.encode()) + field(2, b"".join(fields)))
+
+
+def dims(*values: int) -> bytes:
+    return b"".join(number(1, value) for value in values)
+
+
+names = st.text("abc._", min_size=1, max_size=5).filter(lambda name: ".." not in name)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> TensorLayout:
+    """Over eight devices."""
+    matrix = draw(st.sampled_from([(8,), (2, 4), (2, 2, 2), (1, 8)]))
+    axes = draw(st.permutations(range(len(matrix))))[: draw(st.integers(0, len(matrix)))]
+    entries: list[int | tuple[int, ...]] = [*axes, *([-1] * draw(st.integers(1, 2)))]
+    if len(axes) > 1 and draw(st.booleans()):
+        entries = [(axes[0], axes[1]), *axes[2:], -1]
+    return TensorLayout(draw(names), matrix, tuple(draw(st.permutations(entries))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(layouts(), min_size=1, max_size=4, unique_by=lambda layout: layout.name))
+def test_every_element_is_held_by_as_many_ranks(
+    tmp_path_factory: pytest.TempPathFactory, found: list[TensorLayout]
+) -> None:
+    path = tmp_path_factory.mktemp("s") / "s.ckpt"
+    strategy = Strategy(tuple(found), (OperatorStrategy("op", 0),))
+    path.write_bytes(strategy_bytes(strategy))
+    assert read_strategy(path) == strategy
+    for layout in found:
+        shape = (16,) * len(layout.tensor_map)
+        held = np.zeros(shape, int)
+        for rank in range(8):
+            held[layout.slice_of(rank, shape)] += 1
+            assert held[layout.slice_of(rank, shape)].shape == layout.local_shape(shape)
+        assert (held == 8 // np.prod(layout.parts)).all()
+
+
+def test_slices_of_a_small_example() -> None:
+    columns = TensorLayout("w", (2, 2), (0, -1))
+    assert [columns.slice_of(rank, (4, 3))[0] for rank in range(4)] == [slice(0, 2), slice(2, 4)] * 2
+    both = TensorLayout("w", (2, 2), ((1, 0), -1))
+    assert [both.slice_of(rank, (4, 3))[0].start for rank in range(4)] == [0, 1, 2, 3]
+    turned = TensorLayout("w", (2, 2), ((0, 1), -1))
+    assert [turned.slice_of(rank, (4, 3))[0].start for rank in range(4)] == [0, 2, 1, 3]
+    assert [LAYOUT.slice_of(rank, (8, 3))[0].start for rank in range(4)] == [0, 4, 2, 6]
+    assert LAYOUT.local_shape((8, 3)) == (2, 3)
+    assert TensorLayout("scalar", (2,), (-1,)).slice_of(1, ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "fault"),
+    [
+        (
+            TensorLayout("w", (2,), (0, -1)),
+            (3, 2),
+            r"shape \[3, 2\] is cut into 2 parts, which do not divide 3",
+        ),
+        (TensorLayout("w", (2,), (0, -1)), (4, 2, 2), "has a tensor map of 2 dimensions"),
+        (TensorLayout("w", (2,), (0,)), (), "has a tensor map of 1 dimensions"),
+        (TensorLayout("w", (2,), (0,), param_split_shape=(1, 2)), (4,), "is cut unevenly"),
+        (TensorLayout("w", (2,), (0,), opt_shard_step=1, opt_shard_size=2), (4,), "do not fit"),
+        (TensorLayout("w", (6,), (-1,), opt_shard_step=1, opt_shard_size=4), (24,), "do not fit"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(layout: TensorLayout, shape: tuple[int, ...], fault: str) -> None:
+    with pytest.raises(CheckpointError, match=f"layout of 'w': .*{fault}"):
+        layout.slice_of(0, shape)
+
+
+def test_it_is_written_and_read(tmp_path: Path) -> None:
+    (tmp_path / "s.ckpt").write_bytes(strategy_bytes(STRATEGY))
+    assert read_strategy(tmp_path / "s.ckpt") == STRATEGY
+    assert read_strategy(tmp_path) == STRATEGY
+    assert STRATEGY.num_ranks == 4
+
+
+def test_it_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "w.ckpt").write_bytes(ckpt_bytes({"x": np.zeros(2)}))
+    assert is_strategy_file(write(tmp_path / "s.ckpt", LAYOUT))
+    assert not is_strategy_file(tmp_path / "w.ckpt")
+    assert "not a MindSpore strategy file" in refusal(tmp_path / "w.ckpt")
+
+
+def test_names_of_merged_files_have_their_stage(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.ckpt", TensorLayout("0-w", (2,), (0,)), TensorLayout("1-w", (2,), (-1,)))
+    strategy = read_strategy(path)
+    assert strategy.stages == (0, 1)
+    assert strategy.of_rank(1)["w"].tensor_map == (0,)
+    assert strategy.of_rank(2)["w"].tensor_map == (-1,)
+    assert strategy_bytes(strategy) == path.read_bytes()
+
+
+def test_folders_of_stages_must_agree(tmp_path: Path) -> None:
+    write(tmp_path / "0.ckpt", LAYOUT)
+    write(tmp_path / "1.ckpt", TensorLayout("w", (2, 2), (1, -1)))
+    assert "1.ckpt: stage 0 is cut otherwise than in 0.ckpt" in refusal(tmp_path)
+    write(tmp_path / "1.ckpt", LAYOUT, stage=2)
+    assert "no strategy file of stage 1" in refusal(tmp_path)
+    write(tmp_path / "1.ckpt", TensorLayout("v", (2,), (0,)), stage=1)
+    assert "1.ckpt: 2 devices a stage; 0.ckpt has 4" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault"),
+    [
+        (TensorLayout("w", (0,), (-1,)), "device matrix"),
+        (TensorLayout("w", (), ()), "device matrix"),
+        (TensorLayout("w", (1 << 21,), (-1,)), "device matrix"),
+        (TensorLayout("w", (2,), (1,)), "must hold axes below 1, each once, or -1"),
+        (TensorLayout("w", (2,), (-2,)), "must hold axes below 1"),
+        (TensorLayout("w", (2, 2), (0, 0)), "each once"),
+        (TensorLayout("w", (2, 2), ((0, 1), 0)), "each once"),
+        (TensorLayout("w", (2,), (0,), opt_shard_size=-2), "optimizer shard"),
+        (TensorLayout("../w", (2,), (0,)), "a name must be printable"),
+    ],
+)
+def test_numbers_that_cannot_be_true_are_refused(tmp_path: Path, layout: TensorLayout, fault: str) -> None:
+    message = refusal(write(tmp_path / "s.ckpt", layout))
+    assert fault in message
+    assert f"s.ckpt: parameter {layout.name!r}: " in message
+
+
+def test_parameters_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    assert "is there twice" in refusal(write(tmp_path / "s.ckpt", LAYOUT, LAYOUT))
+    message = refusal(write(tmp_path / "s.ckpt", LAYOUT, TensorLayout("v", (2,), (0,))))
+    assert "'v': 2 devices; the first parameter has 4" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "empty"),
+        (b"\x0a", "not a MindSpore strategy file: it does not begin with a stage"),
+        (b"\x80\x02}", "not a MindSpore strategy file: a Python pickle, which is never opened"),
+        (b"version https://git-lfs.github.com/spec/v1", "not a MindSpore strategy file: a Git LFS pointer"),
+        (b"\x08", "truncated"),
+        (number(1, 0) + number(9, 1), "field 9 is not one of a strategy file"),
+        (number(1, 0) + number(3, 1), "field 3 is not one of a strategy file"),
+        (number(1, 0) + field(3, b""), "must have a name"),
+        (number(1, 0) + field(3, number(1, 1) + number(2, 1)), "must have a name"),
+        (layout_item("w", field(1, dims(2)), field(2, dims(0))), "'w': byte"),
+        (layout_item("w", field(2, dims(0)), NUMBERS), "must have a device matrix"),
+        (layout_item("w", field(1, dims(2)), NUMBERS), "must have a device matrix"),
+        (
+            layout_item("w", field(1, dims(2)), field(1, dims(2)), field(2, dims(0)), NUMBERS),
+            "must have a device",
+        ),
+        (layout_item("w", field(1, dims(2)), field(2, dims(0)), NUMBERS, number(5, 0)), "once too often"),
+        (layout_item("w", field(1, dims(*[1] * 33)), field(2, dims(0)), NUMBERS), "at most 32 numbers"),
+        (layout_item("w", field(1, field(1, b"2")), field(2, dims(0)), NUMBERS), "at most 32 numbers"),
+        (number(1, 0) + field(2, field(1, b"op") + field(2, number(1, -1))), "'op': field 1"),
+    ],
+)
+def test_what_is_wrong_is_refused(tmp_path: Path, content: bytes, fault: str) -> None:
+    (tmp_path / "s.ckpt").write_bytes(content)
+    message = refusal(tmp_path / "s.ckpt")
+    assert fault in message
+    assert "s.ckpt: " in message
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("s") / "s.ckpt"
+    damaged = bytearray(strategy_bytes(STRATEGY))
+    for position in data.draw(st.lists(st.integers(0, len(damaged) * 8 - 1), min_size=1, max_size=4)):
+        damaged[position // 8] ^= 1 << position % 8
+    path.write_bytes(damaged[: data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))])
+    message = "s.ckpt: "
+    try:
+        read_strategy(path)
+    except CheckpointError as error:
+        message = str(error)
+    assert "s.ckpt: " in message
+
+
+ITEM: dict[str, Any] = {
+    "dev_matrix": [2, 2], "tensor_map": [[1, 0], -1], "field": 0,
+    "opt_weight_shard_step": 0, "opt_weight_shard_size": 0,
+}  # fmt: skip
+
+
+def write_json(path: Path, **changes: object) -> Path:
+    content: dict[str, object] = {
+        "current_stage": 1,
+        "parallel_layout_item": {"w": ITEM},
+        "parallel_strategy_item": {"op": {"stage": 2}},
+    }
+    path.write_text(json.dumps({**content, **changes}))
+    return path
+
+
+def test_json_is_read(tmp_path: Path) -> None:
+    strategy = read_strategy(write_json(tmp_path / "s.json"))
+    assert strategy.layouts == (TensorLayout("w", (2, 2), ((1, 0), -1)),)
+    assert (strategy.stage, strategy.current_stage) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"parallel_layout_item": []}, "not a MindSpore strategy file"),
+        ({"parallel_layout_item": {"w": 1}}, "'w': must be an object"),
+        ({"parallel_layout_item": {"w": {}}}, "'w': dev_matrix is missing"),
+        ({"parallel_layout_item": {"w": {**ITEM, "dev_matrix": 4}}}, "dev_matrix must be a list of numbers"),
+        ({"parallel_layout_item": {"w": {**ITEM, "tensor_map": ["0"]}}}, "tensor_map must be a list"),
+        ({"parallel_layout_item": {"w": {**ITEM, "field": None}}}, "field must be a number"),
+        ({"parallel_strategy_item": {"op": {"stage": "0"}}}, "'op': stage '0' must be a number"),
+    ],
+)
+def test_wrong_json_is_refused(tmp_path: Path, changes: dict[str, object], fault: str) -> None:
+    assert fault in refusal(write_json(tmp_path / "s.json", **changes))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        read_strategy(tmp_path / "none")
+    assert "no strategy file; needed are .ckpt or .json files" in refusal(tmp_path)
