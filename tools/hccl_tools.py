@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import checkout  # noqa: F401
-from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.launch.hccn import HCCN_CONF, HCCN_TOOL, SECONDS, ask_hccn_tool, find_addresses, read_hccn_conf
 from mindbatch.launch.host_name import loopback_note, own_address
 from mindbatch.launch.rank_ranges import parse_list, parse_range, physical_devices
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
 from mindbatch.launch.table_files import name_for_server, write_table
+from mindbatch.launch.table_json import as_given
 from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
 from mindbatch.launch.table_text import table_rows
 
 NAME = "hccl_tools.py"
 GROUP = 4
+MOST_SECONDS = 3600
 
 
 @dataclass
@@ -75,24 +77,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_request(options: argparse.Namespace) -> Request:
-    """What is asked for. Raises RankTableError with every fault in the flags."""
+    """What is asked for. Raises ConfigError with every fault in the flags."""
     request = Request()
     read_devices(options, request)
+    if not 0 < options.hccn_timeout <= MOST_SECONDS:
+        request.faults.append(
+            f"--hccn_timeout {options.hccn_timeout:g}: must be above 0, {MOST_SECONDS} at most"
+        )
     try:
         request.server_id = options.server_ip or own_address()
         if fault := server_id_fault(request.server_id):
-            request.faults.append(f"--server_ip {request.server_id}: {fault}")
+            request.faults.append(f"--server_ip {as_given(request.server_id)}: {fault}")
     except ValueError as error:
         request.faults.append(f"--server_ip must be given: {error}")
     if request.faults:
-        raise RankTableError(request.faults)
+        raise ConfigError(request.faults)
     request.notes += [note] if (note := loopback_note(request.server_id)) else []
     return request
 
 
 def read_devices(options: argparse.Namespace, request: Request) -> None:
     """The devices asked for, by their logical and physical ids."""
-    written = f"--device_num {options.device_num}"
+    written = f"--device_num {as_given(options.device_num)}"
     try:
         request.logical, note = parse_range(options.device_num)
     except ValueError as error:
@@ -108,7 +114,7 @@ def read_devices(options: argparse.Namespace, request: Request) -> None:
         visible = None if options.visible_devices is None else parse_list(options.visible_devices)
         request.physical = physical_devices(request.logical, visible)
     except ValueError as error:
-        request.faults.append(f"--visible_devices {options.visible_devices}: {error}")
+        request.faults.append(f"--visible_devices {as_given(options.visible_devices)}: {error}")
     request.notes += [f"{written}: {note}" for note in group_notes(request.physical)]
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import checkout  # noqa: F401
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
+from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, transform_order
-from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 
 NAME = "transform_ckpt.py"
 # Of the two kinds of MindFormers' flags: source, target, strategy of the source, of the target.
@@ -41,7 +42,7 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the files and prints their folder; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Makes the files and prints their folder; the exit code is 0, 1 (failed), 2 (wrong usage) or 130."""
     options = parser().parse_args(arguments)
     try:
         request = read_request(options)
@@ -55,13 +56,17 @@ def main(arguments: list[str] | None = None) -> int:
             wanted = options.transform_process_num
             workers = worker_count(None if wanted == 1 else wanted, order.nbytes)
             order = transform_order(transform, request.target, options.prefix, workers)
-            outcome = carry_out(order)
+            outcome = carry_out(order, progress=PlainProgress(NAME))
     except MindBatchError as error:
         tell(error.faults)
         return error.exit_code
+    except KeyboardInterrupt:
+        tell(["interrupted; the same command goes on"])
+        return EXIT_INTERRUPTED
     tell([*transform.notes, *outcome.notes])
     state = "Transform succeed" if outcome.is_new else "Was made already"
-    print(f"{state}: {transform.num_ranks} ranks in {request.target}")
+    ranks = "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
+    print(f"{state}: {ranks} in {request.target}")
     return EXIT_DONE
 
 

@@ -21,6 +21,8 @@ import sys
 from pathlib import Path
 
 import checkout  # noqa: F401
+from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.lora.transform import MergedCheckpoint, plan_merge
 from mindbatch.checkpoint.reshard.folder import (
     locked,
@@ -30,14 +32,14 @@ from mindbatch.checkpoint.reshard.folder import (
     remove_tree,
 )
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
-from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.storage import Storage, StorageError
 
 NAME = "transform_ckpt_lora.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the files and prints their folder; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Makes the files and prints their folder; the exit code is 0, 1 (failed), 2 (wrong usage) or 130."""
     options = parser().parse_args(arguments)
     try:
         target = read_target(options)
@@ -53,9 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
     except MindBatchError as error:
         tell(error.faults)
         return error.exit_code
+    except KeyboardInterrupt:
+        tell(["interrupted; the same command begins anew"])
+        return EXIT_INTERRUPTED
     tell(transform.notes)
-    merge, ranks = merged.merge, transform.num_ranks
-    print(f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} ranks in {target}")
+    merge, ranks = merged.merge, "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
+    print(f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} in {target}")
     return EXIT_DONE
 
 
@@ -107,7 +112,7 @@ def strategy_path(text: str) -> Path | None:
 
 
 def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, storage: Storage) -> None:
-    """Writes the files of all ranks beside the target, and gives the folder its name."""
+    """Writes the files of all ranks and their digests beside the target, and gives the folder its name."""
     ranks, part = merged.transform.num_ranks, part_of(target)
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(ranks)]
     files = files if ranks > 1 else [f"merged_lora.{kind}"]
@@ -117,6 +122,7 @@ def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, st
         for rank, name in enumerate(files):
             make_folders((part / name).parent, storage)
             merged.write(rank, kind, part / name)
+        record_digests(part)
         try:
             storage.replace(part, target)
             storage.sync_folder(target.parent)
@@ -126,8 +132,9 @@ def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, st
 
 def clear(part: Path, files: list[str], storage: Storage) -> None:
     """Removes what a killed run has left. ConfigError when there is anything else."""
+    ours = {*files, *(str(Path(name).parent / DIGESTS_NAME) for name in files)}
     foreign = [
-        name for name in names_below(part) if name not in files and not Path(name).name.startswith(".")
+        name for name in names_below(part) if name not in ours and not Path(name).name.startswith(".")
     ]
     if foreign:
         raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")

@@ -103,7 +103,8 @@ def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(command: C
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     if process.returncode:  # else it was done already
-        assert (process.returncode, errors) == (130, "mindbatch: interrupted\n")
+        kept = f"mindbatch: {command.here}/cut.part: keeps what was finished; the same command goes on\n"
+        assert (process.returncode, errors) == (130, f"{kept}mindbatch: interrupted\n")
         assert not (command.here / "cut").exists()
     done = command.run(*arguments, leaves=["cut"])
     assert done.returncode == 0, done.stderr

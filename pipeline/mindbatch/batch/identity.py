@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised
+from mindbatch.engine.described import open_model
 from mindbatch.errors import CheckpointError
 
 _CHUNK_BYTES = 1 << 24
@@ -49,7 +49,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         ConfigError: the file of the template cannot be read.
     """
     model = config.model
-    folder = ModelFolder(model.checkpoint_name_or_path or "")
+    folder, _ = open_model(model.checkpoint_name_or_path, model.type)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     return {
@@ -74,7 +74,7 @@ def _assistant_digest(folder: str | None) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
     if folder is None:
         return None
-    files = ModelFolder(folder)
+    files, _ = open_model(folder)
     return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
 
 

@@ -1,4 +1,7 @@
-"""JSON objects read strictly (RFC 8259): bounded in size, UTF-8, no duplicate keys, no NaN or Infinity."""
+"""JSON objects read strictly (RFC 8259): bounded in size, UTF-8, no duplicate keys, no NaN or Infinity.
+
+Bounded in memory, too: a value of two bytes, such as an empty list, may take a hundred once it is read.
+"""
 
 import json
 import math
@@ -11,6 +14,8 @@ from mindbatch.checkpoint.folders.foreign_formats import foreign_format
 from mindbatch.errors import CheckpointError
 
 _MAX_DIGITS = 100
+MAX_PARTS = 1_000_000
+"""Lists, objects and commas: those of a safetensors header for 125,000 tensors of two dimensions."""
 
 
 def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -30,6 +35,9 @@ def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     """The object in `data`; `where` names its origin in the CheckpointError raised for anything else."""
+    parts = sum(data.count(mark) for mark in (b"[", b"{", b","))
+    if parts > MAX_PARTS:
+        raise CheckpointError(f"{where}: {parts} lists, objects and commas; at most {MAX_PARTS} are allowed")
     try:
         value = json.loads(
             data.decode("utf-8"),

@@ -23,10 +23,11 @@ from mindbatch.checkpoint.placement.plan_proof import prove
 from mindbatch.checkpoint.placement.replicas import digest_faults
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.strategy.lost_ranks import part_fault
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.errors import ConfigError
+from mindbatch.errors import CheckpointError, ConfigError
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"
 
@@ -85,7 +86,7 @@ def open_transform(
     try:
         notes: list[str] = []
         if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
-            notes.append(f"{source}: holds one rank, so it is whole; the strategy of the source is not used")
+            notes.append(_whole(source, strategy, opened.ranks[0]))
             strategy = None
         if not verify:
             opened.check_heads()
@@ -96,6 +97,16 @@ def open_transform(
     except BaseException:
         opened.close()
         raise
+
+
+def _whole(source: Path, strategy: Strategy, rank: TensorSet) -> str:
+    """A note that the only rank is taken as whole. CheckpointError when it is what is left of several."""
+    if fault := part_fault(strategy, _shapes(rank)):
+        raise CheckpointError(
+            f"{source}: holds one rank of the {strategy.num_ranks} that the strategy is for; {fault}; the others "
+            "must be there, or no strategy be given for the source if this is the whole"
+        )
+    return f"{source}: holds one rank, so it is whole; the strategy of the source is not used"
 
 
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:

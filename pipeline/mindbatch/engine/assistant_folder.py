@@ -9,9 +9,9 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.assistant_fit import refuse_unfit
+from mindbatch.engine.described import open_model
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import describe
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,12 @@ def find_assistant(
     """The folder that `model.assistant` names; None if it names none.
 
     Raises:
-        CheckpointError: it does not hold a model that is understood.
+        CheckpointError: it does not hold a model that is understood, or is damaged.
         ConfigError: its vocabulary is not the model's.
     """
     if model.assistant is None:
         return None
-    folder = ModelFolder(model.assistant)
-    own = describe(folder.config, "auto", str(folder.path / "config.json"))
+    folder, own = open_model(model.assistant)
     theirs = Tokenizer.load(folder.path)
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(

@@ -13,12 +13,12 @@ from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.assistant_folder import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
+from mindbatch.engine.described import open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import describe
 from mindbatch.parallel.topology import WHOLE
 
 ITEMSIZE = 4  # the CPU kernels keep float32
@@ -71,8 +71,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model or this machine.
     """
-    folder = ModelFolder(model.checkpoint_name_or_path or "")
-    arch = describe(folder.config, model.type, str(folder.path / "config.json"))
+    folder, arch = open_model(model.checkpoint_name_or_path, model.type)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import Draft, Row
 from mindbatch.engine.assistant_folder import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings
 from mindbatch.engine.constraints import ConstraintFactory
+from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE
 
 
@@ -79,8 +79,7 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    folder = ModelFolder(model.checkpoint_name_or_path or "")
-    arch = describe(folder.config, model.type, str(folder.path / "config.json"))
+    folder, arch = open_model(model.checkpoint_name_or_path, model.type)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     smaller = None if drafter is None else drafter.architecture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.launch.bounded_process import Finished, run_bounded
 from mindbatch.launch.findings import address_fault
-from mindbatch.launch.table_json import shown
+from mindbatch.launch.table_json import as_given, shown
 from mindbatch.storage import reason_of
 
 HCCN_TOOL = "hccn_tool"
@@ -75,6 +75,8 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addr
     """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
     found = Addresses(str(path))
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError("not a regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST_CONF + 1)
     except OSError as error:
@@ -96,7 +98,7 @@ def _take_lines(text: str, devices: set[int], found: Addresses) -> None:
         if match is None or int(match[1]) not in devices:
             continue
         device, address = int(match[1]), match[2].strip()
-        where = f"{found.source} line {number}: address_{device}={address}"
+        where = f"{found.source} line {number}: address_{device}={as_given(address)}"
         if fault := address_fault(address):
             found.faults.append(f"{where}: {fault}")
         elif found.of.setdefault(device, address) != address:

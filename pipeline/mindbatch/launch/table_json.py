@@ -85,6 +85,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
+def as_given(text: str) -> str:
+    """`text` as it is where it is a short line that can be printed, else as `shown`."""
+    return text if text.isprintable() and len(text) <= LONGEST_SHOWN else shown(text)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     result, repeated = JsonObject(), []
     for key, value in pairs:

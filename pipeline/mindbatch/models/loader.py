@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from mindspore import Parameter
 
 from mindbatch.checkpoint.folders.model_weights import ModelWeights
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.placement.partition import (
     Cut,
     Layout,
     Part,
     TensorSpec,
     held_specs,
-    source_shapes,
 )
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.weights import Weights
-from mindbatch.models.registry import model_module, tensor_specs
+from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
@@ -49,7 +48,7 @@ def load_weights(
     if folder.held != WHOLE:
         _refuse_other_rank(folder, piece)
         specs, piece = held_specs(specs, piece), WHOLE
-    check_tensors(arch, specs, folder, names)
+    check_tensors(arch, specs, folder)
     parameters, outputs = {}, {}
     for done, spec in enumerate(specs):
         parameters[spec.name] = _load(spec, folder, names, kernels, piece)
@@ -65,25 +64,6 @@ def _refuse_other_rank(folder: ModelWeights, piece: TensorSlice) -> None:
             f"{folder.path}: was opened for rank {folder.held.rank} of {folder.held.size}; needed is rank "
             f"{piece.rank} of {piece.size}"
         )
-
-
-def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
-    """Translates a full name to the folder's: a bare base model was saved without the prefix."""
-    prefix: str = model_module(arch.model_type).PREFIX
-    if any(name.startswith(prefix) for name in folder.names):
-        return lambda name: name
-    return lambda name: name.removeprefix(prefix)
-
-
-def check_tensors(
-    arch: Architecture, specs: Sequence[TensorSpec], folder: ModelWeights, names: Callable[[str], str]
-) -> None:
-    """Raises CheckpointError unless the folder holds just the tensors of the architecture."""
-    expected = {names(source): shape for source, shape in source_shapes(specs).items()}
-    unused = [*model_module(arch.model_type).UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else [])]
-    faults = match_tensors(expected, folder, unused)
-    if faults:
-        raise CheckpointError(faults)
 
 
 def _load(

@@ -13,6 +13,7 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
@@ -69,6 +70,7 @@ class LogitsCheck:
     """The comparison of one reshard.
 
     allowed: None where not a bit may differ. run: as `logits_process.logits_of`. found: once it was made.
+    nbytes: of the target's tensors. progress: is told which of the two models is run.
     """
 
     config: ReshardConfig
@@ -76,6 +78,8 @@ class LogitsCheck:
     allowed: float | None
     run: Callable[[ReshardConfig, Architecture], FloatArray]
     found: Difference | None = None
+    nbytes: int = 0
+    progress: Progress = silent
 
     def __call__(self, folder: Path) -> None:
         """Runs the source, then what is in the target's folder; one model is in memory at a time.
@@ -83,12 +87,14 @@ class LogitsCheck:
         Raises:
             CheckpointError: the two do not agree, or cannot be read.
         """
+        self.progress("running the source's model", 0, self.nbytes)
         source = self.run(self.config, self.architecture)
         if not np.isfinite(source).all():
             raise CheckpointError(
                 f"{self.config.source}: its first logits are not all finite numbers, so there is nothing to "
                 f"compare; {_OTHERWISE}"
             )
+        self.progress("running the target's model", 0, self.nbytes)
         target = ReshardConfig(source=str(folder), verbose=self.config.verbose)
         self.found = Difference.of(source, self.run(target, self.architecture))
         fault = difference_fault(self.found, self.allowed)
@@ -113,7 +119,7 @@ def logits_check(config: ReshardConfig, origin: Origin, planned: Planned) -> Log
         for reading in job.readings
     )
     allowed = None if exact else ALLOWED[config.target.dtype]
-    return LogitsCheck(config, origin.model.architecture, allowed, logits_of)
+    return LogitsCheck(config, origin.model.architecture, allowed, logits_of, nbytes=planned.order.nbytes)
 
 
 def difference_fault(found: Difference, allowed: float | None) -> str | None:

@@ -6,16 +6,15 @@ their headers is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
 from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, ModelFolder
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.data_parallel import with_copies
@@ -30,7 +29,8 @@ from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import ParallelConfig, PlanConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import describe, model_module, tensor_specs
+from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
 
 _MAX_CONFIG_BYTES = 4 << 20
@@ -84,7 +84,8 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     specs = tensor_specs(arch)
     placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
     if weights is not None:
-        placed = _as_named(placed, arch, weights)
+        check_tensors(arch, specs, weights)
+        placed = _as_named(placed, checkpoint_names(arch, weights))
     dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
     copies = with_copies(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
@@ -105,18 +106,9 @@ def _weights(folder: Path) -> ModelFolder | None:
     return ModelFolder(folder) if any(has_file(folder, name) for name in (SINGLE_NAME, INDEX_NAME)) else None
 
 
-def _as_named(placed: Placements, arch: Architecture, weights: ModelFolder) -> dict[str, Placement]:
-    """The placements under the names that the weights have: bare base models were saved without the prefix.
-
-    Raises CheckpointError unless the weights are those of the model.
-    """
-    module = model_module(arch.model_type)
-    is_bare = not any(name.startswith(module.PREFIX) for name in weights.names)
-    prefix = module.PREFIX if is_bare else ""
-    found = {name.removeprefix(prefix): each for name, each in placed.items()}
-    unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else []))
-    raise_if_any(match_tensors({name: each.shape for name, each in found.items()}, weights, unused))
-    return {name: replace(each, name=name) for name, each in found.items()}
+def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:
+    """The placements under the names that the weights have."""
+    return {names(name): replace(each, name=names(name)) for name, each in placed.items()}
 
 
 def _dtypes(

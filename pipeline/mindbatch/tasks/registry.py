@@ -112,6 +112,8 @@ _ALL = (
             "mindbatch reshard source=FOLDER target.dir=cut target.model_parallel=8",
             "mindbatch reshard source=cut target.dir=whole target.dtype=bfloat16 verify=true",
             "mindbatch reshard source=cut target.dir=other target.model_parallel=4 target.format=ckpt",
+            "mindbatch reshard source=FOLDER target.dir=full target.names=mindformers target.format=ckpt",
+            "mindbatch reshard source=FOLDER target.dir=merged lora.merge=ADAPTER",
         ),
     ),
     Task(

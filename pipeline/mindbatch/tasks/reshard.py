@@ -5,22 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
+from contextlib import contextmanager
+from pathlib import Path
 
-from rich.console import Console
-
-from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.folder import part_of
 from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.tasks.logits_check import logits_check
 from mindbatch.tasks.plan_page import size
 from mindbatch.tasks.reshard_order import Planned, plan_order
+from mindbatch.tasks.reshard_progress import shown_progress
 from mindbatch.tasks.reshard_source import open_origin
 from mindbatch.tasks.screen_text import printable
-
-_MIB = 1 << 20
 
 
 def run(config: ReshardConfig) -> int:
@@ -34,8 +32,10 @@ def run(config: ReshardConfig) -> int:
         print("\n".join(_plan_lines(planned)))
         return EXIT_DONE
     start = time.monotonic()
-    with _Bar() as bar:
-        outcome = carry_out(planned.order, progress=bar.show, approve=check)
+    with _saying_what_is_kept(planned.order.target), shown_progress() as progress:
+        if check is not None:
+            check.progress = progress
+        outcome = carry_out(planned.order, progress=progress, approve=check)
         if check is not None and not outcome.is_new:
             check(planned.order.target)
     _tell(outcome.notes)
@@ -44,24 +44,15 @@ def run(config: ReshardConfig) -> int:
     return EXIT_DONE
 
 
-class _Bar:
-    """A bar over mebibytes on a terminal; it disappears at the end."""
-
-    def __init__(self) -> None:
-        self._bar = MovingBar("resharding", Console(stderr=True), disable=not sys.stderr.isatty())
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """As reshard.Progress."""
-        self._bar.set(done // _MIB, -(-total // _MIB), f"MiB, {what}")
+@contextmanager
+def _saying_what_is_kept(target: Path) -> Iterator[None]:
+    """An interrupt ends it, and the user is told that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if part_of(target).is_dir():
+            _tell([f"{part_of(target)}: keeps what was finished; the same command goes on"])
+        raise
 
 
 def _tell(notes: Iterable[str]) -> None:

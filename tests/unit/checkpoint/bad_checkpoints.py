@@ -25,6 +25,8 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
+PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.pkl")
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -71,9 +73,10 @@ class Place:
         return home / self.file
 
 
+_SHARDS = Place("shards", "shard.safetensors")
 PLACES = (
     Place("folder", "model.safetensors"),
-    Place("shards", "shard.safetensors"),
+    _SHARDS,
     Place("one ckpt", "m.ckpt"),
     Place("ranks of ckpt", "rank_1/m.ckpt", 2),
     Place("ranks of safetensors", "rank_1/m.safetensors", 2),
@@ -182,3 +185,37 @@ FAULTS = (
         True,
     ),
 )
+
+
+ASTRAY = (
+    ("../shard.safetensors", r"index.json: weight_map .* '\.\./shard.safetensors'; must be the plain name"),
+    ("/etc/passwd", "index.json: weight_map .* '/etc/passwd'; must be the plain name"),
+    ("pytorch_model.bin", "index.json: weight_map .* 'pytorch_model.bin'; must be the plain name"),
+    ("elsewhere.safetensors", "elsewhere.safetensors: symbolic link to .*; must stay inside"),
+    ("pointer.safetensors", "pointer.safetensors: a Git LFS pointer"),
+    ("none.safetensors", "none.safetensors: missing"),
+)
+"""Where an index may lead, and what must be said of it."""
+
+
+def write_astray(home: Path, target: str) -> None:
+    """A model of two shards, in whose index NAME leads to `target`."""
+    _SHARDS.write(home).rename(home.parent / "shard.safetensors")
+    (home / "elsewhere.safetensors").symlink_to(home.parent / "shard.safetensors")
+    (home / "pointer.safetensors").write_bytes(LFS)
+    others = {name: "others.safetensors" for name in TENSORS if name != NAME}
+    write_index(home, {**others, NAME: target})
+
+
+def write_code(home: Path, would_write: Path) -> None:
+    """Puts code of the model's own into its folder, which writes a file if it is ever run."""
+    classes = {"AutoConfig": "configuration_own.Own", "AutoModelForCausalLM": "modeling_own.Own"}
+    (home / "config.json").write_text(json.dumps({**CONFIG, "auto_map": classes}))
+    for name in (
+        "modeling_own.py",
+        "configuration_own.py",
+        "tokenization_own.py",
+        "__init__.py",
+        "conftest.py",
+    ):
+        (home / name).write_text(f"open({str(would_write)!r}, 'w')")

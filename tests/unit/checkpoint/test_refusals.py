@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,8 +9,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from bad_checkpoints import CONFIG, FAULTS, LFS, NAME, PLACES, TENSORS, Fault, Place, write_strategy
-from safetensors_writer import write_index
+from bad_checkpoints import (
+    ASTRAY,
+    FAULTS,
+    NAME,
+    PICKLES,
+    PLACES,
+    TENSORS,
+    Fault,
+    Place,
+    write_astray,
+    write_code,
+    write_strategy,
+)
 
 import transform_ckpt
 import transform_ckpt_lora
@@ -142,34 +152,17 @@ def test_a_flipped_bit_is_found_with_the_checksum_of_mindspore(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        (
-            "../shard.safetensors",
-            r"index.json: weight_map .* '\.\./shard.safetensors'; must be the plain name",
-        ),
-        ("/etc/passwd", "index.json: weight_map .* '/etc/passwd'; must be the plain name"),
-        ("pytorch_model.bin", "index.json: weight_map .* 'pytorch_model.bin'; must be the plain name"),
-        ("elsewhere.safetensors", "elsewhere.safetensors: symbolic link to .*; must stay inside"),
-        ("pointer.safetensors", "pointer.safetensors: a Git LFS pointer"),
-        ("none.safetensors", "none.safetensors: missing"),
-    ],
-)
+@pytest.mark.parametrize(("target", "said"), ASTRAY)
 def test_an_index_that_leads_astray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, target: str, said: str
 ) -> None:
     home = tmp_path / "home"
-    SHARDS.write(home).rename(tmp_path / "shard.safetensors")
-    (home / "elsewhere.safetensors").symlink_to(tmp_path / "shard.safetensors")
-    (home / "pointer.safetensors").write_bytes(LFS)
-    others = {name: "others.safetensors" for name in TENSORS if name != NAME}
-    write_index(home, {**others, NAME: target})
+    write_astray(home, target)
     assert re.search(said, _refused(command, SHARDS, home, capsys))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.pkl"])
+@pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_refused_with_the_way_to_convert(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, name: str
 ) -> None:
@@ -238,11 +231,7 @@ def test_a_model_with_names_of_another_kind_is_refused_without_delay(
 def test_code_of_a_folder_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home"
     FOLDER.write(home)
-    (home / "config.json").write_text(
-        json.dumps({**CONFIG, "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}})
-    )
-    for name in ("modeling_own.py", "configuration_own.py", "__init__.py", "conftest.py"):
-        (home / name).write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')")
+    write_code(home, tmp_path / "was_run")
     for command in (_inspect, _reshard):
         assert command(FOLDER, home, capsys) == (0, [])
     assert not (tmp_path / "was_run").exists()

@@ -1,10 +1,11 @@
 """JSON that is not exactly one UTF-8 object with unique keys and finite numbers is refused."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from mindbatch.checkpoint.strict_json import parse_json_object, read_json_object
+from mindbatch.checkpoint.strict_json import MAX_PARTS, parse_json_object, read_json_object
 from mindbatch.errors import CheckpointError
 
 
@@ -34,6 +35,27 @@ def test_refused(data: bytes, message: str) -> None:
     assert message in str(caught.value)
     assert len(caught.value.faults) == 1
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"0,", b'"ab",'])
+def test_memory_is_bounded_before_anything_is_parsed(part: bytes) -> None:
+    data = b'{"a": [' + part * (10_000_000 // len(part)) + b"0]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CheckpointError, match=f"lists, objects and commas; at most {MAX_PARTS} are allowed"
+        ):
+            parse_json_object(data, "f")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_as_many_parts_as_are_allowed() -> None:
+    data = b'{"a":[' + b"0," * (MAX_PARTS - 2)
+    assert len(parse_json_object(data + b"0]}", "f")["a"]) == MAX_PARTS - 1
+    with pytest.raises(CheckpointError, match="at most"):
+        parse_json_object(data + b"0,0]}", "f")
 
 
 def test_ordinary_object_is_read() -> None:

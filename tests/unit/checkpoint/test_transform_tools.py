@@ -1,6 +1,7 @@
 """tools/transform_ckpt.py and tools/transform_ckpt_lora.py, with the flags of MindFormers."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -216,6 +217,22 @@ def test_sources_that_do_not_fit_are_refused(place, capsys):
     assert not (place / "new").exists()
 
 
+def test_what_is_left_of_several_ranks_is_not_taken_as_whole(place, capsys):
+    """MindFormers' rule is that one rank is whole; its shapes say otherwise."""
+    shutil.rmtree(place / "two/rank_1")
+    said = "holds one rank of the 2 that the strategy is for; tensor"
+    for target in ("four.ckpt", ""):
+        failed(transform(place, "two", "new", "two.ckpt", target), 1, capsys, said)
+    failed(merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=1"), 1, capsys, said)
+    file = "two/rank_0/checkpoint_0.ckpt"
+    failed(transform(place, file, "new", "two.ckpt", "four.ckpt"), 1, capsys, said)
+    assert not (place / "new").exists()
+    write_ranks(place / "one", 1, arrays())
+    assert transform(place, "one", "new", "two.ckpt", "four.ckpt") == 0
+    assert "holds one rank, so it is whole" in capsys.readouterr().err
+    assert_ranks(place / "new", 4, arrays())
+
+
 def test_nothing_is_written_over(place, capsys):
     (place / "new").mkdir()
     (place / "new/mine").write_text("kept")
@@ -256,6 +273,8 @@ def test_all_ranks_are_merged(place):
     """MindFormers' tool merges rank 0 alone."""
     assert merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=0.5") == 0
     assert_ranks(place / "new", 4, merged_arrays(0.5))
+    with open_source(place / "new", verify=True) as source:
+        assert all(rank.digests for rank in source.ranks)
 
 
 def test_the_scaling_is_that_of_the_adapter(place, capsys):
@@ -273,11 +292,11 @@ def test_one_rank_is_one_file(place, kind, capsys):
     assert merge(place, "two", "new", "two.ckpt", "None", "--lora_scaling=2", f"--save_format={kind}") == 2
     assert "no such file" in capsys.readouterr().err
     assert merge(place, "two", "new", "two.ckpt", "", "--lora_scaling=2", f"--save_format={kind}") == 0
-    assert [path.name for path in (place / "new").iterdir()] == [f"merged_lora.{kind}"]
+    assert {path.name for path in (place / "new").iterdir()} == {f"merged_lora.{kind}", "digests.json"}
     found = read(place / f"new/merged_lora.{kind}")
     for name, array in merged_arrays(2).items():
         np.testing.assert_array_equal(found[name], array)
-    assert "Merge succeed: 2 weights, scaling 2, 1 ranks" in capsys.readouterr().out
+    assert "Merge succeed: 2 weights, scaling 2, 1 rank in" in capsys.readouterr().out
 
 
 def test_a_file_is_only_merged(place):
@@ -324,7 +343,7 @@ A, B = (f"model.layers.0.attention.wq.mindpet_delta_lora_{which}" for which in "
         (lambda tensors: [tensors.pop(name) for name in list(tensors) if "lora" in name], "holds no lora_a"),
         (lambda tensors: tensors.update({"x.lora_c": np.ones(2, np.float32)}), "'x.lora_c': not understood"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "so changed",
 )
 def test_matrices_that_are_refused(place, change, message, capsys):
     failed(changed_source(place, change), 1, capsys, message)
@@ -344,9 +363,28 @@ def test_the_merge_writes_nothing_over(place, capsys):
 def test_what_a_killed_merge_has_left_is_made_anew(place):
     (place / "new.part").mkdir()
     (place / "new.part/merged_lora.ckpt").write_text("torn")
+    (place / "new.part/digests.json").write_text("torn")
     assert merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2") == 0
     assert set(read(place / "new/merged_lora.ckpt")) == set(BASE)
     assert not (place / "new.part").exists()
+
+
+def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    for tool in (transform_ckpt, transform_ckpt_lora):
+        monkeypatch.setattr(tool, "open_transform", interrupted)
+    code = transform(place, "two", "new", "two.ckpt", "four.ckpt")
+    assert (code, capsys.readouterr().err) == (
+        130,
+        "transform_ckpt.py: interrupted; the same command goes on\n",
+    )
+    code = merge(place, "two", "new", "two.ckpt", "four.ckpt")
+    assert (code, capsys.readouterr().err) == (
+        130,
+        "transform_ckpt_lora.py: interrupted; the same command begins anew\n",
+    )
 
 
 def test_the_merge_as_a_command(place):

@@ -126,7 +126,7 @@ def test_without_addresses_nothing_is_written(tool: Tool) -> None:
 
 def test_every_fault_in_the_flags_is_a_line(tool: Tool) -> None:
     done = tool.run("--device_num", "[0,16)", "--server_ip", "../x", "--visible_devices", "1,1")
-    assert (done.returncode, done.stdout, tool.tables()) == (1, "", {})
+    assert (done.returncode, done.stdout, tool.tables()) == (2, "", {})
     assert done.stderr.splitlines() == [
         "hccl_tools.py: --device_num [0,16): must be within [0,8); "
         "give --device_num_per_node 16 for a server with more",

@@ -1,5 +1,6 @@
 """The weights of a model folder, one safetensors file or several with an index, and nothing else."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from mindbatch.errors import CheckpointError
 SINGLE_NAME = "model.safetensors"
 _OTHER_SUFFIXES = (".gguf", ".h5", ".msgpack", ".npz", ".onnx")
 _MAX_NAMES_SHOWN = 3
+_RANK = re.compile(r"rank_\d{1,6}")
 
 
 class NamedTensors(Protocol):
@@ -65,12 +67,15 @@ def open_shards(folder: Path, opened: Callable[[Path], File], index: str = INDEX
 def _no_weights(folder: Path, names: list[str]) -> str:
     pickles = [name for name in names if name.endswith((*PICKLE_SUFFIXES, ".ckpt"))]
     others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors"))]
+    native = [name for name in names if name.endswith(".ckpt") or _RANK.fullmatch(name)]
     needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards"
+    if native:
+        needed += "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
     if others:
         return f"{folder}: no model weights under a known name, only {_listed(others)}; {needed}"
     if pickles:
         return f"{folder}: only {_listed(pickles)}; {HOW_TO_CONVERT.format(needed=needed)}"
-    return f"{folder}: no model weights; {needed}"
+    return f"{folder}: no model weights{f', only {_listed(native)}' if native else ''}; {needed}"
 
 
 def _listed(names: list[str]) -> str:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
 from mindbatch.checkpoint.placement.boxes import Box, Shape, intersection, moved, volume
 from mindbatch.checkpoint.reshard.job import Reading
+from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
 
 _BAND_BYTES = 1 << 20
@@ -34,6 +36,11 @@ class Twins:
     first: Reading
     other: Reading
     pairs: tuple[tuple[Box, Box], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is compared, on one of the two sides."""
+        return sum(volume(other) for _, other in self.pairs) * DTYPES[self.other.dtype]
 
     def fault(self) -> str:
         """The line when they differ."""
@@ -113,15 +120,18 @@ def _within(held: Held, common: Box) -> Box:
     return moved(common, held.whole, held.place)
 
 
-def compare(all_twins: Sequence[Twins]) -> None:
+def compare(all_twins: Sequence[Twins], progress: Progress = silent) -> None:
     """Reads and compares all of them, in threads. CheckpointError lists tensors and files that differ."""
+    done, total = 0, sum(each.nbytes for each in all_twins)
     by_files: dict[tuple[str, str], list[Twins]] = {}
     for twins in all_twins:
         by_files.setdefault((twins.first.path, twins.other.path), []).append(twins)
     faults: list[str] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for found in pool.map(_differing, by_files.values()):
+        for found, pair in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
             faults += found
+            done += sum(each.nbytes for each in pair)
+            progress("comparing what several ranks hold", done, total)
     raise_if_any(faults)
 
 

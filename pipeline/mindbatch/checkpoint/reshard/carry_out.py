@@ -20,8 +20,9 @@ from mindbatch.checkpoint.reshard.folder import (
 )
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
-from mindbatch.checkpoint.reshard.order import Order, Outcome, Place, Progress
+from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
 from mindbatch.checkpoint.reshard.pool import do_jobs
+from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.resume import opened_journal, verified
 from mindbatch.checkpoint.reshard.target import (
     give_name,
@@ -35,14 +36,10 @@ from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.storage import Storage, StorageError, write_whole
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
 def carry_out(
     order: Order,
     storage: Storage | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     *,
     in_background: bool | None = None,
     approve: Callable[[Path], None] | None = None,
@@ -80,7 +77,7 @@ def carry_out(
         if is_complete(order, part):
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
-            compare(order.twins)
+            compare(order.twins, progress)
             _make(order, part, storage, progress, outcome, in_background=in_background)
         if approve is not None:
             approve(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,6 @@ from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.placement.replicas import Twins
 from mindbatch.checkpoint.reshard.job import Job
-
-Progress = Callable[[str, int, int], None]
-"""Is told what is being done, the bytes that are done, and all."""
 
 SYNC_BYTES = 64 << 20
 

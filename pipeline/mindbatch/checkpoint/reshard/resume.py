@@ -13,7 +13,8 @@ from mindbatch.checkpoint.folders.digests import tensor_digest
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.reshard.folder import MARKER_NAME, changed_settings, is_ours, remove_tree
 from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME, Journal, JournalContent, read_journal
-from mindbatch.checkpoint.reshard.order import Order, Outcome, Place, Progress
+from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
+from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import ConfigError
 from mindbatch.storage import Storage, remove_leftovers

@@ -73,6 +73,13 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
     return found
 
 
+def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
+    """Into how many parts each dimension is cut. CheckpointError when the layout is for other dimensions."""
+    # Cut into as many elements as there are devices, each dimension tells its number of parts.
+    even = (layout.num_devices,) * num_dimensions
+    return tuple(size // part for size, part in zip(even, layout.local_shape(even), strict=True))
+
+
 def _share(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape) -> Share | None:
     if layout is None:
         return None if is_named else single_piece(shape, tuple((0, size) for size in shape))
@@ -83,10 +90,7 @@ def _share(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape)
 def _full_shape(layout: TensorLayout | None, local: Shape) -> Shape:
     if layout is None:
         return local
-    # Cut into as many elements as there are devices, each dimension tells its number of parts.
-    even = (layout.num_devices,) * len(local)
-    parts = (size // part for size, part in zip(even, layout.local_shape(even), strict=True))
-    return tuple(size * count for size, count in zip(local, parts, strict=True))
+    return tuple(size * count for size, count in zip(local, parts_of(layout, len(local)), strict=True))
 
 
 def _missing(

@@ -1,0 +1,59 @@
+"""How those who do the work say how far they are, and the lines that come of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, the bytes that are done, and all."""
+
+LINE_SECONDS = 30.0
+_MIB = 1 << 20
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A Progress that shows nothing."""
+
+
+def mebibytes(done: int, total: int) -> tuple[int, int]:
+    """Both in MiB; what is done is rounded down, all is rounded up."""
+    return done // _MIB, -(-total // _MIB)
+
+
+class TimeLeft:
+    """How long what is being done will take, at its rate so far. now: seconds that only grow."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._what, self._began, self._first = "", 0.0, 0
+
+    def __call__(self, what: str, done: int, total: int) -> str:
+        """`, 1:02:03 left`; empty while nobody can tell."""
+        if what != self._what:
+            self._what, self._began, self._first = what, self._now(), done
+        new, seconds = done - self._first, self._now() - self._began
+        if new <= 0 or seconds <= 0 or done >= total:
+            return ""
+        minutes, second = divmod(round((total - done) * seconds / new), 60)
+        return f", {minutes // 60}:{minutes % 60:02}:{second:02} left"
+
+
+class PlainProgress:
+    """A line on standard error every 30 s, so that a short reshard prints none."""
+
+    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._now = now
+        self._left = TimeLeft(now)
+        self._shown = now()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """A Progress."""
+        left = self._left(what, done, total)
+        if self._now() - self._shown < LINE_SECONDS:
+            return
+        self._shown = self._now()
+        ended, of_all = mebibytes(done, total)
+        print(f"{self._name}: {what}: {ended:,} of {of_all:,} MiB{left}", file=sys.stderr, flush=True)

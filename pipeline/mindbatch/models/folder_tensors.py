@@ -1,0 +1,28 @@
+"""Whether a folder holds just the tensors of an architecture, told from names, shapes and dtypes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import model_module
+
+
+def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
+    """Translates a full name to the folder's: a bare base model was saved without the prefix."""
+    prefix: str = model_module(arch.model_type).PREFIX
+    if any(name.startswith(prefix) for name in folder.names):
+        return lambda name: name
+    return lambda name: name.removeprefix(prefix)
+
+
+def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: ModelWeights) -> None:
+    """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
+    names = checkpoint_names(arch, folder)
+    expected = {names(source): shape for source, shape in source_shapes(specs).items()}
+    unused = [*model_module(arch.model_type).UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else [])]
+    raise_if_any(match_tensors(expected, folder, unused))

@@ -1,0 +1,28 @@
+"""How far a reshard is, on standard error: a bar on a terminal, else a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from mindbatch.batch.moving_bar import MovingBar
+from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """What is told shows within `with`; the bar disappears at the end."""
+    if not sys.stderr.isatty():
+        yield PlainProgress("mindbatch")
+        return
+    left = TimeLeft(time.monotonic)
+    with MovingBar("resharding", Console(stderr=True)) as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.set(*mebibytes(done, total), f"MiB, {what}{left(what, done, total)}")
+
+        yield show

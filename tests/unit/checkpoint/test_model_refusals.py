@@ -1,0 +1,220 @@
+"""A damaged model is refused by every command that runs or plans one: before MindSpore, and nothing is made."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bad_checkpoints import (
+    ASTRAY,
+    CONFIG,
+    FAULTS,
+    LFS,
+    PICKLES,
+    PLACES,
+    Fault,
+    Place,
+    write_astray,
+    write_code,
+)
+
+from mindbatch import cli
+
+FOLDER, SHARDS, ONE, RANKS, _ = PLACES
+MODEL = "model.checkpoint_name_or_path"
+HALTED = "model_runner halted"
+"""What is told when a command goes on to load MindSpore."""
+
+Line = Callable[[Path], list[str]]
+"""The command line for a model in `home`; what it makes would be home.parent/made."""
+
+
+def _data(home: Path) -> str:
+    path = home.parent / "rows.jsonl"
+    path.write_text('{"prompt": [1, 2]}\n')
+    return f"data.path={path}"
+
+
+def _made(home: Path) -> str:
+    return f"output.dir={home.parent / 'made'}"
+
+
+def _generate(home: Path) -> list[str]:
+    return ["generate", f"{MODEL}={home}", "prompts=[[1,2]]", f"output.file={home.parent / 'made'}"]
+
+
+def _batch(home: Path) -> list[str]:
+    return ["batch", f"{MODEL}={home}", _data(home), _made(home)]
+
+
+def _compare(home: Path) -> list[str]:
+    return ["compare", f"{MODEL}={home}", "prompts=[[1,2]]", "decoding=[greedy,sampling]", _made(home)]
+
+
+def _plan(home: Path) -> list[str]:
+    return ["plan", f"{MODEL}={home}", _data(home)]
+
+
+def _layout(home: Path) -> list[str]:
+    return ["plan", f"{MODEL}={home}", "parallel.model_parallel=2", f"layout.dir={home.parent / 'made'}"]
+
+
+def _assisted(line: Line) -> Line:
+    """The same with a good model, to which the one in `home` is the assistant."""
+
+    def assisted(home: Path) -> list[str]:
+        good = home.parent / "good"
+        if not good.exists():
+            FOLDER.write(good)
+        options = [f"model.assistant={home}", "decoding.num_assistant_tokens=2"]
+        return [*(f"{MODEL}={good}" if part.startswith(MODEL) else part for part in line(home)), *options]
+
+    return assisted
+
+
+RUNNING: dict[str, Line] = {
+    "generate": _generate,
+    "batch": _batch,
+    "compare": _compare,
+    "generate with an assistant": _assisted(_generate),
+}
+PLANNING: dict[str, Line] = {
+    "plan": _plan,
+    "plan of ranks": _layout,
+    "plan with an assistant": _assisted(_plan),
+}
+every_line = pytest.mark.parametrize(
+    "line", [*RUNNING.values(), *PLANNING.values()], ids=[*RUNNING, *PLANNING]
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mindbatch.engine.model_runner", None)
+    monkeypatch.chdir(tmp_path)
+
+
+def _refused(line: Line, home: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is told of a refusal, after which there is nothing that was not there before."""
+    arguments = line(home)
+    before = {*home.parent.rglob("*")}
+    code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    assert (code, out) == (1, ""), err
+    assert err.endswith("\n")
+    assert all(told.startswith("mindbatch: ") and told.isprintable() for told in err.splitlines())
+    assert HALTED not in err
+    assert {*home.parent.rglob("*")} == before
+    return err
+
+
+def test_they_are_right_before_they_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in (FOLDER, SHARDS):
+        home = tmp_path / place.name / "home"
+        place.write(home)
+        for line in RUNNING.values():
+            assert cli.main(line(home)) == 1
+            assert HALTED in capsys.readouterr().err
+        for line in PLANNING.values():
+            assert cli.main(line(home)) == 0
+            assert capsys.readouterr().err == ""
+
+
+@every_line
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("place", [FOLDER, SHARDS], ids=lambda place: place.name)
+def test_the_file_and_the_fault_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: Place, fault: Fault, line: Line
+) -> None:
+    home = tmp_path / "home"
+    file = place.write(home)
+    file.write_bytes(fault.content(place))
+    message = _refused(line, home, capsys)
+    assert str(home) in message
+    assert file.name in message or fault.knows_model
+    assert [said for said in fault.said if not re.search(said, message)] == [], message
+
+
+@every_line
+@pytest.mark.parametrize(("target", "said"), ASTRAY)
+def test_an_index_that_leads_astray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, target: str, said: str
+) -> None:
+    write_astray(tmp_path / "home", target)
+    assert re.search(said, _refused(line, tmp_path / "home", capsys))
+
+
+@every_line
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"model_type": "llama", ', "not valid JSON"),
+        (b'{"model_type": "llama", "model_type": "gpt2"}', "'model_type' appears twice"),
+        (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"a": [' + b"[]," * 500_000 + b"[]]}", "at most 1000000 are allowed"),
+        (b"[]", "must be an object"),
+        (b"{}", "model_type is missing"),
+        (LFS, "Git LFS"),
+        (b"\x80\x02}q\x00.", "pickle, which is never opened"),
+        (json.dumps({**CONFIG, "hidden_size": "32"}).encode(), "hidden_size"),
+        (json.dumps({**CONFIG, "num_hidden_layers": 2}).encode(), "'model.layers.1.[a-z_.]*' is missing"),
+    ],
+)
+def test_a_bad_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, content: bytes, said: str
+) -> None:
+    FOLDER.write(tmp_path / "home")
+    (tmp_path / "home/config.json").write_bytes(content)
+    assert re.search(said, _refused(line, tmp_path / "home", capsys))
+
+
+# The layout needs no weights, so that those it cannot read are none to it.
+lines_of_weights = pytest.mark.parametrize(
+    "line", [*RUNNING.values(), PLANNING["plan"]], ids=[*RUNNING, "plan"]
+)
+
+
+@lines_of_weights
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_are_refused_with_the_way_to_convert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, name: str
+) -> None:
+    file = FOLDER.write(tmp_path / "home")
+    file.rename(file.parent / name)
+    message = _refused(line, tmp_path / "home", capsys)
+    assert name in message
+    assert "never opened" in message
+    assert "safe_serialization=True" in message
+
+
+@lines_of_weights
+@pytest.mark.parametrize(("place", "named"), [(ONE, "m.ckpt"), (RANKS, "rank_0, rank_1")])
+def test_what_is_only_mindspores_is_refused_with_the_way_to_convert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, place: Place, named: str
+) -> None:
+    place.write(tmp_path / "home")
+    message = _refused(line, tmp_path / "home", capsys)
+    assert re.search(f"{tmp_path}/home: .*only {named}; .*needed is model.safetensors", message)
+    assert "`mindbatch reshard source=" in message
+
+
+def test_code_of_a_folder_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    FOLDER.write(home)
+    write_code(home, tmp_path / "was_run")
+    for line in RUNNING.values():
+        assert cli.main(line(home)) == 1
+        assert HALTED in capsys.readouterr().err
+    for line in PLANNING.values():
+        assert cli.main(line(home)) == 0
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    (home / "tokenizer_config.json").write_text(json.dumps(own))
+    for name in ("generate", "compare", "plan"):
+        assert cli.main({**RUNNING, **PLANNING}[name](home)) == 1
+        assert str(home) in capsys.readouterr().err
+    assert not (tmp_path / "was_run").exists()
