@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import checkout  # noqa: F401
-from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file

@@ -15,7 +15,7 @@ What differs from MindFormers' tools: nothing is written over, nor into the fold
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import checkout  # noqa: F401
@@ -29,6 +29,12 @@ NAME = "transform_ckpt.py"
 # Of the two kinds of MindFormers' flags: source, target, strategy of the source, of the target.
 PLAIN = ("src_ckpt_dir", "dst_ckpt_dir", "src_ckpt_strategy", "dst_ckpt_strategy")
 NAMED = ("src_checkpoint", "dst_checkpoint_dir", "src_strategy", "dst_strategy")
+MEANINGS = (
+    "checkpoint to read",
+    "folder to make",
+    "strategy of the source: file, folder, or empty",
+    "strategy of the target: file, folder, or empty",
+)
 
 
 @dataclass
@@ -52,11 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         transform = open_transform(request.source, request.source_strategy, request.target_strategy)
         with transform.source:
             check_ranks(options, transform.num_ranks)
-            order = transform_order(transform, request.target, options.prefix, workers=1)
+            order = transform_order(transform, request.target, options.prefix)
             wanted = options.transform_process_num
             workers = worker_count(None if wanted == 1 else wanted, order.nbytes)
-            order = transform_order(transform, request.target, options.prefix, workers)
-            outcome = carry_out(order, progress=PlainProgress(NAME))
+            outcome = carry_out(replace(order, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         tell(error.faults)
         return error.exit_code
@@ -78,14 +83,15 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for name in PLAIN:
-        result.add_argument(f"--{name}", default="")
-    for name in NAMED:
-        result.add_argument(f"--{name}", default="")
-    result.add_argument("--prefix", default="checkpoint_", help="of the files' names; %(default)s")
-    result.add_argument("--rank_id", type=int, default=0, help="0 does all; %(default)s")
-    result.add_argument("--world_size", type=int, help="ranks of the target; what its strategy says")
-    result.add_argument("--transform_process_num", type=int, default=1, help="processes; as many as it needs")
+    for names in (PLAIN, NAMED):
+        for name, meaning in zip(names, MEANINGS, strict=True):
+            result.add_argument(f"--{name}", default="", help=meaning)
+    result.add_argument("--prefix", default="checkpoint_", help="of the files' names (default: %(default)s)")
+    result.add_argument("--rank_id", type=int, default=0, help="0, the default, makes the files of all ranks")
+    result.add_argument("--world_size", type=int, help="ranks of the target; must be what its strategy says")
+    result.add_argument(
+        "--transform_process_num", type=int, default=1, help="processes; with 1, as many as are worth it"
+    )
     result.add_argument("--transform_by_rank", help="taken, without effect: memory is bounded anyhow")
     return result
 

@@ -23,7 +23,6 @@ from pathlib import Path
 import checkout  # noqa: F401
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.lora.transform import MergedCheckpoint, plan_merge
 from mindbatch.checkpoint.reshard.folder import (
     locked,
     make_folders,
@@ -32,8 +31,9 @@ from mindbatch.checkpoint.reshard.folder import (
     remove_tree,
 )
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
+from mindbatch.checkpoint.transform_lora import MergedCheckpoint, plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
-from mindbatch.storage import Storage, StorageError
+from mindbatch.storage import Storage, StorageError, is_leftover
 
 NAME = "transform_ckpt_lora.py"
 
@@ -76,9 +76,11 @@ def parser() -> argparse.ArgumentParser:
         result.add_argument(f"--{name}", default="", help="file, folder, or None for one that is not cut")
     result.add_argument("--src_ckpt_path_or_dir", default="", help="file, or folder of rank folders")
     result.add_argument("--dst_ckpt_dir", default="", help="folder to make")
-    result.add_argument("--prefix", default="checkpoint_", help="of the files' names; %(default)s")
+    result.add_argument("--prefix", default="checkpoint_", help="of the files' names (default: %(default)s)")
     result.add_argument("--lora_scaling", type=float, help="lora_alpha / r; what adapter_config.json says")
-    result.add_argument("--save_format", default=CKPT, choices=[CKPT, SAFETENSORS], help="%(default)s")
+    result.add_argument(
+        "--save_format", default=CKPT, choices=[CKPT, SAFETENSORS], help="of the files (default: %(default)s)"
+    )
     return result
 
 
@@ -133,9 +135,7 @@ def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, st
 def clear(part: Path, files: list[str], storage: Storage) -> None:
     """Removes what a killed run has left. ConfigError when there is anything else."""
     ours = {*files, *(str(Path(name).parent / DIGESTS_NAME) for name in files)}
-    foreign = [
-        name for name in names_below(part) if name not in ours and not Path(name).name.startswith(".")
-    ]
+    foreign = [name for name in names_below(part) if name not in ours and not is_leftover(Path(name).name)]
     if foreign:
         raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")
     remove_tree(part, storage, keep=True)

@@ -245,6 +245,11 @@ def write_whole(path: Path, data: bytes, storage: Storage | None = None) -> None
         file.write(data)
 
 
+def is_leftover(name: str) -> bool:
+    """Whether it is the name of a hidden file that a killed process has left."""
+    return _BESIDE.fullmatch(name) is not None
+
+
 def remove_leftovers(folder: Path, storage: Storage) -> None:
     """Removes the hidden files that killed processes left in a folder where nobody else writes now.
 
@@ -252,7 +257,7 @@ def remove_leftovers(folder: Path, storage: Storage) -> None:
     """
     try:
         for path in sorted(folder.iterdir()):
-            if _BESIDE.fullmatch(path.name):
+            if is_leftover(path.name):
                 storage.remove(path)
     except OSError as error:
         raise StorageError.writing(folder, error) from error

@@ -13,7 +13,8 @@ from mindbatch.checkpoint.placement.partition import Layout, TensorSpec, source_
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.loader import checkpoint_names, load_weights
+from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
 

@@ -68,6 +68,23 @@ MAY_ENTER: dict[str, set[str]] = {
     "__main__": {"cli"},
     "backends": {"decoding", "config", "checkpoint", "layers", "parallel", "storage"} | LOWEST,
 }
+# The same within checkpoint/: which of its rooms, and modules at its top, each may enter.
+GROUND = {"faults", "foreign_formats", "open_files", "strict_json"}
+CHECKPOINT_MAY_ENTER: dict[str, set[str]] = {
+    "faults": set(),
+    "foreign_formats": set(),
+    "open_files": set(),
+    "strict_json": GROUND,
+    "formats": GROUND,
+    "folders": GROUND | {"formats"},
+    "placement": GROUND,
+    "strategy": GROUND | {"formats", "folders", "placement"},
+    "names": GROUND | {"placement"},
+    "lora": GROUND | {"formats", "folders", "placement", "names"},
+    "reshard": GROUND | {"formats", "folders", "placement", "names", "lora"},
+    "transform": GROUND | {"formats", "folders", "placement", "strategy", "names", "reshard"},
+    "transform_lora": GROUND | {"formats", "folders", "placement", "lora", "transform"},
+}
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
     "cache/*",
@@ -152,6 +169,15 @@ def test_imports_flow_one_way(module: Path) -> None:
             assert entered in allowed, f"{short(module)} imports {name}"
 
 
+def test_imports_within_checkpoint_flow_one_way() -> None:
+    for module in (PACKAGE / "checkpoint").rglob("*.py"):
+        home = module.relative_to(PACKAGE / "checkpoint").parts[0].removesuffix(".py")
+        allowed = CHECKPOINT_MAY_ENTER.get(home, set()) | {home}
+        for name in imports(ast.parse(module.read_text())):
+            if name.startswith("mindbatch.checkpoint."):
+                assert name.split(".")[2] in allowed, f"{short(module)} imports {name}"
+
+
 def test_heavy_libraries_have_their_places(module: Path) -> None:
     used = {name.split(".")[0] for name in imports(ast.parse(module.read_text()))}
     for library, (allowed, refused) in PLACES.items():
@@ -164,12 +190,11 @@ def test_transformers_and_mindformers_are_imported_lazily(module: Path) -> None:
     assert not roots & {"transformers", "mindformers"}
 
 
-def test_rooms_of_the_rule_make_no_circle() -> None:
+@pytest.mark.parametrize("rule", [MAY_ENTER, CHECKPOINT_MAY_ENTER])
+def test_rooms_of_the_rule_make_no_circle(rule: dict[str, set[str]]) -> None:
     order: list[str] = []
-    while len(order) < len(MAY_ENTER):
-        ready = [
-            name for name, below in MAY_ENTER.items() if name not in order and below - {name} <= set(order)
-        ]
+    while len(order) < len(rule):
+        ready = [name for name, below in rule.items() if name not in order and below - {name} <= set(order)]
         assert ready, "the rule itself goes round in a circle"
         order += ready
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.errors import CheckpointError
 
 _MAX_DIGITS = 100
@@ -35,9 +35,8 @@ def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     """The object in `data`; `where` names its origin in the CheckpointError raised for anything else."""
-    parts = sum(data.count(mark) for mark in (b"[", b"{", b","))
-    if parts > MAX_PARTS:
-        raise CheckpointError(f"{where}: {parts} lists, objects and commas; at most {MAX_PARTS} are allowed")
+    if fault := parts_fault(data):
+        raise CheckpointError(f"{where}: {fault}")
     try:
         value = json.loads(
             data.decode("utf-8"),
@@ -55,6 +54,14 @@ def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: holds a JSON {_kind(value)}; must be an object")
     return value
+
+
+def parts_fault(data: bytes) -> str | None:
+    """Why JSON could take too much memory, counted before anything of it is read."""
+    parts = sum(data.count(mark) for mark in (b"[", b"{", b","))
+    return (
+        f"{parts} lists, objects and commas; at most {MAX_PARTS} are allowed" if parts > MAX_PARTS else None
+    )
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

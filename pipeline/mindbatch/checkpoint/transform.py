@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mindbatch.checkpoint.faults import located, raise_if_any, shown
+from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import as_placed
-from mindbatch.checkpoint.names.stored_plan import unnamed_plans
+from mindbatch.checkpoint.names.stored_plan import plan_digest, unnamed_plans
 from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.plan import ReshardPlan, plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
-from mindbatch.checkpoint.placement.replicas import digest_faults
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.lost_ranks import part_fault
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -59,7 +56,7 @@ class Transform:
 
     def dtype(self, name: str) -> str:
         """The dtype of a tensor, which all ranks have alike."""
-        return next(rank.tensors[name].dtype for rank in self.source.ranks if name in rank.tensors)
+        return self.source.dtype(name)
 
     def proved(self, names: Iterable[str]) -> ReshardPlan:
         """The plan for these tensors, shown to be right."""
@@ -90,7 +87,7 @@ def open_transform(
             strategy = None
         if not verify:
             opened.check_heads()
-        raise_if_any(_dtype_faults(opened.ranks))
+        raise_if_any(opened.dtype_faults())
         found = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
         return Transform(opened, found, target, notes)
@@ -101,10 +98,10 @@ def open_transform(
 
 def _whole(source: Path, strategy: Strategy, rank: TensorSet) -> str:
     """A note that the only rank is taken as whole. CheckpointError when it is what is left of several."""
-    if fault := part_fault(strategy, _shapes(rank)):
+    if fault := part_fault(strategy, rank.shapes):
         raise CheckpointError(
-            f"{source}: holds one rank of the {strategy.num_ranks} that the strategy is for; {fault}; the others "
-            "must be there, or no strategy be given for the source if this is the whole"
+            f"{source}: holds one rank of the {strategy.num_ranks} that the strategy is for; {fault}; "
+            "the others must be there, or no strategy be given for the source if this is the whole"
         )
     return f"{source}: holds one rank, so it is whole; the strategy of the source is not used"
 
@@ -112,47 +109,33 @@ def _whole(source: Path, strategy: Strategy, rank: TensorSet) -> str:
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:
     if strategy is not None:
         with located(source.path):
-            shapes = full_shapes(strategy, [_shapes(rank) for rank in source.ranks])
+            shapes = full_shapes(strategy, [rank.shapes for rank in source.ranks])
             return strategy_placements(strategy, shapes)
     if len(source.ranks) > 1:
         raise ConfigError(f"{source.path}: {len(source.ranks)} ranks; the strategy of the source is needed")
-    return whole_placements(_shapes(source.ranks[0]))
+    return whole_placements(source.ranks[0].shapes)
 
 
-def _shapes(rank: TensorSet) -> dict[str, Shape]:
-    return {name: info.shape for name, info in rank.tensors.items()}
-
-
-def _dtype_faults(ranks: Iterable[TensorSet]) -> list[str]:
-    faults: list[str] = []
-    first: dict[str, tuple[str, Path]] = {}
-    for rank in ranks:
-        for name, info in rank.tensors.items():
-            dtype, path = first.setdefault(name, (info.dtype, rank.path))
-            if dtype != info.dtype:
-                faults.append(f"{rank.path}: tensor {shown(name)} is {info.dtype}; it is {dtype} in {path}")
-    return faults
-
-
-def transform_order(transform: Transform, target: Path, prefix: str, workers: int) -> Order:
+def transform_order(transform: Transform, target: Path, prefix: str) -> Order:
     """What makes target/rank_N/{prefix}N.ckpt of all tensors.
 
     Raises:
         CheckpointError: a strategy that does not fit, or tensors that a .ckpt cannot hold.
     """
     plan = transform.proved(transform.placements)
+    plans = unnamed_plans(plan)
     dtypes = {name: transform.dtype(name) for name in transform.placements}
     files = [f"rank_{rank}/{prefix}{rank}.{CKPT}" for rank in range(transform.num_ranks)]
     layouts = {name: layout_of_rank(plan, rank, dtypes, CKPT) for rank, name in enumerate(files)}
     return Order(
         target=target.resolve(),
         settings={"prefix": prefix, "ranks": transform.num_ranks},
-        source=[_identity(rank) for rank in transform.source.ranks],
-        plan=_digest(plan),
+        source=transform.source.identity(),
+        plan=plan_digest(plans),
         layouts=layouts,
-        jobs=tuple(jobs_of(unnamed_plans(plan), transform.source.ranks, layouts, files, dtypes)),
+        jobs=tuple(jobs_of(plans, transform.source.ranks, layouts, files, dtypes)),
         beside={},
-        workers=workers,
+        stamps=transform.source.stamps(),
     )
 
 
@@ -160,20 +143,3 @@ def layout_of_rank(plan: ReshardPlan, rank: int, dtypes: Mapping[str, str], kind
     """The file of a target rank."""
     entries = [(each.name, dtypes[each.name], each.shape) for each in plan.of_rank(rank)]
     return ckpt_layout(entries) if kind == CKPT else safetensors_layout(entries)
-
-
-def _digest(plan: ReshardPlan) -> str:
-    digest = hashlib.sha256()
-    for tensor in plan.tensors:
-        digest.update(json.dumps([tensor.name, tensor.rank, tensor.shape, tensor.copies]).encode())
-    return digest.hexdigest()
-
-
-def _identity(rank: TensorSet) -> Any:
-    """Digests where there are any, else sizes and times."""
-    found = {}
-    for name, file in rank.files.items():
-        status = file.path.stat()
-        found[name] = [status.st_size, status.st_mtime_ns, file.head_digest()]
-    digests = json.dumps(rank.digests.files, sort_keys=True) if rank.digests else ""
-    return {"files": found, "digests": hashlib.sha256(digests.encode()).hexdigest()}

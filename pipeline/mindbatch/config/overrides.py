@@ -43,6 +43,8 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
             return list(reader.read(key, token.partition("=")[2]))
         if (value := _json_object(token)) is not None:
             return list(reader.read(key, value))
+        if not reader.knows(key):
+            return list(reader.read(key, None))
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
     return []

@@ -26,7 +26,7 @@ def read_words(
         settings.append(Assignment(schema.positional_rest, [_literal(word) for word in further], ""))
     elif further:
         for extra in further:
-            log.add(f"{shown(extra)}: one too many; there are only {', '.join(names)}")
+            log.add(f"{shown(extra)}: one too many; only {', '.join(names)} may be given without key=")
     _refuse_repeated(settings, words, rest, log)
     return settings, rest
 

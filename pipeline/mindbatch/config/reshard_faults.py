@@ -1,5 +1,6 @@
 """What the options of `mindbatch reshard` may be together."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +60,5 @@ def _overlaps(source: Path, target: Path) -> Iterator[str]:
     if source.is_relative_to(target):
         where = "is the source" if source == target else f"holds the source {source}"
         yield f"target.dir={target}: {where}; give another folder"
+    elif target.parent == source and re.fullmatch(r"rank_\d+", target.name):
+        yield f"target.dir={target}: would be taken for a rank of the source; give another folder"

@@ -103,6 +103,10 @@ class SettingReader:
         """Whether the schema has `key` and its value is a text."""
         return key in self._schema.keys and self._schema.keys[key].type is str
 
+    def knows(self, key: str) -> bool:
+        """Whether the schema has `key`, as a value, a section or what holds either."""
+        return key in self._schema.keys or key in self._schema.sections
+
     def unknown(self, key: str) -> str:
         """Why `key` is refused, with the key that was probably meant."""
         if key.partition(".")[0] == "hydra":

@@ -1,8 +1,9 @@
-"""The model of a folder: opened, described, and found to hold that model's tensors, before anything costly."""
+"""The model of a folder: opened, described, and found to hold that model's tensors."""
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, ModelFolder
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.registry import describe, tensor_specs

@@ -75,8 +75,8 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addr
     """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
     found = Addresses(str(path))
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise OSError("not a regular file")
+        if path.is_fifo():
+            raise OSError("a pipe, which would be waited for")
         with path.open("rb") as file:
             data = file.read(LARGEST_CONF + 1)
     except OSError as error:

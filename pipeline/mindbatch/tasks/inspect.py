@@ -57,7 +57,7 @@ def run(config: InspectConfig) -> int:
     if config.format == "json":
         print(json.dumps(_source_json(source, ranks, config.limit), indent=2))
     else:
-        print(source_page(source, ranks, config.limit, config.digests))
+        print(source_page(source, ranks, config.limit, config.digests, config.filter))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
 

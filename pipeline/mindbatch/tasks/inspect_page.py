@@ -25,13 +25,24 @@ _TITLES = {
 }
 
 
-def source_page(source: Source, ranks: Sequence[RankContent], limit: int, is_compared: bool) -> str:
-    """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage."""
+def source_page(
+    source: Source, ranks: Sequence[RankContent], limit: int, is_compared: bool, pattern: str | None = None
+) -> str:
+    """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
+
+    pattern: the names that were let through; None: all.
+    """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
     if source.kind == RANKS:
         head += _rank_lines(ranks)
-    blocks = [head, _tensor_lines(ranks, limit), _sums(ranks), _texts(ranks), _witnesses(ranks, is_compared)]
+    blocks = [
+        head,
+        _tensor_lines(ranks, limit, pattern),
+        _sums(ranks),
+        _texts(ranks),
+        _witnesses(ranks, is_compared),
+    ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -41,14 +52,18 @@ def _rank_lines(ranks: Sequence[RankContent]) -> list[str]:
         nbytes = sum(row.tensor.nbytes for row in content.rows)
         rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", printable(_file_name(content.path))])
     more = len(ranks) - _MAX_RANKS_SHOWN
-    return [*table(rows, right=(0, 1, 2)), *([f"{more} more ranks"] if more > 0 else [])]
+    return [*table(rows, right=(0, 1, 2)), *([_more(more, "rank")] if more > 0 else [])]
+
+
+def _more(count: int, noun: str) -> str:
+    return f"{count} more {noun}{'' if count == 1 else 's'}"
 
 
 def _file_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _tensor_lines(ranks: Sequence[RankContent], limit: int) -> list[str]:
+def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None) -> list[str]:
     """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
     alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, TensorRow]]] = {}
     for rank, content in enumerate(ranks):
@@ -56,7 +71,7 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int) -> list[str]:
             key = (row.tensor.name, row.tensor.dtype, row.tensor.shape)
             alike.setdefault(key, []).append((rank, row))
     if not alike:
-        return ["no tensors"]
+        return ["no tensors" + (f" match filter={printable(pattern)}" if pattern else "")]
     several = len(ranks) > 1
     shown = [
         _tensor_cells(held, several, len(ranks))
@@ -67,7 +82,7 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int) -> list[str]:
         titles, shown = titles[:-1], [cells[:-1] for cells in shown]
     lines = table([titles, *shown], right=(3,)) if shown else []
     more = len(alike) - len(shown)
-    return [*lines, *([f"{more} more tensors; limit=N shows more of them"] if more else [])]
+    return [*lines, *([f"{_more(more, 'tensor')}; limit=N shows more of them"] if more else [])]
 
 
 def _tensor_cells(held: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
@@ -128,7 +143,7 @@ def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout]
     lines = table(rows, right=(1,)) if len(rows) > 1 else ["no parameters"]
     more = max(0, len(layouts) - limit)
     if more:
-        lines.append(f"{more} more parameters; limit=N shows more of them")
+        lines.append(f"{_more(more, 'parameter')}; limit=N shows more of them")
     return "\n".join([*head, "", *lines])
 
 

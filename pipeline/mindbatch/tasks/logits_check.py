@@ -108,7 +108,7 @@ def logits_check(config: ReshardConfig, origin: Origin, planned: Planned) -> Log
     Raises:
         ConfigError: why the logits cannot be compared, all reasons at once.
     """
-    faults = [*_faults(config, origin)]
+    faults = [*_faults(origin)]
     if faults:
         raise ConfigError(f"verify=logits: {fault}; {_OTHERWISE}" for fault in faults)
     assert origin.model is not None
@@ -133,7 +133,7 @@ def difference_fault(found: Difference, allowed: float | None) -> str | None:
     return None
 
 
-def _faults(config: ReshardConfig, origin: Origin) -> Iterator[str]:
+def _faults(origin: Origin) -> Iterator[str]:
     if find_spec("mindspore") is None:
         yield "MindSpore is not installed"
     if origin.model is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from mindbatch.backends.mindformers_layout import (
     ParameterLayout,
     infer_layout,
 )
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in
-from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME
+from mindbatch.checkpoint.folders.folder_files import existing_folder
+from mindbatch.checkpoint.folders.model_config import read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
-from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import PlanConfig
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.layers.architecture import Architecture
@@ -25,7 +25,9 @@ from mindbatch.models.registry import describe
 from mindbatch.tasks.plan_layout_page import layout_page
 from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
 
-_MAX_CONFIG_BYTES = 4 << 20
+_WAIT = (
+    "mindbatch: MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
+)
 
 
 def run(config: PlanConfig) -> int:
@@ -35,6 +37,8 @@ def run(config: PlanConfig) -> int:
     folder = Path(config.layout.dir) if config.layout.dir is not None else None
     if folder is not None:
         refuse_strangers(folder, map(strategy_name, job.leaders))
+    if sys.stderr.isatty():
+        print(_WAIT.format(job.num_ranks, config.layout.timeout), file=sys.stderr)
     layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     if config.report == "json":
@@ -47,7 +51,7 @@ def run(config: PlanConfig) -> int:
 def _architecture(config: PlanConfig) -> Architecture:
     assert config.model.checkpoint_name_or_path is not None
     folder = existing_folder(config.model.checkpoint_name_or_path)
-    content = read_json_object(file_in(folder, CONFIG_NAME), _MAX_CONFIG_BYTES)
+    content = read_config(folder)
     return describe(content, config.model.type)
 
 

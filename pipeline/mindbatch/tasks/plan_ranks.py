@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
-from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, ModelFolder
+from mindbatch.checkpoint.folders.folder_files import existing_folder, has_file
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME
 from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME
 from mindbatch.checkpoint.formats.stored import DTYPES
@@ -25,7 +26,6 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.strategy.layouts import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import ParallelConfig, PlanConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
@@ -33,7 +33,6 @@ from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
 
-_MAX_CONFIG_BYTES = 4 << 20
 _STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NO_BATCH = (
@@ -79,7 +78,7 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     assert config.model.checkpoint_name_or_path is not None
     path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
     weights = _weights(path)
-    content = weights.config if weights else read_json_object(file_in(path, CONFIG_NAME), _MAX_CONFIG_BYTES)
+    content = weights.config if weights else read_config(path)
     arch = describe(content, config.model.type, str(path / CONFIG_NAME))
     specs = tensor_specs(arch)
     placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")

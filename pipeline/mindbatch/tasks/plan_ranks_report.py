@@ -15,11 +15,20 @@ from mindbatch.tasks.screen_text import printable
 from mindbatch.tasks.strategy_folder import strategy_lines
 from mindbatch.tasks.text_table import ranges
 
+_UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
+
 
 def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
     """The tensors with their cuts, the sums by rank, and where the strategy files are."""
-    blocks = ["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(strategy_lines(paths))]
+    files = strategy_lines(paths) if paths or _is_sayable(plan) else [_UNSAYABLE]
+    blocks = ["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(files)]
     return "\n\n".join([*blocks, *(f"note: {printable(note)}" for note in plan.notes)])
+
+
+def _is_sayable(plan: RankPlan) -> bool:
+    """Whether a strategy could give each rank what it holds; padding is on the last ranks."""
+    ends = [placed.shares[rank] for placed in plan.placements.values() for rank in placed.holders[::-1][:1]]
+    return all(share is None or (len(share.pieces) == 1 and not share.padding) for share in ends)
 
 
 def _head(plan: RankPlan) -> Iterator[str]:

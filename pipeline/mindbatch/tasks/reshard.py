@@ -11,6 +11,7 @@ from pathlib import Path
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import part_of
 from mindbatch.checkpoint.reshard.order import Outcome
+from mindbatch.checkpoint.reshard.target import is_there
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.tasks.logits_check import logits_check
@@ -29,7 +30,8 @@ def run(config: ReshardConfig) -> int:
         check = logits_check(config, origin, planned) if config.compares_logits else None
     _tell(origin.notes)
     if config.dry_run:
-        print("\n".join(_plan_lines(planned)))
+        is_done = is_there(planned.order)
+        print("\n".join(_plan_lines(planned, is_done)))
         return EXIT_DONE
     start = time.monotonic()
     with _saying_what_is_kept(planned.order.target), shown_progress() as progress:
@@ -63,10 +65,12 @@ def _tell(notes: Iterable[str]) -> None:
 def _verdict(planned: Planned, outcome: Outcome, seconds: float) -> str:
     order = planned.order
     where = printable(str(order.target))
-    if not outcome.is_new:
-        return f"{where}: was there already, the same reshard"
     proved = ", each element read back and compared" if order.verify else ""
-    kept = f", {outcome.kept} of {len(planned.tensors)} tensors from before" if outcome.kept else ""
+    if not outcome.is_new:
+        return f"{where}: was there already, the same reshard{proved}"
+    kept = (
+        f", {outcome.kept} of the ranks' {len(planned.tensors)} tensors from before" if outcome.kept else ""
+    )
     return f"{where}: written: {_counts(planned)} in {seconds:.1f} s{kept}{proved}"
 
 
@@ -75,7 +79,7 @@ def _counts(planned: Planned) -> str:
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {names} tensors, {size(planned.order.nbytes)}"
 
 
-def _plan_lines(planned: Planned) -> Iterator[str]:
+def _plan_lines(planned: Planned, is_done: bool) -> Iterator[str]:
     """What would be done: a line for each file, then the sums."""
     order = planned.order
     for name, layout in order.layouts.items():
@@ -92,3 +96,5 @@ def _plan_lines(planned: Planned) -> Iterator[str]:
         f"planned and proved: {_counts(planned)}, {copies} copies, {order.workers} "
         f"{'process' if order.workers == 1 else 'processes'}; nothing is written (dry_run)"
     )
+    if is_done:
+        yield f"{printable(str(order.target))}: is there already, the same reshard"

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.placement.boxes import full_box
 from mindbatch.checkpoint.placement.partition import source_shapes
-from mindbatch.checkpoint.reshard.folder import MARKER_NAME, read_marker
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
@@ -79,11 +79,7 @@ def with_additions(jobs: Iterable[Job], origin: Origin, plan: LoraPlan | None) -
 
 def merged_before(origin: Origin) -> dict[str, float]:
     """The adapters that are in the source already, as far as a reshard has noted them."""
-    path = origin.source.path
-    marker = read_marker(path if path.is_dir() else path.parent)
-    if marker is None or not (path.is_dir() or path.name in marker.files):
-        return {}
-    noted = marker.settings.get(MERGED_KEY)
+    noted = noted_settings(origin.source.path).get(MERGED_KEY)
     if not isinstance(noted, dict):
         return {}
     return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.names.detected import detected_options, has_fused_form, has_mindformers_names
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.strategy_ranks import as_cut
 from mindbatch.checkpoint.placement.placement import Placements
-from mindbatch.checkpoint.reshard.folder import read_marker
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture
@@ -89,7 +89,7 @@ def source_naming(
     _refuse_unknown(model_type, "source_qkv_concat" if given.get("source_qkv_concat") else None)
     grouped = config.source_qkv_grouped
     if grouped is None:
-        grouped = _noted(path).get("qkv_grouped") is not False
+        grouped = noted_settings(path).get("qkv_grouped") is not False
     options = detected_options(model_type, names, Options(grouped=grouped))
     if config.source_qkv_concat is not None:
         options = Options(qkv_concat=config.source_qkv_concat, grouped=grouped)
@@ -137,11 +137,3 @@ def _refuse_unknown(model_type: str, fused_by: str | None) -> None:
             f"{fused_by}=true: has no effect for model type {model_type}, which MindFormers has in one form "
             "only; remove it"
         )
-
-
-def _noted(path: Path) -> Mapping[str, Any]:
-    """The settings of the reshard that made the source, if one did."""
-    marker = read_marker(path if path.is_dir() else path.parent)
-    if marker is None or not (path.is_dir() or path.name in marker.files):
-        return {}
-    return marker.settings

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
-from mindbatch.checkpoint.names.stored_plan import StoredPlan, stored_plans
+from mindbatch.checkpoint.names.stored_plan import StoredPlan, plan_digest, stored_plans
 from mindbatch.checkpoint.names.stored_proof import prove_stored
 from mindbatch.checkpoint.placement.boxes import Shape
-from mindbatch.checkpoint.placement.placement import Placement, Placements
+from mindbatch.checkpoint.placement.placement import Placements, whole_placements
 from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
-from mindbatch.checkpoint.placement.replicas import twins_of
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.pool import worker_count
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.reshard.replicas import twins_of
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.tasks.reshard_adapter import adapter_settings, plan_adapter, with_additions
 from mindbatch.tasks.reshard_names import Naming, named, naming_settings, target_naming
-from mindbatch.tasks.reshard_source import CONFIG_NAME, Origin
+from mindbatch.tasks.reshard_source import Origin
 
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BESIDE = (
@@ -92,8 +92,8 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
     order = Order(
         target=Path(config.target.dir or "").resolve(),
         settings=_settings(config) | adapter_settings(origin, adapter),
-        source=origin.identity(),
-        plan=_plan_digest(plan),
+        source=origin.source.identity(),
+        plan=plan_digest(plan),
         layouts=layouts,
         jobs=tuple(with_additions(jobs, origin, adapter)),
         beside=_beside(config, origin.folder),
@@ -101,6 +101,7 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
         twins=tuple(twins_of(origin.named, origin.source.ranks)) if config.verify else (),
         verify=config.reads_back,
         replace=config.target.replace,
+        stamps=origin.source.stamps(),
     )
     return Planned(order, tuple(plan))
 
@@ -142,23 +143,17 @@ def _proved(origin: Origin, target: NamedRanks) -> list[StoredPlan]:
     return stored
 
 
-def _wanted(config: ReshardConfig, origin: Origin) -> Mapping[str, Placement]:
+def _wanted(config: ReshardConfig, origin: Origin) -> Placements:
     """Where each tensor of the source is in the target."""
     ways, stages = config.target.model_parallel, config.target.pipeline_stage
     if origin.model is not None:
         return origin.model.placed(ways, stages, is_bare=origin.is_bare, keys="target.")
     if ways * stages == 1:
-        return _merged(origin.placements)
+        return whole_placements({name: placed.shape for name, placed in origin.placements.items()})
     raise ConfigError(
         f"source={origin.source.path}: no {CONFIG_NAME}, which says how the model is cut; give "
         "source_config=FOLDER of the model"
     )
-
-
-def _merged(found: Mapping[str, Placement]) -> Mapping[str, Placement]:
-    from mindbatch.checkpoint.placement.placement import whole_placements
-
-    return whole_placements({name: placement.shape for name, placement in found.items()})
 
 
 def _dtypes(config: ReshardConfig, origin: Origin, target: NamedRanks) -> dict[str, str]:
@@ -201,16 +196,9 @@ def _layouts(
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in range(num_ranks)]
     for tensor in plan:
         entries[tensor.rank].append((tensor.name, dtypes[tensor.name], tensor.shape))
-    layout_of = ckpt_layout if config.target.format == "ckpt" else safetensors_of
+    layout_of = ckpt_layout if config.target.format == "ckpt" else safetensors_layout
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
     return file_of, {file_of[rank]: layout_of(entries[rank]) for rank in range(num_ranks)}
-
-
-def safetensors_of(entries: Sequence[tuple[str, str, Shape]]) -> FileLayout:
-    """The layout of a safetensors file, with the metadata that transformers asks for."""
-    from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
-
-    return safetensors_layout(entries)
 
 
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:
@@ -229,15 +217,6 @@ def _settings(config: ReshardConfig) -> dict[str, Any]:
         "overflow": target.overflow,
         **naming_settings(config),
     }
-
-
-def _plan_digest(plan: Iterable[StoredPlan]) -> str:
-    """Of all copies."""
-    digest = hashlib.sha256()
-    for tensor in plan:
-        entry = [tensor.name, tensor.rank, tensor.shape, tensor.view, tensor.copies]
-        digest.update(json.dumps(entry).encode())
-    return digest.hexdigest()
 
 
 def _beside(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
@@ -261,6 +240,6 @@ def _content(folder: Path, name: str) -> bytes:
 
 
 def _with_dtype(folder: Path, dtype: str) -> bytes:
-    content = read_json_object(file_in(folder, CONFIG_NAME), _MAX_BESIDE_BYTES)
+    content = read_config(folder)
     keys = [key for key in _DTYPE_KEYS if key in content] or [_DTYPE_KEYS[0]]
     return (json.dumps({**content, **dict.fromkeys(keys, dtype)}, indent=2) + "\n").encode()

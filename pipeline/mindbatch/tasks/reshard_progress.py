@@ -20,9 +20,9 @@ def shown_progress() -> Iterator[Progress]:
         yield PlainProgress("mindbatch")
         return
     left = TimeLeft(time.monotonic)
-    with MovingBar("resharding", Console(stderr=True)) as bar:
+    with MovingBar("MiB", Console(stderr=True)) as bar:
 
         def show(what: str, done: int, total: int) -> None:
-            bar.set(*mebibytes(done, total), f"MiB, {what}{left(what, done, total)}")
+            bar.set(*mebibytes(done, total), f"{what}{left(what, done, total)}")
 
         yield show

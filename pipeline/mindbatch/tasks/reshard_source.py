@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.folder_files import has_file
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.correspondence import unused_names
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
@@ -21,19 +21,14 @@ from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.replicas import digest_faults
-from mindbatch.checkpoint.reshard.folder import read_marker
+from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe, model_module, tensor_specs
 from mindbatch.tasks.reshard_names import MINDFORMERS, Naming, named, source_naming
-
-CONFIG_NAME = "config.json"
-_MAX_CONFIG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -95,17 +90,13 @@ class Origin:
 
     def stored_dtype(self, name: str) -> str:
         """The dtype of a tensor of the files, which all ranks have alike."""
-        return next(rank.tensors[name].dtype for rank in self.source.ranks if name in rank.tensors)
+        return self.source.dtype(name)
 
     def is_unused(self, name: str) -> bool:
         """Whether files may hold the tensor though nothing reads it."""
         if self.naming is not None and unused_names(self.naming.dialect, [name]):
             return True
         return self.model is not None and self.model.is_unused(name)
-
-    def identity(self) -> Any:
-        """What tells the source from another one, as JSON: digests if there are any, else sizes and times."""
-        return [_identity(rank) for rank in self.source.ranks]
 
 
 def open_origin(config: ReshardConfig) -> Origin:
@@ -146,8 +137,9 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
             "the model, or source_strategy=FILE"
         )
     else:
+        _refuse_one_rank_of_several(source)
         (only,) = source.ranks
-        whole = whole_placements({name: info.shape for name, info in only.tensors.items()})
+        whole = whole_placements(only.shapes)
         _take(origin, as_placed(whole, 1))
     if is_bare and config.target.names == MINDFORMERS:
         _name_fully(origin)
@@ -155,6 +147,17 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
     raise_if_any(_faults(origin))
     raise_if_any(digest_faults(origin.named, source.ranks))
     return origin
+
+
+def _refuse_one_rank_of_several(source: Source) -> None:
+    """A slice has the names of the whole tensors; only a configuration or the other ranks tell."""
+    (only,) = source.ranks
+    home = next(iter(only.files.values())).path.resolve().parent
+    if re.fullmatch(r"rank_\d+", home.name) and len(ranks := [*home.parent.glob("rank_*")]) > 1:
+        raise ConfigError(
+            f"source={source.path}: one of {len(ranks)} rank folders, whose tensors may be slices; give "
+            f"source={home.parent}, or source_config=FOLDER of the model if this one is whole"
+        )
 
 
 def _take(origin: Origin, ranks: NamedRanks) -> None:
@@ -180,8 +183,7 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
 
 
 def _model(folder: Path) -> ModelTensors:
-    path = file_in(folder, CONFIG_NAME)
-    architecture = describe(read_json_object(path, _MAX_CONFIG_BYTES), source=str(path))
+    architecture = describe(read_config(folder), source=str(folder / CONFIG_NAME))
     module = model_module(architecture.model_type)
     unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if architecture.tied else []))
     return ModelTensors(tensor_specs(architecture), module.PREFIX, unused, architecture)
@@ -193,8 +195,7 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
         if config.source_pipeline_stage not in (None, 1):
             raise ConfigError(f"source_pipeline_stage: {source.path} has no rank folders; remove it")
         return 1, 1
-    marker = read_marker(source.path)
-    noted = marker.settings.get("pipeline_stage") if marker else None
+    noted = noted_settings(source.path).get("pipeline_stage")
     stages = config.source_pipeline_stage or (noted if isinstance(noted, int) and noted > 0 else 1)
     ways, over = divmod(len(source.ranks), stages)
     if over:
@@ -208,14 +209,10 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
 def _by_strategy(path: Path, origin: Origin) -> NamedRanks:
     strategy, ranks = read_strategy(path), origin.source.ranks
     with located(origin.source.path):
-        shapes = full_shapes(strategy, [_shapes(rank) for rank in ranks])
+        shapes = full_shapes(strategy, [rank.shapes for rank in ranks])
         placed = strategy_placements(strategy, shapes)
         placed = {name: placement for name, placement in placed.items() if not origin.is_unused(name)}
         return origin.naming.cut(placed, len(ranks)) if origin.naming else as_placed(placed, len(ranks))
-
-
-def _shapes(rank: TensorSet) -> dict[str, Shape]:
-    return {name: info.shape for name, info in rank.tensors.items()}
 
 
 def _note_names(origin: Origin) -> None:
@@ -232,19 +229,9 @@ def _note_names(origin: Origin) -> None:
 def _faults(origin: Origin) -> list[str]:
     """Whether each rank has what it should, and all have it in one dtype."""
     faults: list[str] = []
-    dtypes: dict[str, tuple[str, TensorSet]] = {}
     for number, rank in enumerate(origin.source.ranks):
-        expected = origin.named.stored_shapes(number)
-        faults += _rank_faults(rank, expected, origin.is_unused)
-        for name in expected:
-            if name not in rank.tensors:
-                continue
-            dtype = rank.tensors[name].dtype
-            first, where = dtypes.setdefault(name, (dtype, rank))
-            if dtype != first:
-                other = where.file(name).path
-                faults.append(f"{rank.file(name).path}: {shown(name)} is {dtype}; it is {first} in {other}")
-    return faults
+        faults += _rank_faults(rank, origin.named.stored_shapes(number), origin.is_unused)
+    return faults + origin.source.dtype_faults(origin.is_unused)
 
 
 def _rank_faults(
@@ -264,14 +251,3 @@ def _rank_faults(
         shape = [*expected[name]]
         faults.append(f"{rank.path}: tensor {shown(name)} is missing; needed with shape {shape}")
     return faults
-
-
-def _identity(rank: TensorSet) -> Any:
-    if rank.digests is not None:
-        content = json.dumps([rank.digests.files, rank.digests.heads], sort_keys=True)
-        return {"digests": hashlib.sha256(content.encode()).hexdigest()}
-    files = {}
-    for name, file in rank.files.items():
-        status = file.path.stat()
-        files[name] = [status.st_size, status.st_mtime_ns, file.head_digest()]
-    return {"files": files}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.checkpoint.strategy.strategy_file import strategy_in
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.screen_text import printable
@@ -50,16 +49,14 @@ def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) ->
 
 def _says_the_same(path: Path, content: bytes) -> bool:
     """Whether a file has this strategy; MindSpore promises no order of its parameters."""
-    if path.read_bytes() == content:
+    found = path.read_bytes()
+    if found == content:
         return True
-    with TemporaryDirectory(prefix="mindbatch-") as scratch:
-        new = Path(scratch, path.name)
-        new.write_bytes(content)
-        try:
-            old, wanted = read_strategy(path), read_strategy(new)
-            return ({*old.layouts}, old.stage) == ({*wanted.layouts}, wanted.stage)
-        except CheckpointError:
-            return False
+    try:
+        old, wanted = strategy_in(found, path), strategy_in(content, path)
+    except CheckpointError:
+        return False
+    return ({*old.layouts}, old.stage) == ({*wanted.layouts}, wanted.stage)
 
 
 def strategy_lines(paths: Sequence[Path]) -> list[str]:

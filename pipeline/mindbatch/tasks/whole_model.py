@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 from types import TracebackType
 
-from mindbatch.checkpoint.folders.model_weights import FloatArray, StoredShape, widened
+from mindbatch.checkpoint.folders.model_weights import StoredShape
+from mindbatch.checkpoint.formats.float_rounding import FloatArray, widened
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
@@ -94,7 +95,7 @@ class _Memory:
         self.tensors: dict[str, bytearray] = {}
 
     def write(self, writing: Writing, start: int, data: memoryview) -> None:
-        """As reshard_write.Targets."""
+        """As write.Targets."""
         tensor = self.tensors.setdefault(writing.name, bytearray(writing.nbytes))
         tensor[start : start + len(data)] = data
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors_writer import write_shards
 
-from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
-from mindbatch.checkpoint.reshard.folder import MARKER_NAME, read_marker
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError
 

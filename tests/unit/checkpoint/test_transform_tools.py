@@ -168,6 +168,22 @@ def test_several_processes_make_the_same(place):
     assert_ranks(place / "new", 4, arrays())
 
 
+def test_more_ranks_than_files_may_be_open(place):
+    """Up to what the system allows; many systems begin with 1024."""
+    layouts = tuple(TensorLayout(name, (150,), (-1,) * len(shape)) for name, shape in SHAPES.items())
+    many = Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))
+    (place / "many.ckpt").write_bytes(strategy_bytes(many))
+    for source, target, strategy in (("two", "many", "many"), ("many", "back", "two")):
+        command = [sys.executable, str(TOOLS / "transform_ckpt.py"), "--transform_process_num=2"]
+        command += [f"--src_ckpt_dir={place / source}", f"--src_ckpt_strategy={place / source}.ckpt"]
+        command += [f"--dst_ckpt_dir={place / target}", f"--dst_ckpt_strategy={place / strategy}.ckpt"]
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -S -n 100; exec "$@"', "-", *command], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert_ranks(place / "back", 2, arrays())
+
+
 def test_as_a_command_without_mindspore(place):
     """-S leaves installed packages out of the path, but for NumPy."""
     numpy = Path(np.__file__).parents[1]
@@ -275,6 +291,19 @@ def test_all_ranks_are_merged(place):
     assert_ranks(place / "new", 4, merged_arrays(0.5))
     with open_source(place / "new", verify=True) as source:
         assert all(rank.digests for rank in source.ranks)
+
+
+def test_what_a_killed_merge_has_left_goes_and_nothing_else(place, capsys):
+    part = place / "new.part"
+    part.mkdir()
+    (part / ".checkpoint_0.ckpt.0123456789abcdef").write_bytes(b"left")
+    assert merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2") == 0
+    part.mkdir()
+    (part / ".mine").write_bytes(b"kept")
+    (place / "new").rename(place / "old")
+    said = "holds '.mine', which is not of this merge"
+    failed(merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"), 2, capsys, said)
+    assert (part / ".mine").read_bytes() == b"kept"
 
 
 def test_the_scaling_is_that_of_the_adapter(place, capsys):

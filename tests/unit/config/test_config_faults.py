@@ -121,6 +121,11 @@ def test_what_the_grammar_cannot_read_is_told_how_to_be_quoted(usable: tuple[str
     assert "check the brackets" in line
 
 
+def test_an_unknown_key_is_named_whatever_its_value(usable: tuple[str, str]) -> None:
+    (line,) = faults(*usable, "decoding.tempratur=[0,8)")
+    assert line == "decoding.tempratur: unknown key; did you mean decoding.temperature?"
+
+
 def test_deep_nesting_and_long_numbers_are_refused(usable: tuple[str, str]) -> None:
     for value in ("[" * 3000 + "]" * 3000, "9" * 5000):
         (line,) = faults(usable[0], f"prompts={value}")  # which one depends on Python's recursion limit

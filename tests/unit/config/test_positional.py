@@ -48,7 +48,7 @@ def test_a_word_may_be_left_out(tmp_path: Path) -> None:
 def test_wrong_words_are_named(tmp_path: Path) -> None:
     here = str(tmp_path)
     assert faults("diff", here, here, "more", "limt=1") == [
-        "more: one too many; there are only first, second",
+        "more: one too many; only first, second may be given without key=",
         "limt: unknown key; did you mean limit?",
     ]
     assert faults("runs", here, f"folder={here}") == [f"folder: given twice, as {here} and as folder="]

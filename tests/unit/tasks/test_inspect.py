@@ -13,7 +13,7 @@ from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch import cli
-from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -84,9 +84,9 @@ def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     content = found(capsys, folder, filter="*.bias", limit=1)["ranks"][0]
     assert [tensor["name"] for tensor in content["tensors"]] == ["a.bias"]
     assert (content["count"], content["bytes"]) == (2, 20)
-    assert "1 more tensors; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
+    assert "1 more tensor; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
     assert "3 more tensors; limit=N shows more of them" in page(capsys, folder, limit=0)
-    assert page(capsys, folder, filter="none*")[2:4] == ["no tensors", ""]
+    assert page(capsys, folder, filter="none*")[2:4] == ["no tensors match filter=none*", ""]
 
 
 def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_strategy_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixtur
     content = found(capsys, path, filter="v")
     assert (content["kind"], content["ranks"], content["count"]) == ("strategy", 8, 1)
     assert content["parameters"][0]["tensor_map"] == [[1, 0], -1]
-    assert "1 more parameters; limit=N shows more of them" in page(capsys, path, limit=1)
+    assert "1 more parameter; limit=N shows more of them" in page(capsys, path, limit=1)
 
 
 def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

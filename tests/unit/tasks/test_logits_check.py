@@ -112,7 +112,7 @@ def test_a_model_that_computes_otherwise_does_not_get_its_name(
     runs.found += [LOGITS, LOGITS]
     assert reshard.run(settings(tmp_path, model_parallel=2)) == 0
     assert runs.sources[-1] == str(tmp_path / "target")
-    assert capsys.readouterr().out.endswith("the same reshard, first logits equal at 2 positions\n")
+    assert capsys.readouterr().out.endswith("read back and compared, first logits equal at 2 positions\n")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The plan of MindSpore's layout: what is asked for, printed, written. MindSpore is played by a stand-in."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,19 @@ def test_the_page_has_every_parameter(
     assert [*Path().iterdir()] == []
     assert (jobs[0].num_ranks, jobs[0].leaders, jobs[0].vocab_emb_dp) == (4, [0], True)
     assert (jobs[0].model["num_heads"], jobs[0].model["batch_size"]) == (8, 2)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_who_waits_at_a_terminal_is_told_so(
+    is_terminal: bool,
+    given: list[str],
+    jobs: list[LayoutJob],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert run([*given, "parallel.model_parallel=2"]) == 0
+    assert ("MindSpore works out the layout of" in capsys.readouterr().err) == is_terminal
 
 
 def test_json_says_where_the_files_are(

@@ -71,6 +71,14 @@ def test_the_page_of_a_folder_without_weights(model: str, capsys: CAPTURE) -> No
     assert [*Path().iterdir()] == []
 
 
+@pytest.mark.parametrize(("config", "ways"), [(MODELS["gpt2"], 2), ({**EVEN, "vocab_size": 67}, 4)])
+def test_no_files_are_promised_that_cannot_be(
+    tmp_path: Path, config: dict[str, Any], ways: int, capsys: CAPTURE
+) -> None:
+    assert run(write_config(tmp_path / "other", config), f"parallel.model_parallel={ways}") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("MindSpore's strategy files cannot say this")
+
+
 def test_json_has_every_tensor_of_every_rank(model: str, capsys: CAPTURE) -> None:
     found = as_json(capsys, model, "parallel.model_parallel=4", "parallel.data_parallel=2")
     assert (found["kind"], found["ranks"], found["strategy_files"]) == ("layout", 8, [])

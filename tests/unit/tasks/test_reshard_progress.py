@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placement.replicas import compare
 from mindbatch.checkpoint.reshard.progress import PlainProgress
+from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks import logits_check, reshard
 from mindbatch.tasks.reshard_order import plan_order

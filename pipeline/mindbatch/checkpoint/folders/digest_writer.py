@@ -1,15 +1,15 @@
 """Recording digests beside checkpoints of every kind, so that a changed bit can be told from then on."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
-from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, write_digests
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names, has_file
 from mindbatch.checkpoint.folders.rank_folders import checkpoint_in, rank_folders
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, MAP_NAME
-from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards
+from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards, open_weights
 from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
 from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.errors import CheckpointError, ConfigError
@@ -32,9 +32,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     ranks = rank_folders(folder)
     is_unified = MAP_NAME in names and not ranks
     homes = ranks or [folder]
-    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
-    if there and not replace:
-        raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced" for path in there)
+    _refuse_existing(homes, replace)
     if is_unified:
         return [_written(folder, open_shards(folder, open_safetensors, MAP_NAME).files)]
     files: list[Path] = []
@@ -46,6 +44,25 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
             files.append(file)
     raise_if_any(faults)
     return [_written(file.parent, {file.name: open_tensor_file(file)}) for file in files]
+
+
+def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:
+    """Writes digests.json for the weights of a model folder, complete or not at all, and returns its path.
+
+    Raises:
+        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
+        CheckpointError: the weights are not in order, or the file cannot be written.
+    """
+    home = existing_folder(folder)
+    _refuse_existing([home], replace)
+    return _written(home, open_weights(home, open_safetensors).files)
+
+
+def _refuse_existing(homes: Iterable[Path], replace: bool) -> None:
+    """One that is there is the only witness, perhaps, of damaged weights."""
+    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
+    if there and not replace:
+        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
 
 
 def _written(folder: Path, files: Mapping[str, StoredFile]) -> Path:

@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
-from mindbatch.checkpoint.folders.weight_files import open_weights
-from mindbatch.checkpoint.formats.open_file import open_safetensors
+from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.strict_json import read_json_object
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.storage import StorageError, write_whole
+from mindbatch.errors import CheckpointError
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
@@ -97,34 +94,30 @@ def tensor_digest(file: DigestedFile, name: str) -> str:
     return digest_of(info.dtype, info.shape, file.chunks(name))
 
 
-def in_threads(
-    work: Callable[[Item], str], items: Iterable[Item], workers: int | None = None
-) -> dict[Item, str]:
+def in_threads(work: Callable[[Item], str], items: Iterable[Item]) -> dict[Item, str]:
     """The result of `work` for each item, in threads, as many as there are processors.
 
     Reading and hashing leave the interpreter to the other threads, and each of them has no more than one
     piece of a tensor in memory.
     """
     found = list(items)
-    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
         return dict(zip(found, pool.map(work, found), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def digests_of(files: Mapping[str, DigestedFile], workers: int | None = None) -> Digests:
+def digests_of(files: Mapping[str, DigestedFile]) -> Digests:
     """The digests of files as they are now."""
-    found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files), workers)
+    found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files))
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
     for (file_name, name), digest in found.items():
         tensors[file_name][name] = digest
     return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
 
 
-def verify_files(
-    digests: Digests, files: Mapping[str, DigestedFile], workers: int | None = None
-) -> list[str]:
+def verify_files(digests: Digests, files: Mapping[str, DigestedFile]) -> list[str]:
     """A line for every tensor of the files that is not as its digest says, or else for every such head."""
 
     def fault(place: tuple[str, str]) -> str:
@@ -133,34 +126,13 @@ def verify_files(
             digests.check(place[0], files[place[0]], place[1])
         return "\n".join(faults)
 
-    lines = [line for line in in_threads(fault, _places(files), workers).values() if line]
+    lines = [line for line in in_threads(fault, _places(files)).values() if line]
     return lines or digests.head_faults(files)
 
 
 def _places(files: Mapping[str, DigestedFile]) -> list[tuple[str, str]]:
     """File and tensor, for all of them."""
     return [(file_name, name) for file_name, file in files.items() for name in file.tensors]
-
-
-def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:
-    """Writes digests.json for the weights of a model folder, complete or not at all, and returns its path.
-
-    ConfigError when there is one already (the only witness, perhaps, of damaged weights) unless `replace`;
-    CheckpointError when the weights are not in order or the file cannot be written.
-    """
-    home = existing_folder(folder)
-    path = home / DIGESTS_NAME
-    if has_file(home, DIGESTS_NAME) and not replace:
-        raise ConfigError(f"{path}: exists already; remove it or ask for it to be replaced")
-    files = open_weights(home, open_safetensors).files
-    try:
-        write_whole(path, digests_of(files).as_json())
-    except StorageError as error:
-        raise CheckpointError(error.faults) from error
-    finally:
-        for file in files.values():
-            file.close()
-    return path
 
 
 def read_digests(

@@ -10,17 +10,13 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, read_digests
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_configs
 from mindbatch.checkpoint.folders.weight_files import WeightFiles, open_weights
 from mindbatch.checkpoint.formats.safetensors_file import SafetensorsFile
 from mindbatch.checkpoint.formats.safetensors_header import TensorInfo
-from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
-
-CONFIG_NAME = "config.json"
-GENERATION_CONFIG_NAME = "generation_config.json"
-_MAX_CONFIG_BYTES = 4 << 20
 
 
 class ModelFolder:
@@ -37,11 +33,7 @@ class ModelFolder:
         self.path = existing_folder(path)
         faults: list[str] = []
         with collecting(faults):
-            self.config = self._json(CONFIG_NAME)
-        self.generation_config: dict[str, Any] | None = None
-        if has_file(self.path, GENERATION_CONFIG_NAME):
-            with collecting(faults):
-                self.generation_config = self._json(GENERATION_CONFIG_NAME)
+            self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
             self._weights: WeightFiles[SafetensorsFile] = open_weights(self.path, SafetensorsFile)
             self._digests: Digests | None = read_digests(self.path, self._weights.files)
@@ -106,9 +98,6 @@ class ModelFolder:
             self._digests.check(self.file_name(name), file, name)
             self._verified.add(name)
         return file
-
-    def _json(self, name: str) -> dict[str, Any]:
-        return read_json_object(file_in(self.path, name), _MAX_CONFIG_BYTES)
 
 
 def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

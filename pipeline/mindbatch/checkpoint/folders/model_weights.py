@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
+from mindbatch.checkpoint.formats.float_rounding import FloatArray
 from mindbatch.parallel.topology import TensorSlice
-
-FloatArray = npt.NDArray[np.float32]
-
-_BITS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 class StoredShape(Protocol):
@@ -55,19 +48,3 @@ class ModelWeights(Protocol):
     def release(self, name: str) -> None:
         """Gives back what memory the tensor takes; it may be read again."""
         ...
-
-
-def widened(data: memoryview | bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> FloatArray:
-    """Stored bytes of FLOAT_DTYPES as float32; for F32 the very same memory.
-
-    Raises:
-        ValueError: another dtype, or bytes that are not of the shape.
-    """
-    if dtype not in FLOAT_DTYPES:
-        raise ValueError(f"dtype {dtype}; must be one of {', '.join(FLOAT_DTYPES)}")
-    stored = np.frombuffer(data, _BITS[dtype]).reshape(shape)
-    if dtype == "F32":
-        return stored
-    values = np.empty(shape, np.float32)
-    widen(stored, dtype, values)
-    return values

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
-from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.formats.open_file import SUFFIXES
 from mindbatch.errors import CheckpointError
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file
-from mindbatch.checkpoint.folders.model_folder import CONFIG_NAME, GENERATION_CONFIG_NAME
-from mindbatch.checkpoint.folders.model_weights import FloatArray, widened
+from mindbatch.checkpoint.folders.folder_files import existing_folder, has_file
+from mindbatch.checkpoint.folders.model_config import read_configs
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.float_rounding import FloatArray, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.reshard.folder import MARKER_NAME, read_marker
-from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
-from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import TensorSlice
-
-_MAX_CONFIG_BYTES = 4 << 20
 
 
 class RankModel:
@@ -42,21 +39,15 @@ class RankModel:
         self.held = held
         faults: list[str] = []
         with collecting(faults):
-            self.config = self._json(CONFIG_NAME)
-        self.generation_config: dict[str, Any] | None = None
-        if has_file(self.path, GENERATION_CONFIG_NAME):
+            self.config, self.generation_config = read_configs(self.path)
+        with ExitStack() as opened:
             with collecting(faults):
-                self.generation_config = self._json(GENERATION_CONFIG_NAME)
-        with collecting(faults):
-            self._source = open_source(_folder_of(self.path, held))
-        raise_if_any(faults)
+                self._source = opened.enter_context(open_source(_folder_of(self.path, held)))
+                self._source.check_heads()
+            raise_if_any(faults)
+            opened.pop_all()
         (self._tensors,) = self._source.ranks
         self._verified: set[str] = set()
-        try:
-            raise_if_any(self._head_faults())
-        except CheckpointError:
-            self.close()
-            raise
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,14 +106,6 @@ class RankModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _head_faults(self) -> list[str]:
-        """What is around the tensors; the CRC of a .ckpt covers them too, so it is for want of digests."""
-        tensors = self._tensors
-        return tensors.head_faults() if tensors.digests is not None else tensors.checksum_faults()
-
-    def _json(self, name: str) -> dict[str, Any]:
-        return read_json_object(file_in(self.path, name), _MAX_CONFIG_BYTES)
 
 
 def _rows(info: StoredTensor) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from zlib import crc32
 
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
@@ -25,6 +28,7 @@ from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards, 
 from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.open_files import allow_open_files
 from mindbatch.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
@@ -53,6 +57,18 @@ class TensorSet:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the tensors, by name."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    def identity(self) -> Any:
+        """What tells these tensors from others, as JSON: digests if there are any, else sizes and times."""
+        if self.digests is not None:
+            content = json.dumps([self.digests.files, self.digests.heads], sort_keys=True)
+            return {"digests": hashlib.sha256(content.encode()).hexdigest()}
+        return {"files": {name: [*file.stamp, file.head_digest()] for name, file in self.files.items()}}
+
     def info(self, name: str) -> StoredTensor:
         """The tensor's entry. CheckpointError when there is none of that name."""
         return self.file(name).tensors[name]
@@ -66,7 +82,7 @@ class TensorSet:
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """As TensorFile.read_into."""
+        """As StoredFile.read_into."""
         self.file(name).read_into(name, start, buffer)
 
     def digest(self, name: str) -> str | None:
@@ -79,20 +95,20 @@ class TensorSet:
         if self.digests is not None:
             self.digests.check(self.file_of[name], file, name)
 
-    def computed_digests(self, names: Iterable[str], workers: int | None = None) -> dict[str, str]:
-        """The digests of these tensors as they are now; reads them, in `workers` threads."""
-        return in_threads(lambda name: tensor_digest(self.file(name), name), names, workers)
+    def computed_digests(self, names: Iterable[str]) -> dict[str, str]:
+        """The digests of these tensors as they are now; reads them, in threads."""
+        return in_threads(lambda name: tensor_digest(self.file(name), name), names)
 
     def head_faults(self) -> list[str]:
         """A line for each file that is changed around its tensors, if digests.json tells."""
         return self.digests.head_faults(self.files) if self.digests else []
 
-    def verify(self, workers: int | None = None) -> None:
-        """Reads everything against digests and checksums, where there are any, in `workers` threads.
+    def verify(self) -> None:
+        """Reads everything against digests and checksums, where there are any, in threads.
 
         CheckpointError names every damaged tensor and file.
         """
-        faults = verify_files(self.digests, self.files, workers) if self.digests else []
+        faults = verify_files(self.digests, self.files) if self.digests else []
         raise_if_any([*faults, *self.checksum_faults()])
 
     def checksum_faults(self) -> list[str]:
@@ -112,6 +128,31 @@ class Source:
     path: Path
     kind: str
     ranks: list[TensorSet]
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a tensor, where the ranks that have it have it alike."""
+        return next(rank.tensors[name].dtype for rank in self.ranks if name in rank.tensors)
+
+    def dtype_faults(self, is_unused: Callable[[str], bool] = lambda name: False) -> list[str]:
+        """A line for each tensor, but for unused ones, that ranks have in several dtypes."""
+        faults: list[str] = []
+        first: dict[str, tuple[str, Path]] = {}
+        for rank in self.ranks:
+            for name, info in rank.tensors.items():
+                path = rank.file(name).path
+                dtype, other = first.setdefault(name, (info.dtype, path))
+                if dtype != info.dtype and not is_unused(name):
+                    faults.append(f"{path}: tensor {shown(name)} is {info.dtype}; it is {dtype} in {other}")
+        return faults
+
+    def identity(self) -> Any:
+        """What tells it from another source, as JSON."""
+        return [rank.identity() for rank in self.ranks]
+
+    def stamps(self) -> dict[Path, tuple[int, int]]:
+        """Size and time (`StoredFile.stamp`) of the files of which no digests tell whether they change."""
+        files = (file for rank in self.ranks if rank.digests is None for file in rank.files.values())
+        return {file.path: file.stamp for file in files}
 
     def check_heads(self) -> None:
         """Checks what reading tensors leaves out: digests of heads, and CRCs, which only whole files have.
@@ -174,7 +215,8 @@ def _opened(path: Path) -> Source:
     return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
 
 
-def _rank_sets(folder: Path, ranks: Iterable[Path]) -> list[TensorSet]:
+def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
+    allow_open_files(len(ranks))
     sets: list[TensorSet] = []
     faults: list[str] = []
     for rank in ranks:

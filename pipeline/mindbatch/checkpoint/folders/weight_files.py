@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
-from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, read_weight_map, shard_faults
+from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.errors import CheckpointError
 
 SINGLE_NAME = "model.safetensors"
@@ -65,7 +65,11 @@ def open_shards(folder: Path, opened: Callable[[Path], File], index: str = INDEX
 
 
 def _no_weights(folder: Path, names: list[str]) -> str:
-    pickles = [name for name in names if name.endswith((*PICKLE_SUFFIXES, ".ckpt"))]
+    pickles = [
+        name
+        for name in names
+        if name.endswith(PICKLE_SUFFIXES) or (name.endswith(".ckpt") and not _is_of_mindspore(folder / name))
+    ]
     others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors"))]
     native = [name for name in names if name.endswith(".ckpt") or _RANK.fullmatch(name)]
     needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards"
@@ -76,6 +80,15 @@ def _no_weights(folder: Path, names: list[str]) -> str:
     if pickles:
         return f"{folder}: only {_listed(pickles)}; {HOW_TO_CONVERT.format(needed=needed)}"
     return f"{folder}: no model weights{f', only {_listed(native)}' if native else ''}; {needed}"
+
+
+def _is_of_mindspore(path: Path) -> bool:
+    """Whether a .ckpt may be MindSpore's: PyTorch's pickles have that ending, too."""
+    try:
+        with path.open("rb") as file:
+            return file.read(1) == b"\n"  # protobuf's tag of the first field
+    except OSError:
+        return False
 
 
 def _listed(names: list[str]) -> str:

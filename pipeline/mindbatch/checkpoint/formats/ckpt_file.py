@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
-from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.ckpt_format import (
     CRC_BYTES,
     CRC_MARK,

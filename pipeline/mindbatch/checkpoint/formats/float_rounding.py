@@ -1,4 +1,4 @@
-"""Between float32, float16 and bfloat16, each value rounded once to the nearest, ties to even."""
+"""Stored elements as arrays; between float32, float16 and bfloat16, each rounded once, ties to even."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
 from mindbatch.checkpoint.formats.stored import DTYPES
 
 Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float32]
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _FLOATS = {"F32": np.float32, "F16": np.float16}
@@ -20,6 +21,22 @@ _QUIET = np.uint32(0x0040)
 def array_type(dtype: str) -> Any:
     """The NumPy type in which elements of a stored dtype are moved: its bits where NumPy has none."""
     return _FLOATS.get(dtype, _BITS[DTYPES[dtype]])
+
+
+def widened(data: memoryview | bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> FloatArray:
+    """Stored bytes of FLOAT_DTYPES as float32; for F32 the very same memory.
+
+    Raises:
+        ValueError: another dtype, or bytes that are not of the shape.
+    """
+    if dtype not in FLOAT_DTYPES:
+        raise ValueError(f"dtype {dtype}; must be one of {', '.join(FLOAT_DTYPES)}")
+    stored = np.frombuffer(data, array_type(dtype)).reshape(shape)
+    if dtype == "F32":
+        return stored
+    values = np.empty(shape, np.float32)
+    widen(stored, dtype, values)
+    return values
 
 
 def is_converted(source: str, target: str) -> bool:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, header_length, parse_header
 from mindbatch.checkpoint.formats.stored import Extent, StoredTensor

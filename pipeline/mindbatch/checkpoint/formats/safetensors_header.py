@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -24,7 +24,8 @@ from mindbatch.checkpoint.strict_json import parse_json_object
 from mindbatch.errors import CheckpointError
 
 LENGTH_BYTES = 8
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 32_000_000
+"""safetensors itself allows 100 MB; 125,000 tensors, which is what MAX_PARTS allows, take 20."""
 
 
 @dataclass(frozen=True, slots=True)

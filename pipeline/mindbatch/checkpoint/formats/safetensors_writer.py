@@ -7,6 +7,7 @@ from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent, TensorEntry
+from mindbatch.checkpoint.strict_json import parts_fault
 from mindbatch.errors import CheckpointError
 
 METADATA: Mapping[str, str] = {"format": "pt"}
@@ -38,6 +39,8 @@ def safetensors_layout(
         raise CheckpointError(
             f"a safetensors header of {len(text)} bytes; at most {MAX_HEADER_BYTES} are allowed"
         )
+    if fault := parts_fault(text):
+        raise CheckpointError(f"a safetensors header of {fault}")
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text
     extents = {name: (Extent(len(head) + start, nbytes),) for name, (start, nbytes) in offsets.items()}
     return FileLayout(len(head) + position, ((0, head),), extents)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import shown
 
@@ -65,39 +63,6 @@ class StoredTensor:
     def nbytes(self) -> int:
         """Bytes of its data."""
         return sum(extent.nbytes for extent in self.extents)
-
-
-class TensorFile(Protocol):
-    """An opened file of tensors, in file order. Opening has read and checked everything but their contents.
-
-    Raises CheckpointError for a name that it does not have, and for a file that cannot be read any more.
-    """
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def kind(self) -> str:
-        """safetensors or ckpt."""
-        ...
-
-    @property
-    def tensors(self) -> Mapping[str, StoredTensor]: ...
-
-    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """Fills `buffer` with the tensor's bytes from `start` on; threads and processes may share the file.
-
-        ValueError when it reaches beyond the tensor.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-    def __enter__(self) -> TensorFile: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def byte_ranges(extents: Iterable[Extent], start: int, count: int) -> Iterator[Extent]:

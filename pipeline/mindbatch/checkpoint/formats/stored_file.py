@@ -24,7 +24,8 @@ class ReadableFile:
             self._file = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-        self.size = os.fstat(self._file).st_size
+        status = os.fstat(self._file)
+        self.size, self.changed = status.st_size, status.st_mtime_ns
         if not self.size:
             self.close()
             raise CheckpointError(f"{path}: empty; must be a complete file of tensors")
@@ -55,8 +56,9 @@ class ReadableFile:
 
 
 class StoredFile:
-    """A TensorFile of either format (see `stored.TensorFile`).
+    """An opened file of tensors, in file order; all but their contents has been read and checked.
 
+    kind: safetensors or ckpt.
     texts: the strings that a .ckpt holds besides tensors, by name.
     crc: the end and the value of the CRC-32 that a .ckpt may carry: it covers all bytes before the end.
     """
@@ -81,6 +83,11 @@ class StoredFile:
         """Bytes of the whole file."""
         return self._file.size
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Its size, and when it was changed last (in nanoseconds), as it was opened."""
+        return self._file.size, self._file.changed
+
     def info(self, name: str) -> StoredTensor:
         """The tensor's entry. CheckpointError when there is none of that name."""
         try:
@@ -90,7 +97,10 @@ class StoredFile:
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """Fills `buffer` with the tensor's bytes from `start` on."""
+        """Fills `buffer` with the tensor's bytes from `start` on; threads and processes may share the file.
+
+        CheckpointError when the file cannot be read any more, ValueError beyond the end of the tensor.
+        """
         flat = buffer.cast("B")
         filled = 0
         for offset, nbytes in byte_ranges(self.info(name).extents, start, len(flat)):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
-from mindbatch.checkpoint.folders.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
-from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.float_rounding import widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
@@ -77,10 +77,7 @@ def read_float32(tensors: TensorSet, name: str) -> Matrix:
     info = tensors.info(name)
     data = bytearray(info.nbytes)
     tensors.read_into(name, 0, memoryview(data))
-    stored = np.frombuffer(data, array_type(info.dtype)).reshape(info.shape)
-    wide = np.empty(info.shape, np.float32)
-    widen(stored, info.dtype, wide)
-    return wide
+    return widened(data, info.dtype, info.shape)
 
 
 def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:
@@ -218,22 +215,30 @@ def adapted_weights(
             faults.append(f"tensor {shown(pair.a)}: the model has no {shown(weight)}{near}")
             continue
         found[weight] = pair
-        if transposed is not None and (weight in transposed) != adapter.settings.fan_in_fan_out:
-            faults.append(f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}")
-            continue
-        (_, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
-        needed = (inputs, outputs) if adapter.settings.fan_in_fan_out else (outputs, inputs)
-        if shapes[weight] != needed:
-            hint = "; is fan_in_fan_out right?" if shapes[weight] == needed[::-1] else ""
-            faults.append(
-                f"tensors {shown(pair.a)} and {shown(pair.b)}: are for a weight of {[*needed]}; "
-                f"{shown(weight)} has {[*shapes[weight]]}{hint}"
-            )
+        faults += _fit_faults(adapter, pair, weight, shapes[weight], transposed)
     if adapter.settings.all_layers and not faults:
         reverse = {own: theirs for theirs, own in (renames or {}).items()}
         faults += _gaps(adapter, [name for name in shapes if name not in found], reverse)
     raise_if_any(faults, str(adapter.path))
     return found
+
+
+def _fit_faults(
+    adapter: LoraSource, pair: LoraPair, weight: str, shape: Shape, transposed: Collection[str] | None
+) -> Iterator[str]:
+    """Whether the product of a pair is of the weight's shape, and the right way round."""
+    is_turned = adapter.settings.fan_in_fan_out
+    if transposed is not None and (weight in transposed) != is_turned:
+        yield f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}"
+        return
+    (_, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
+    needed = (inputs, outputs) if is_turned else (outputs, inputs)
+    if shape != needed:
+        hint = "; is fan_in_fan_out right?" if shape == needed[::-1] else ""
+        yield (
+            f"tensors {shown(pair.a)} and {shown(pair.b)}: are for a weight of {[*needed]}; "
+            f"{shown(weight)} has {[*shape]}{hint}"
+        )
 
 
 def _gaps(adapter: LoraSource, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
-from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.float_rounding import widened
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.checkpoint.lora.adapter import Matrix
@@ -134,9 +134,7 @@ class Adder:
         digest.update(data)
         if digest.hexdigest() != matrix.digest or info.dtype not in FLOAT_DTYPES:
             raise CheckpointError(f"{path}: tensor {shown(matrix.name)} has changed meanwhile")
-        wide = np.empty(info.shape, np.float32)
-        widen(np.frombuffer(data, array_type(info.dtype)).reshape(info.shape), info.dtype, wide)
-        return wide
+        return widened(data, info.dtype, info.shape)
 
 
 def _add(name: str, rows: Matrix, strip: Matrix) -> None:

@@ -28,7 +28,7 @@ TILE = 512
 class LoraMerge:
     """What an adapter adds to the weights of a model; holds the two matrices of one weight at a time.
 
-    shapes, renames, transposed: as in `adapted_weights`. scaling: None for the adapter's own.
+    shapes, renames, transposed: as in `adapted_weights`.
     """
 
     def __init__(
@@ -36,12 +36,11 @@ class LoraMerge:
         adapter: LoraSource,
         shapes: Mapping[str, Shape],
         renames: Mapping[str, str] | None = None,
-        scaling: float | None = None,
         transposed: Collection[str] | None = None,
     ) -> None:
         self._adapter = adapter
         self._pairs: dict[str, LoraPair] = adapted_weights(adapter, shapes, renames, transposed)
-        self.scaling = np.float32(adapter.settings.scaling if scaling is None else scaling)
+        self.scaling = np.float32(adapter.settings.scaling)
         self._matrices = lru_cache(maxsize=1)(self._read)
 
     @property

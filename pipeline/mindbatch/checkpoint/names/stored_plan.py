@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -90,6 +92,14 @@ def unnamed_plans(plan: ReshardPlan) -> list[StoredPlan]:
         )
         for tensor in plan.tensors
     ]
+
+
+def plan_digest(plans: Iterable[StoredPlan]) -> str:
+    """The hex SHA-256 of all copies."""
+    digest = hashlib.sha256()
+    for plan in plans:
+        digest.update(json.dumps([plan.name, plan.rank, plan.shape, plan.view, plan.copies]).encode())
+    return digest.hexdigest()
 
 
 def correspondence_faults(names: Correspondence) -> list[str]:

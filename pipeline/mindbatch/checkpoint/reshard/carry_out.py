@@ -8,31 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
-from mindbatch.checkpoint.placement.replicas import compare
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
+from mindbatch.checkpoint.open_files import allow_open_files
 from mindbatch.checkpoint.reshard.files import Recorder, TargetFiles, refuse_without_room
-from mindbatch.checkpoint.reshard.folder import (
-    MARKER_NAME,
-    locked,
-    make_folders,
-    marker_json,
-    part_of,
-    remove_tree,
-)
+from mindbatch.checkpoint.reshard.folder import locked, make_folders, marker_json, part_of, remove_tree
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
 from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
 from mindbatch.checkpoint.reshard.pool import do_jobs
 from mindbatch.checkpoint.reshard.progress import Progress, silent
+from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.checkpoint.reshard.resume import opened_journal, verified
 from mindbatch.checkpoint.reshard.target import (
     give_name,
     is_complete,
     is_there,
     keep_name,
+    refuse_changed,
+    refuse_source_in,
     remove_displaced,
 )
 from mindbatch.checkpoint.reshard.worker import CHECK, WRITE
 from mindbatch.checkpoint.reshard.write import Written
+from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError, write_whole
 
 
@@ -60,21 +57,24 @@ def carry_out(
     if in_background is None:
         in_background = storage is None
     storage = storage or Storage()
-    outcome = Outcome()
+    part = part_of(order.target)
+    refuse_source_in(part, order)
     if is_there(order):
-        outcome.is_new = False
         keep_name(order, storage)
         remove_displaced(order, storage)
-        return outcome
-    part = part_of(order.target)
+        _look_again(order, order.target, storage, progress)
+        return Outcome(is_new=False)
+    allow_open_files(len(order.sources) + len(order.layouts))
     make_folders(part, storage)
     with locked(part):
         if is_there(order):  # another process has just ended
-            outcome.is_new = False
             keep_name(order, storage)
             remove_tree(part, storage, last=[MARKER_NAME])
-            return outcome
+            _look_again(order, order.target, storage, progress)
+            return Outcome(is_new=False)
+        outcome = Outcome()
         if is_complete(order, part):
+            _look_again(order, part, storage, progress)
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
             compare(order.twins, progress)
@@ -141,14 +141,28 @@ def _finish(
         write_whole(part / folder / DIGESTS_NAME, Digests(digests, heads).as_json(), storage)
     for name, data in order.beside.items():
         write_whole(part / name, data, storage)
+    refuse_changed(order)
     if order.verify:
         _read_back(order, part, storage, progress)
+        refuse_changed(order)
     write_whole(part / MARKER_NAME, marker_json(order.marker()), storage)
     try:
         storage.remove(part / JOURNAL_NAME)
         storage.sync_folder(part)
     except OSError as error:
         raise StorageError.writing(part, error) from error
+
+
+def _look_again(order: Order, folder: Path, storage: Storage, progress: Progress) -> None:
+    """Compares what an earlier session has finished, where that is asked for."""
+    if not order.verify:
+        return
+    compare(order.twins, progress)
+    try:
+        _read_back(order, folder, storage, progress)
+    except CheckpointError as error:
+        hint = f"unless the source is damaged, remove {folder}, and the same command makes it anew"
+        raise CheckpointError(f"{fault}; {hint}" for fault in error.faults) from None
 
 
 def _read_back(order: Order, part: Path, storage: Storage, progress: Progress) -> None:

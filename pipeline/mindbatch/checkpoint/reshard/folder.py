@@ -10,43 +10,16 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import first_lines, shown
-from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
-from mindbatch.checkpoint.strict_json import read_json_object
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker
+from mindbatch.errors import ConfigError
 from mindbatch.storage import Storage, StorageError
 
-MARKER_NAME = "reshard.json"
-"""Written last: a folder that has it is whole."""
-
 PART_SUFFIX = ".part"
-_MAX_MARKER_BYTES = 100_000_000
 _HELD = {errno.EAGAIN, errno.EACCES}
-
-
-@dataclass(frozen=True)
-class Marker:
-    """What the marker of a folder says: which reshard made it, with what settings, and all of its files."""
-
-    identity: str
-    settings: Mapping[str, Any]
-    files: tuple[str, ...]
-
-
-def read_marker(folder: Path) -> Marker | None:
-    """The folder's marker; None where there is none, or something else under its name."""
-    try:
-        content = read_json_object(folder / MARKER_NAME, _MAX_MARKER_BYTES)
-    except (CheckpointError, OSError):
-        return None
-    match content:
-        case {"identity": str(identity), "settings": dict(settings), "files": dict(files)}:
-            return Marker(identity, settings, tuple(map(str, files)))
-    return None
 
 
 def part_of(target: Path) -> Path:
@@ -55,9 +28,10 @@ def part_of(target: Path) -> Path:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """All files below a folder, as paths from there; links are not followed."""
-    for place, _, files in os.walk(folder):
-        for name in files:
+    """All files below a folder, and links whatever they lead to, as paths from there; none is followed."""
+    for place, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in (*files, *links):
             yield os.path.relpath(os.path.join(place, name), folder)
 
 

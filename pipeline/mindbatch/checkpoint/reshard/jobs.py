@@ -89,12 +89,13 @@ def _read_and_written(
         for plan in plans
     )
     readings = (
-        _reading(sources[rank], name, views[rank].get(name) if views else None) for rank, name in read
+        reading_of(sources[rank], name, views[rank].get(name) if views else None) for rank, name in read
     )
     return tuple(readings), writings
 
 
-def _reading(source: TensorSet, name: str, view: Shape | None) -> Reading:
+def reading_of(source: TensorSet, name: str, view: Shape | None) -> Reading:
+    """How a tensor of a source is read."""
     info = source.info(name)
     return Reading(str(source.file(name).path), name, info.dtype, info.shape, source.digest(name), view)
 

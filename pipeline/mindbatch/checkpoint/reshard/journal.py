@@ -16,8 +16,6 @@ from typing import Any
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.storage import Storage, StorageError, write_whole
 
-JOURNAL_NAME = "reshard.journal"
-
 
 @dataclass(frozen=True)
 class JournalContent:
@@ -42,6 +40,8 @@ def read_journal(path: Path) -> JournalContent | None:
         if entry is None:
             break
         if head is None:
+            if not isinstance(entry, dict):
+                break
             head = entry
         elif (found := _written(entry)) is not None:
             written.append(found)

@@ -11,8 +11,8 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.placement.replicas import Twins
 from mindbatch.checkpoint.reshard.job import Job
+from mindbatch.checkpoint.reshard.replicas import Twins
 
 SYNC_BYTES = 64 << 20
 
@@ -27,6 +27,7 @@ class Order:
     settings: what the user may compare, as JSON. source, plan: what identifies both, as JSON.
     layouts: of the files of tensors, by path below the target. beside: further files with their contents.
     replace: another reshard in the target folder gives way. twins: what of the sources is compared first.
+    stamps: size and time of the files that must not change until all of them is read.
     sync_bytes: about how much a kill may undo.
     """
 
@@ -41,6 +42,7 @@ class Order:
     verify: bool = False
     replace: bool = False
     twins: tuple[Twins, ...] = ()
+    stamps: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     sync_bytes: int = SYNC_BYTES
 
     @property
@@ -52,6 +54,13 @@ class Order:
         files |= {name: hashlib.sha256(data).hexdigest() for name, data in self.beside.items()}
         whole = json.dumps([self.settings, self.source, self.plan, files], sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()
+
+    @property
+    def sources(self) -> set[str]:
+        """The files that are read."""
+        readings = [reading for job in self.jobs for reading in job.readings]
+        adapters = (addition.path for reading in readings for addition in reading.additions)
+        return {*(reading.path for reading in readings), *adapters}
 
     @property
     def nbytes(self) -> int:

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import tensor_digest
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.reshard.folder import MARKER_NAME, changed_settings, is_ours, remove_tree
-from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME, Journal, JournalContent, read_journal
+from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, remove_tree
+from mindbatch.checkpoint.reshard.journal import Journal, JournalContent, read_journal
 from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
@@ -72,6 +73,7 @@ def _earlier(order: Order, part: Path, outcome: Outcome) -> JournalContent | Non
     found = read_journal(path) if path.exists() else None
     if found is None or found.head.get("identity") == order.identity:
         return found
-    changed = changed_settings(found.head.get("settings") or {}, order.settings)
+    settings = found.head.get("settings")
+    changed = changed_settings(settings if isinstance(settings, dict) else {}, order.settings)
     outcome.notes.append(f"{part}: was begun as another reshard ({changed}); begun anew")
     return None

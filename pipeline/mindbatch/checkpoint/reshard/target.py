@@ -6,16 +6,15 @@ import errno
 import os
 from pathlib import Path
 
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.reshard.folder import (
-    MARKER_NAME,
     changed_settings,
     locked,
     part_of,
-    read_marker,
     refuse_foreign,
     remove_tree,
 )
-from mindbatch.checkpoint.reshard.journal import JOURNAL_NAME
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import Storage, StorageError
@@ -29,8 +28,14 @@ def is_there(order: Order) -> bool:
     marker = read_marker(target) if target.is_dir() else None
     if marker is None:
         raise ConfigError(f"target.dir={target}: exists and was not written by reshard; give another folder")
-    if marker.identity == order.identity:
+    gone = marker.changed(target) if marker.identity == order.identity else []
+    if marker.identity == order.identity and not gone:
         return True
+    if gone and not order.replace:
+        raise ConfigError(
+            f"target.dir={target}: is this reshard, but {shown(gone[0])} is missing or not of the size that "
+            f"{MARKER_NAME} says; remove the folder, or give target.replace=true"
+        )
     if not order.replace:
         changed = changed_settings(marker.settings, order.settings)
         raise ConfigError(
@@ -44,7 +49,14 @@ def is_there(order: Order) -> bool:
 def is_complete(order: Order, part: Path) -> bool:
     """Whether an earlier session was killed just before the rename."""
     marker = None if (part / JOURNAL_NAME).exists() else read_marker(part)
-    return marker is not None and marker.identity == order.identity
+    return marker is not None and marker.identity == order.identity and not marker.changed(part)
+
+
+def refuse_source_in(part: Path, order: Order) -> None:
+    """ConfigError when what is read is in the folder that is written, which is emptied first."""
+    for path in sorted(order.sources):
+        if Path(path).resolve().is_relative_to(part):
+            raise ConfigError(f"{path}: is in {part}, where the target is made; move the source away")
 
 
 def keep_name(order: Order, storage: Storage) -> None:
@@ -56,6 +68,16 @@ def keep_name(order: Order, storage: Storage) -> None:
         storage.sync_folder(order.target.parent)
     except OSError as error:
         raise StorageError.writing(order.target, error) from error
+
+
+def refuse_changed(order: Order) -> None:
+    """CheckpointError when files of the source, of which no digests tell, are not as they were."""
+    faults = []
+    for path, stamp in order.stamps.items():
+        status = path.stat() if path.exists() else None
+        if status is None or (status.st_size, status.st_mtime_ns) != stamp:
+            faults.append(f"{path}: was changed while it was read; the same command begins anew")
+    raise_if_any(faults)
 
 
 def remove_displaced(order: Order, storage: Storage) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from mindbatch.checkpoint.reshard.check import check_job
 from mindbatch.checkpoint.reshard.job import Job
@@ -76,11 +79,23 @@ def work(connection: Connection, folder: str, parent: int) -> None:
     if os.getppid() != parent:
         return
     workshop = Workshop(Path(folder), Storage())
-    try:
-        while (order := connection.recv()) is not None:
+    orders: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
+    # A job may be too large for the pipe: if it were not taken in while an answer is sent, both sides would
+    # wait for each other to read.
+    Thread(target=_take_in, args=(connection, orders), daemon=True).start()
+    with suppress(BrokenPipeError):
+        while (order := orders.get()) is not None:
             connection.send(_answer(workshop, *order))
-    except (EOFError, BrokenPipeError):
-        return
+
+
+def _take_in(connection: Connection, orders: SimpleQueue[tuple[str, Job] | None]) -> None:
+    """Receives until nobody is at the other end any more."""
+    try:
+        with suppress(EOFError, OSError):
+            while True:
+                orders.put(connection.recv())
+    finally:
+        orders.put(None)
 
 
 def _answer(workshop: Workshop, action: str, job: Job) -> Done | Failed:

@@ -16,8 +16,8 @@ def part_fault(strategy: Strategy, shapes: Mapping[str, Shape]) -> str | None:
     """Why tensors of these shapes are one rank's parts by the strategy; None where nothing shows it.
 
     What the strategy cannot cut is not whole. Else sizes tell, for a model has few: those that are cut are
-    found again in dimensions that are not, such as the hidden size. If that holds of no size as it is, but of
-    some with all parts put together, these are parts.
+    found again in dimensions that are not, such as the hidden size. Where that holds of more sizes with all
+    parts put together than of sizes as they are, these are parts.
     """
     cuts: dict[str, Shape] = {}
     for layout in strategy.layouts:
@@ -33,10 +33,11 @@ def part_fault(strategy: Strategy, shapes: Mapping[str, Shape]) -> str | None:
     cut = [(name, size, count) for name, size, count in sizes if count > 1]
     for name, size, count in cut:
         if size % count:
-            return f"tensor {shown(name)} {[*shapes[name]]}: {size} cannot be cut into {count}, as its strategy says"
-    if any(size in uncut for _, size, _ in cut):
+            what = f"{size} does not divide by the {count} of its strategy"
+            return f"tensor {shown(name)} {[*shapes[name]]}: {what}"
+    as_parts = [each for each in cut if each[1] * each[2] in uncut and each[1] not in uncut]
+    as_they_are = [each for each in cut if each[1] in uncut and each[1] * each[2] not in uncut]
+    if len(as_parts) <= len(as_they_are):
         return None
-    for name, size, count in cut:
-        if size * count in uncut:
-            return f"tensor {shown(name)} {[*shapes[name]]}: {size} of {size * count}, as its strategy says"
-    return None
+    name, size, count = as_parts[0]
+    return f"tensor {shown(name)} {[*shapes[name]]}: {size} of {size * count}, as its strategy says"

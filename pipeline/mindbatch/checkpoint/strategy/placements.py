@@ -50,7 +50,8 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
             though another stage holds it, shapes of which not all can be parts of one tensor.
     """
     if len(ranks) != strategy.num_ranks:
-        raise CheckpointError(f"{len(ranks)} ranks; the strategy is for {strategy.num_ranks}")
+        held = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        raise CheckpointError(f"{held}; the strategy is for {strategy.num_ranks}")
     faults: list[str] = []
     found: dict[str, Shape] = {}
     named = {layout.name for layout in strategy.layouts}

@@ -1,6 +1,6 @@
 """MindSpore's strategy files, one a pipeline stage or merged, read and checked.
 
-A file is a message of Protocol Buffers (see strategy_wire), or JSON with the same fields where its name ends
+A file is a message of Protocol Buffers (see wire_form), or JSON with the same fields where its name ends
 in .json. In a merged one, parameters are named STAGE-NAME.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
-from mindbatch.checkpoint.folders.foreign_formats import foreign_format
+from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.stored import name_faults
 from mindbatch.checkpoint.formats.stored_file import ReadableFile
 from mindbatch.checkpoint.strategy.json_form import parse_strategy_json
@@ -98,12 +98,19 @@ def _read_file(path: Path) -> Strategy:
             raise CheckpointError(
                 f"{path}: {file.size} bytes; a strategy file may have {MAX_STRATEGY_BYTES} at most"
             )
-        data = file.fetch(0, file.size)
+        return strategy_in(file.fetch(0, file.size), path)
     finally:
         file.close()
+
+
+def strategy_in(data: bytes, path: Path) -> Strategy:
+    """The strategy that a file's content says; `path` tells the form, and where faults are.
+
+    CheckpointError lists what is wrong with it.
+    """
     if path.suffix == ".json":
         strategy = parse_strategy_json(data, str(path))
-    elif data[0] != _FIRST_BYTE:
+    elif data[:1] != bytes([_FIRST_BYTE]):
         what = foreign_format(data[:64]) or "it does not begin with a stage"
         raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
     else:

@@ -42,7 +42,7 @@ def test_digests_of_rank_folders_and_of_one_file(tmp_path: Path, names: list[str
     assert [any(str(tmp_path / name) in line for line in refused.value.faults) for name in names] == [
         True for _ in names
     ]
-    with pytest.raises(ConfigError, match="exists already") as kept:
+    with pytest.raises(ConfigError, match="exists already; remove it, or give --replace") as kept:
         record_digests(tmp_path)
     assert len(kept.value.faults) == len(names)
     assert record_digests(tmp_path, replace=True) == written

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.errors import CheckpointError, ConfigError
 

@@ -12,6 +12,8 @@ import pytest
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.errors import CheckpointError, ConfigError
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
@@ -175,6 +177,16 @@ class TestWeightFiles:
     def test_none(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         assert "no model weights; needed is model.safetensors, or" in refusal(folder)
+
+    def test_of_mindspore(self, folder: Path) -> None:
+        """Such a .ckpt is no pickle: that it is never opened would be untrue."""
+        (folder / "model.safetensors").unlink()
+        layout = ckpt_layout([("a", "F32", (1,))])
+        write_tensor_file(folder / "model.ckpt", layout, lambda _: [bytes(4)])
+        message = refusal(folder)
+        assert "no model weights, only model.ckpt; needed is" in message
+        assert "mindbatch reshard" in message
+        assert "pickle" not in message
 
     def test_under_another_name(self, folder: Path) -> None:
         (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")

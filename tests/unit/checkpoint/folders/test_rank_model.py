@@ -1,6 +1,7 @@
 """One rank of the folders that a reshard wrote: read as it is, refused when it is not what is needed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,16 @@ def test_a_dtype_that_no_layer_takes_is_refused(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match="dtype I32; needed"),
     ):
         model.float32(UP)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "rank_0/digests.json"])
+def test_a_refused_folder_is_closed_again(tmp_path: Path, name: str) -> None:
+    home = cut(tmp_path, model_parallel=2)
+    content = json.loads((home / name).read_bytes())
+    content["heads"] = {"model.safetensors": "0" * 64}
+    (home / name).write_bytes(json.dumps(content).encode() if "digests" in name else b"{")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(CheckpointError) as refused:
+        RankModel(home, TensorSlice(0, 2))
+    assert refused.value.faults
+    assert len(os.listdir("/proc/self/fd")) == before

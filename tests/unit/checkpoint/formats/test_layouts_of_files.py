@@ -147,3 +147,8 @@ def test_byte_ranges() -> None:
     for start, count in ((0, 11), (10, 1), (11, 1), (-1, 1), (0, -1)):
         with pytest.raises(ValueError, match="tensor"):
             list(byte_ranges(extents, start, count))
+
+
+def test_no_safetensors_header_is_written_that_would_be_refused() -> None:
+    with pytest.raises(CheckpointError, match="a safetensors header of .* at most 1000000 are allowed"):
+        safetensors_layout((str(number), "F32", (1, 1)) for number in range(125_001))

@@ -1,5 +1,7 @@
 """Merging LoRA adapters: the arithmetic, any box of it, and one rounding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from adapter_folders import CONFIG, MODULES, SHAPES, matrices, write_adapter
@@ -21,6 +23,10 @@ def pair():
     return found[f"{KEY}.lora_B.weight"], found[f"{KEY}.lora_A.weight"]
 
 
+def scaled(adapter, scaling):
+    return replace(adapter, settings=replace(adapter.settings, given=scaling))
+
+
 def full(shape):
     return tuple((0, size) for size in shape)
 
@@ -35,7 +41,7 @@ def test_the_whole_product(tmp_path):
 
 
 def test_a_given_scaling_is_taken(tmp_path):
-    merge = LoraMerge(open_adapter(write_adapter(tmp_path)), SHAPES, scaling=0.25)
+    merge = LoraMerge(scaled(open_adapter(write_adapter(tmp_path)), 0.25), SHAPES)
     b, a = pair()
     np.testing.assert_allclose(merge.delta(NAME, full((6, 4))), 0.25 * b @ a, rtol=1e-6)
 
@@ -99,7 +105,7 @@ def test_tiles_begin_where_those_of_the_whole_begin():
 
 
 def test_values_that_become_too_large_are_refused(tmp_path):
-    merge = LoraMerge(open_adapter(write_adapter(tmp_path)), SHAPES, scaling=1e6)
+    merge = LoraMerge(scaled(open_adapter(write_adapter(tmp_path)), 1e6), SHAPES)
     with pytest.raises(
         CheckpointError, match=r"q_proj.weight': with the adapter \d+ values are too large for F16"
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
 RUN = Path(__file__).parents[4] / "tools/bench_reshard_run.py"

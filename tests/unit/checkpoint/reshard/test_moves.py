@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digests import write_digests
+from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout

@@ -86,6 +86,8 @@ def test_what_is_not_as_noted_is_written_again(
         lambda data: data + b'["rank_7/else", "x", "y", 3]\n',
         lambda data: data[:20],
         lambda data: b"",
+        lambda data: b"[]\n" + data,
+        lambda data: b'{"settings": [3]}\n' + data,
     ],
 )
 def test_a_torn_journal_is_mended(

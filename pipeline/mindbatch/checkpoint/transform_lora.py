@@ -126,7 +126,7 @@ def plan_merge(transform: Transform, scaling: float | None) -> MergedCheckpoint:
     source = TrainedMatrices(transform, settings, found.pairs, {each.name: each for each in plans.tensors})
     raise_if_any([*shape_faults(source)] or [*effect_faults(source)], str(source.path))
     shapes = {name: transform.placements[name].shape for name in base}
-    merge = LoraMerge(source, shapes, scaling=scaling)
+    merge = LoraMerge(source, shapes)
     raise_if_any(
         [f"tensor {shown(name)}: dtype {transform.dtype(name)} must be one of {', '.join(FLOAT_DTYPES)}"
          for name in merge.names if transform.dtype(name) not in FLOAT_DTYPES],
@@ -151,7 +151,7 @@ def _settings(transform: Transform, pairs: Mapping[str, LoraPair], scaling: floa
                 f"{folder}: no {ADAPTER_CONFIG}, which says lora_alpha; give --lora_scaling: lora_alpha / "
                 f"{rank}, for the matrices are of rank {rank}"
             )
-        return LoraSettings(rank, scaling * rank)
+        return LoraSettings(rank, 0.0, given=scaling)
     settings = read_lora_config(file_in(folder, ADAPTER_CONFIG))
     if scaling is not None and not np.isclose(scaling, settings.scaling, rtol=1e-6):
         raise ConfigError(

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.names.named_ranks import as_placed
 from mindbatch.checkpoint.placement.placement import Piece, Placement, Share, single_piece
-from mindbatch.checkpoint.placement.replicas import compare, digest_faults, twins_of
+from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, twins_of
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes

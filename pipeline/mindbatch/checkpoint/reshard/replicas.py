@@ -13,12 +13,12 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
-from mindbatch.checkpoint.placement.boxes import Box, Shape, intersection, moved, volume
+from mindbatch.checkpoint.placement.boxes import Box, intersection, moved, volume
+from mindbatch.checkpoint.reshard.band import BAND_BYTES
 from mindbatch.checkpoint.reshard.job import Reading
+from mindbatch.checkpoint.reshard.jobs import reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
-
-_BAND_BYTES = 1 << 20
 
 
 class _Place(NamedTuple):
@@ -80,12 +80,6 @@ def twins_of(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[Twins]:
         Twins(reading(rank, name), reading(other_rank, other_name), tuple(boxes))
         for (rank, name, other_rank, other_name), boxes in pairs.items()
     ]
-
-
-def reading_of(source: TensorSet, name: str, view: Shape | None) -> Reading:
-    """How a tensor is read."""
-    info = source.info(name)
-    return Reading(str(source.file(name).path), name, info.dtype, info.shape, source.digest(name), view)
 
 
 def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place, tuple[Box, Box]]]:
@@ -150,7 +144,7 @@ def _boxes_are_alike(twins: Twins, sources: Sources, first: Box, other: Box) -> 
     """Compares band by band of rows."""
     first_box, other_box = (box or ((0, 1),) for box in (first, other))
     rows = other_box[0][1] - other_box[0][0]
-    step = max(1, _BAND_BYTES // max(1, twins.first.row_bytes, twins.other.row_bytes))
+    step = max(1, BAND_BYTES // max(1, twins.first.row_bytes, twins.other.row_bytes))
     for start in range(0, rows, step):
         stop = min(start + step, rows)
         one = _bytes_of(twins.first, first_box, start, stop, sources, "first")

@@ -1,0 +1,60 @@
+"""reshard.json, which marks a folder that a reshard has made: what it says, and whether that is still so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.errors import CheckpointError
+
+MARKER_NAME = "reshard.json"
+"""Written last: a folder that has it is whole."""
+
+JOURNAL_NAME = "reshard.journal"
+"""In a folder while it is made."""
+
+_MAX_MARKER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Which reshard made a folder, with what settings; and all of its files with their sizes, where known."""
+
+    identity: str
+    settings: Mapping[str, Any]
+    files: Mapping[str, int | None]
+
+    def changed(self, folder: Path) -> list[str]:
+        """The files that are not in the folder any more, or not of their sizes."""
+        return [name for name, size in self.files.items() if not _is_there(folder / name, size)]
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """The folder's marker; None where there is none, or something else under its name."""
+    try:
+        content = read_json_object(folder / MARKER_NAME, _MAX_MARKER_BYTES)
+    except (CheckpointError, OSError):
+        return None
+    match content:
+        case {"identity": str(identity), "settings": dict(settings), "files": dict(files)}:
+            sizes = {name: size if type(size) is int else None for name, size in files.items()}
+            return Marker(identity, settings, sizes)
+    return None
+
+
+def noted_settings(source: Path) -> Mapping[str, Any]:
+    """The settings of the reshard that made a source, a folder or a file in one; none if no reshard did."""
+    marker = read_marker(source if source.is_dir() else source.parent)
+    if marker is None or not (source.is_dir() or source.name in marker.files):
+        return {}
+    return marker.settings
+
+
+def _is_there(path: Path, size: int | None) -> bool:
+    try:
+        return path.is_file() and size in (None, path.stat().st_size)
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return False
