@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
-LOWEST = {"errors"}
+LOWEST = {"errors", "children"}
 ENGINE_ROOMS = {
     "decoding",
     "cache",
@@ -28,6 +28,7 @@ ENGINE_ROOMS = {
 FACADE = {"engine", "decoding", "data", "config", "streaming"}
 MAY_ENTER: dict[str, set[str]] = {
     "errors": set(),
+    "children": set(),
     "parallel": LOWEST,
     "kernels": {"parallel"} | LOWEST,
     "layers": {"kernels", "parallel"} | LOWEST,

@@ -8,7 +8,6 @@ ranks only exist, for the compiler counts them. Files go to the current folder: 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -20,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mindbatch.children import die_with
 from mindbatch.config.cluster_environment import SCHEDULER, WORKER, enter_cluster
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _WORLD = "nccl_world_group"  # the name by which the compiler for GPUs knows all ranks
 _SCHEDULER_SECONDS, _PROBE_SECONDS = 30.0, 0.05
 _FULL_SHAPE = 6  # place in MindSpore's layout of a parameter
@@ -43,7 +42,7 @@ class Reports:
 
 def main(job_file: str, parent: int) -> int:
     """Runs the job; returns the exit code."""
-    _die_with(parent)
+    die_with(parent)
     job = json.loads(Path(job_file).read_text())
     reports = Reports()
     import mindspore
@@ -112,7 +111,7 @@ class Cluster:
             return
         code = 1
         try:
-            _die_with(parent)
+            die_with(parent)
             enter_cluster(SCHEDULER if rank < 0 else WORKER, rank, self._num_ranks, self._port)
             work(rank)
             code = 0
@@ -226,13 +225,6 @@ def _await_listener(port: int) -> None:
 def _wait_for_ever() -> NoReturn:
     while True:
         signal.pause()
-
-
-def _die_with(parent: int) -> None:
-    """This process shall not outlive its parent, however that one ends."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

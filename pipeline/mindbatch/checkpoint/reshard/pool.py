@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Generator, Iterable, Iterator
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from mindbatch import children
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.worker import Done, Failed, Workshop
+from mindbatch.checkpoint.reshard.worker import Done, Failed, Workshop, work
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
-
-Process = subprocess.Popen[bytes]
-
-_START = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from mindbatch.checkpoint.reshard.worker import main; main(*sys.argv[2:])"
-)
-"""Unlike those of multiprocessing, the process does not import what the parent's main module does."""
 
 AHEAD = 2
 """Jobs that a process has at once: one that it does, and those that it need not wait for."""
@@ -72,14 +60,13 @@ def _here(action: str, jobs: Iterable[Job], folder: Path, storage: Storage) -> G
 
 def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> Generator[Done, None, None]:
     waiting = iter(jobs)
-    processes: dict[Connection, Process] = {}
+    processes: dict[Connection, children.Child] = {}
     left: dict[Connection, int] = {}
     try:
-        with interrupts_blocked():  # a child begins with what is blocked here
-            for _ in range(workers):
-                connection, process = _started(folder)
-                processes[connection] = process
-                left[connection] = 0
+        for _ in range(workers):
+            connection, process = children.start(work, str(folder))
+            processes[connection] = process
+            left[connection] = 0
         for connection in processes:
             for _ in range(AHEAD):
                 left[connection] += _send_next(connection, processes[connection], action, waiting)
@@ -91,25 +78,10 @@ def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> G
                 yield answer
     finally:
         for connection, process in processes.items():
-            process.kill()
-            process.wait()
-            connection.close()
+            children.end(process, connection)
 
 
-def _started(folder: Path) -> tuple[Connection, Process]:
-    ours, theirs = Pipe()
-    with theirs:
-        arguments = [json.dumps(sys.path), str(theirs.fileno()), str(folder), str(os.getpid())]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    return ours, process
-
-
-def _send_next(connection: Connection, process: Process, action: str, jobs: Iterator[Job]) -> int:
+def _send_next(connection: Connection, process: children.Child, action: str, jobs: Iterator[Job]) -> int:
     """Sends a job, if there is one; how many were sent."""
     job = next(jobs, None)
     if job is None:
@@ -121,7 +93,7 @@ def _send_next(connection: Connection, process: Process, action: str, jobs: Iter
     return 1
 
 
-def _received(connection: Connection, process: Process) -> Done:
+def _received(connection: Connection, process: children.Child) -> Done:
     try:
         answer = connection.recv()
     except (EOFError, OSError):
@@ -132,20 +104,10 @@ def _received(connection: Connection, process: Process) -> Done:
     return answer
 
 
-def _death(process: Process) -> CheckpointError:
+def _death(process: children.Child) -> CheckpointError:
     code = process.wait()
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return CheckpointError(
         f"a process of the reshard has died ({how}), perhaps for lack of memory; the same command goes on, "
         "and fewer workers need less"
     )
-
-
-@contextlib.contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C waits meanwhile: a process that starts would die of it with a traceback."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

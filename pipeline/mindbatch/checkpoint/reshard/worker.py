@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,8 +17,6 @@ from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.storage import Storage, StorageError
 
 WRITE, CHECK = "write", "check"
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +61,11 @@ class Workshop:
         self._targets.close()
 
 
-def main(connection: str, folder: str, parent: str) -> None:
-    """The process: a file descriptor to talk through, the target's folder, the process that asks."""
-    with Connection(int(connection)) as opened:
-        work(opened, folder, int(parent))
+def work(connection: Connection, folder: str) -> None:
+    """The whole life of the process: until there is nothing more to do, or nobody to do it for.
 
-
-def work(connection: Connection, folder: str, parent: int) -> None:
-    """The whole life of the process: until there is nothing more to do, or nobody to do it for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent ends the others
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+    folder: the target's.
+    """
     workshop = Workshop(Path(folder), Storage())
     orders: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
     # A job may be too large for the pipe: if it were not taken in while an answer is sent, both sides would
