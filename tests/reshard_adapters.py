@@ -15,7 +15,7 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import LoraMerge
 from mindbatch.checkpoint.placement.boxes import full_box
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
 RANK, ALPHA = 3, 6

@@ -10,7 +10,7 @@ import sys
 import checkout  # noqa: F401
 from bench_tree_memory import PeakMemory
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 
 
 def main() -> None:

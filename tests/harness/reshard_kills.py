@@ -20,8 +20,8 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import PART_SUFFIX
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks.reshard_order import plan_order
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.source import open_origin
 from reshard_models import LLAMA, write_model
 
 SMALL = {**LLAMA, "num_hidden_layers": 1, "vocab_size": 33}

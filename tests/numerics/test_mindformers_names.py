@@ -18,7 +18,7 @@ from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindfor
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks.reshard import run as run_reshard
+from mindbatch.tasks.reshard.task import run as run_reshard
 from reshard_models import write_model
 
 PROGRAM = Path(__file__).with_name("mindformers_names.py")

@@ -15,7 +15,8 @@ from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.tasks import plan, reshard
+from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.reshard import task as reshard
 from reshard_models import MODELS, contents, write_model
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 
 TOKENS = 12
 FAST = [("gpt2", "auto", 4), ("llama", "auto", 2), ("qwen2", "auto", 4)]

@@ -15,7 +15,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import first_logits
 from mindbatch.models.registry import describe
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.tasks.logits_check import LogitsCheck, logits_check
-from mindbatch.tasks.reshard_order import Planned, plan_order
-from mindbatch.tasks.reshard_source import open_origin
-from mindbatch.tasks.whole_model import WholeModel
+from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
+from mindbatch.tasks.reshard.order import Planned, plan_order
+from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.whole_model import WholeModel
 from reshard_models import LLAMA, write_model
 
 KEY, VALUE = "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight"

@@ -211,13 +211,13 @@ def test_rooms_of_the_rule_make_no_circle(rule: dict[str, set[str]]) -> None:
         "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
         "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
         "import mindbatch.batch.job",
-        "import mindbatch.tasks.plan, mindbatch.tasks.plan_layout",
+        "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
         "import mindbatch.tasks.diff, mindbatch.tasks.runs",
         "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
         "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
         "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
-        "import mindbatch.checkpoint.placement.plan_proof, mindbatch.tasks.layout_page",
-        "import mindbatch.tasks.plan_ranks_report, mindbatch.checkpoint.strategy.layouts",
+        "import mindbatch.checkpoint.placement.plan_proof, mindbatch.tasks.plan.ranks_page",
+        "import mindbatch.tasks.plan.ranks_report, mindbatch.checkpoint.strategy.layouts",
     ],
 )
 def test_importing_brings_no_heavy_library(statement: str) -> None:

@@ -66,7 +66,7 @@ _ALL = (
     Task(
         name="plan",
         summary="say what a batch would need: rows, tokens, memory, time; or what ranks hold",
-        module="mindbatch.tasks.plan",
+        module="mindbatch.tasks.plan.task",
         verbose_key="runtime.verbose",
         examples=(
             "mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",
@@ -106,7 +106,7 @@ _ALL = (
     Task(
         name="reshard",
         summary="cut a checkpoint for other numbers of ranks, merge it, or change its format or dtype",
-        module="mindbatch.tasks.reshard",
+        module="mindbatch.tasks.reshard.task",
         verbose_key="verbose",
         examples=(
             "mindbatch reshard source=FOLDER target.dir=cut target.model_parallel=8",

@@ -29,7 +29,9 @@ from mindbatch.checkpoint.faults import MAX_LINES
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.config.schema import InspectConfig, ReshardConfig
 from mindbatch.errors import MindBatchError
-from mindbatch.tasks import inspect, reshard, reshard_source
+from mindbatch.tasks import inspect
+from mindbatch.tasks.reshard import source as reshard_source
+from mindbatch.tasks.reshard import task as reshard
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 

@@ -16,7 +16,7 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
 
 UP = "model.layers.1.mlp.up_proj.weight"

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
 
@@ -307,7 +307,7 @@ def test_files_differ_in_order_alone_when_cut_again(tmp_path: Path) -> None:
 def test_ranks_are_merged_by_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """x is cut by columns, y by rows and held twice, z is not named and whole everywhere."""
     layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
-    monkeypatch.setattr("mindbatch.tasks.reshard_source.read_strategy", lambda path: Strategy(layouts))
+    monkeypatch.setattr("mindbatch.tasks.reshard.source.read_strategy", lambda path: Strategy(layouts))
     x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
     for rank in range(4):
         (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)

@@ -9,7 +9,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.config.reshard_faults import reshard_faults
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, contents, write_model
 
 

@@ -17,7 +17,7 @@ MERGE = """
 import sys
 from bench_tree_memory import PeakMemory
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 source, target, adapter, workers = sys.argv[1:]
 config = ReshardConfig(source=source, workers=int(workers))
 config.target.dir, config.target.model_parallel, config.lora.merge = target, 4, adapter

@@ -13,8 +13,8 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.storage import StorageError
-from mindbatch.tasks.reshard_order import plan_order
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.source import open_origin
 from reshard_adapters import write_adapter_for
 from reshard_models import write_model
 

@@ -25,9 +25,9 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe
 from mindbatch.storage import StorageError
-from mindbatch.tasks.reshard import run
-from mindbatch.tasks.reshard_order import plan_order
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
 FUSABLE = [model for model in MODELS if model != "gpt2"]
@@ -162,7 +162,7 @@ def strategy_source(
         write_tensors(path, {name: np.ascontiguousarray(array) for name, array in held.items()}, "F32")
     (folder.parent / "strategy.ckpt").touch()
     strategy = Strategy(tuple(layouts))
-    monkeypatch.setattr("mindbatch.tasks.reshard_source.read_strategy", lambda path: strategy)
+    monkeypatch.setattr("mindbatch.tasks.reshard.source.read_strategy", lambda path: strategy)
     return {"source_strategy": str(folder.parent / "strategy.ckpt")}
 
 
@@ -303,6 +303,6 @@ def test_what_is_told_wrongly_is_found_before_a_byte_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = write_model(tmp_path / "start", LLAMA)
-    monkeypatch.setattr("mindbatch.tasks.reshard_order.stored_plans", lambda *a: stored_plans(*a)[1:])
+    monkeypatch.setattr("mindbatch.tasks.reshard.order.stored_plans", lambda *a: stored_plans(*a)[1:])
     with pytest.raises(CheckpointError, match="not made for target rank 0"):
         reshard(start, tmp_path / "cut", **mindformers(), dry_run=True)

@@ -18,7 +18,7 @@ from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.tasks.reshard import run
+from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, write_model, write_tensors
 
 NORM = "model.layers.1.input_layernorm.weight"

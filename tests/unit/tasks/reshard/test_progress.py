@@ -9,9 +9,10 @@ import pytest
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.config.schema import ReshardConfig
-from mindbatch.tasks import logits_check, reshard
-from mindbatch.tasks.reshard_order import plan_order
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.reshard import logits_check
+from mindbatch.tasks.reshard import task as reshard
+from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.source import open_origin
 from reshard_models import LLAMA, write_model
 
 MIB = 1 << 20

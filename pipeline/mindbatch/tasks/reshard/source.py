@@ -28,7 +28,7 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe, model_module, tensor_specs
-from mindbatch.tasks.reshard_names import MINDFORMERS, Naming, named, source_naming
+from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 
 
 @dataclass(frozen=True)

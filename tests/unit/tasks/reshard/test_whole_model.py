@@ -9,8 +9,8 @@ import pytest
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.tasks.reshard import run
-from mindbatch.tasks.whole_model import WholeModel
+from mindbatch.tasks.reshard.task import run
+from mindbatch.tasks.reshard.whole_model import WholeModel
 from reshard_models import LLAMA, MODELS, write_model
 
 WAYS: list[dict[str, Any]] = [

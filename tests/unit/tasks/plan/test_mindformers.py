@@ -14,7 +14,8 @@ from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
-from mindbatch.tasks import plan, plan_layout
+from mindbatch.tasks.plan import mindformers
+from mindbatch.tasks.plan import task as plan
 
 CONFIG = {
     "model_type": "llama",
@@ -56,7 +57,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
         parameters = (ParameterLayout(0, (64, 32), COLUMNS), ParameterLayout(0, (64,), WHOLE))
         return ModelLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())
 
-    monkeypatch.setattr(plan_layout, "infer_layout", answer)
+    monkeypatch.setattr(mindformers, "infer_layout", answer)
     return found
 
 

@@ -18,11 +18,11 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.tasks.logits_process import logits_of
+from mindbatch.tasks.amounts import size
 from mindbatch.tasks.machine import memory
-from mindbatch.tasks.plan_page import size
-from mindbatch.tasks.reshard_order import Planned
-from mindbatch.tasks.reshard_source import Origin
+from mindbatch.tasks.reshard.logits_process import logits_of
+from mindbatch.tasks.reshard.order import Planned
+from mindbatch.tasks.reshard.source import Origin
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 """By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""

@@ -14,11 +14,11 @@ from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.checkpoint.reshard.target import is_there
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
-from mindbatch.tasks.logits_check import logits_check
-from mindbatch.tasks.plan_page import size
-from mindbatch.tasks.reshard_order import Planned, plan_order
-from mindbatch.tasks.reshard_progress import shown_progress
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.amounts import size
+from mindbatch.tasks.reshard.logits_check import logits_check
+from mindbatch.tasks.reshard.order import Planned, plan_order
+from mindbatch.tasks.reshard.progress import shown_progress
+from mindbatch.tasks.reshard.source import open_origin
 from mindbatch.tasks.screen_text import printable
 
 

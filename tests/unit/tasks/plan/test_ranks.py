@@ -13,7 +13,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.tasks import plan
+from mindbatch.tasks.plan import task as plan
 from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors
 
 EVEN = {**LLAMA, "vocab_size": 64, "torch_dtype": "bfloat16"}

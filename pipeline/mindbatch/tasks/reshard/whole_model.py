@@ -14,8 +14,8 @@ from mindbatch.checkpoint.reshard.write import write_job
 from mindbatch.config.reshard_schema import ReshardLoraConfig, ReshardTargetConfig
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.parallel.topology import WHOLE
-from mindbatch.tasks.reshard_order import plan_order
-from mindbatch.tasks.reshard_source import open_origin
+from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.source import open_origin
 
 _NOWHERE = "whole-model"
 

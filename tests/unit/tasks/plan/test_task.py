@@ -21,8 +21,10 @@ from mindbatch.config.schema import (
 )
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
-from mindbatch.tasks import machine, plan
-from mindbatch.tasks.plan_page import duration, plan_page, size
+from mindbatch.tasks import machine
+from mindbatch.tasks.amounts import duration, size
+from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.plan.batch_page import plan_page
 from small_runs import make_run
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}

@@ -26,7 +26,8 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.storage import Storage
 from mindbatch.tasks import machine
-from mindbatch.tasks.plan_page import plan_page, size
+from mindbatch.tasks.amounts import size
+from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.run_state import state_of
 
 SAMPLE_BATCHES = 4
@@ -36,9 +37,9 @@ SAMPLE_BATCHES = 4
 def run(config: PlanConfig) -> int:
     """Prints the plan."""
     if config.asks_mindspore:
-        from mindbatch.tasks import plan_layout  # most plans need none of it
+        from mindbatch.tasks.plan import mindformers  # most plans need none of it
 
-        return plan_layout.run(config)
+        return mindformers.run(config)
     if config.plans_ranks:
         return _run_with_ranks(config)
     plan = _batch_plan(config)
@@ -48,8 +49,8 @@ def run(config: PlanConfig) -> int:
 
 def _run_with_ranks(config: PlanConfig) -> int:
     """What each rank holds, and below it the plan of a batch where one is asked for and could be run."""
-    from mindbatch.tasks.plan_ranks import plan_ranks, write_files
-    from mindbatch.tasks.plan_ranks_report import ranks_json, ranks_page
+    from mindbatch.tasks.plan.ranks import plan_ranks, write_files
+    from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
 
     ranks = plan_ranks(config)
     paths = write_files(config, ranks)

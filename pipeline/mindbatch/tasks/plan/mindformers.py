@@ -22,8 +22,8 @@ from mindbatch.config.schema import PlanConfig
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe
-from mindbatch.tasks.plan_layout_page import layout_page
-from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
+from mindbatch.tasks.plan.mindformers_page import layout_page
+from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
 _WAIT = (
     "mindbatch: MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"

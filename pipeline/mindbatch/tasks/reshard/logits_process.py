@@ -13,7 +13,7 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.tasks.whole_model import WholeModel
+from mindbatch.tasks.reshard.whole_model import WholeModel
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The page that `mindbatch plan` prints."""
+"""The page that `mindbatch plan` prints of a batch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from mindbatch.batch.lengths import Lengths
 from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate
+from mindbatch.tasks.amounts import duration, size
 from mindbatch.tasks.screen_text import printable
 
 BAR = 40
 """Columns of the longest bar of the histogram."""
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def plan_page(plan: Plan) -> str:
@@ -19,23 +19,6 @@ def plan_page(plan: Plan) -> str:
     if plan.notes:
         blocks.append([f"note: {printable(note)}" for note in plan.notes])
     return "\n\n".join("\n".join(block) for block in blocks)
-
-
-def size(count: float) -> str:
-    """An amount of memory as people read it."""
-    for unit in _UNITS[:-1]:
-        if round(count, 1) < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_UNITS[-1]}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"
 
 
 def _rows(rows: RowTotals) -> list[str]:

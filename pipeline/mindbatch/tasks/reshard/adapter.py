@@ -16,7 +16,7 @@ from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
-from mindbatch.tasks.reshard_source import ModelTensors, Origin
+from mindbatch.tasks.reshard.source import ModelTensors, Origin
 
 MERGED_KEY = "adapters"
 """In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""

@@ -31,7 +31,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.tasks.strategy_folder import refuse_strangers, write_strategies
+from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
 _STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _DTYPE_KEYS = ("dtype", "torch_dtype")

@@ -8,7 +8,7 @@ from mindbatch import children
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import describe
-from mindbatch.tasks.logits_process import logits_of
+from mindbatch.tasks.reshard.logits_process import logits_of
 from reshard_models import LLAMA
 
 

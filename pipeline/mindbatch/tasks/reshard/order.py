@@ -28,9 +28,9 @@ from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import twins_of
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard_adapter import adapter_settings, plan_adapter, with_additions
-from mindbatch.tasks.reshard_names import Naming, named, naming_settings, target_naming
-from mindbatch.tasks.reshard_source import Origin
+from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with_additions
+from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
+from mindbatch.tasks.reshard.source import Origin
 
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BESIDE = (

@@ -12,8 +12,9 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import fixed_prompts
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.tasks import logits_check, reshard
-from mindbatch.tasks.logits_check import Difference, difference_fault
+from mindbatch.tasks.reshard import logits_check
+from mindbatch.tasks.reshard import task as reshard
+from mindbatch.tasks.reshard.logits_check import Difference, difference_fault
 from reshard_models import LLAMA, stored, tensors_of, write_model, write_tensors
 
 Array = NDArray[np.float32]

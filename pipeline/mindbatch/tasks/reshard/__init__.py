@@ -1,0 +1,1 @@
+"""`mindbatch reshard`, from its settings to a checked order, and what it prints."""
