@@ -107,13 +107,16 @@ class BatchJob:
     def _ledger(
         self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
     ) -> tuple[Ledger, RunRecord]:
-        """The folder's ledger, which the stack closes; that of another run goes first if the user says so."""
+        """The folder's ledger, which the stack closes. That of another run goes first if the user says so, or
+        if that run came to nothing.
+        """
         accept = partial(self._input.accept, folder)
         open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept)
         try:
             return stack.enter_context(open_ledger(retry=self._retry))
         except RunMismatch:
-            if self._config.output.on_mismatch != "overwrite":
+            worthless = folder.is_without_rows and not self._retry
+            if self._config.output.on_mismatch != "overwrite" and not worthless:
                 raise
         folder.clear(self._storage, keep=self._input.needs(folder))
         accept()

@@ -78,6 +78,11 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.run_file.is_file()
 
+    @property
+    def is_without_rows(self) -> bool:
+        """Whether no row was ever finished here, as when the model turned out to be damaged."""
+        return not any(path.stat().st_size for path in self.parts.glob("*"))
+
     def make(self, storage: Storage) -> None:
         """Makes the folder, if it is not there, and its `parts`, so that a power cut does not undo it.
 

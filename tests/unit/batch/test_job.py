@@ -12,7 +12,7 @@ from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
@@ -118,6 +118,20 @@ def test_a_changed_setting_is_refused_by_name(tmp_path: Path, data: Path) -> Non
     with pytest.raises(ConfigError, match=r"decoding\.max_new_tokens 4 -> 5; .*on_mismatch=new_dir"):
         make_job(changed, load=never).run()
     assert results(tmp_path / "run") == before
+
+
+def test_a_run_that_came_to_nothing_is_in_nobodys_way(tmp_path: Path, data: Path) -> None:
+    """Its model was damaged, say: with the mended one the run is another one, and nothing can be lost."""
+
+    def damaged() -> Any:
+        raise CheckpointError("damaged")
+
+    with pytest.raises(CheckpointError):
+        make_job(job_config(data, tmp_path / "run"), load=damaged).run()
+    changed = job_config(data, tmp_path / "run", decoding={"max_new_tokens": 5})
+    assert make_job(changed).run() == EXIT_DONE
+    make_job(job_config(data, tmp_path / "other", decoding={"max_new_tokens": 5})).run()
+    assert results(tmp_path / "run") == results(tmp_path / "other")
 
 
 def test_another_run_can_go_beside_or_take_the_place(tmp_path: Path, data: Path) -> None:
