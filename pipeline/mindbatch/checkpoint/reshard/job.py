@@ -12,12 +12,39 @@ from mindbatch.checkpoint.placement.boxes import Box
 Shape = tuple[int, ...]
 
 
+class _InRows:
+    """A tensor that is read or written in rows.
+
+    view: the shape by which its boxes and rows are counted, where that is another one of the same bytes.
+    """
+
+    __slots__ = ()
+
+    dtype: str
+    shape: Shape
+    view: Shape | None
+
+    @property
+    def counted(self) -> Shape:
+        """The shape by which its boxes and rows are counted."""
+        return self.shape if self.view is None else self.view
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has; a scalar is one."""
+        return self.counted[0] if self.counted else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Stored bytes of a row: all that a place of the first dimension holds."""
+        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
+
+
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(_InRows):
     """A stored tensor that is read. digest: what its digests.json says, if there is one.
 
-    shape: the stored one. view: the shape by which its boxes and rows are counted where that is another one
-    of the same bytes. additions: what an adapter adds, so that its rows are read as merged float32 ones.
+    additions: what an adapter adds, so that its rows are read as merged float32 ones.
     """
 
     path: str
@@ -29,24 +56,9 @@ class Reading:
     additions: tuple[Addition, ...] = ()
 
     @property
-    def counted(self) -> Shape:
-        """The shape by which its boxes and rows are counted."""
-        return self.shape if self.view is None else self.view
-
-    @property
     def values_dtype(self) -> str:
         """The dtype of the rows that reading it gives."""
         return "F32" if self.additions else self.dtype
-
-    @property
-    def rows(self) -> int:
-        """How many rows it is read in; a scalar is one."""
-        return self.counted[0] if self.counted else 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Stored bytes of a row: all that a place of the first dimension holds."""
-        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
 
     @property
     def values_row_bytes(self) -> int:
@@ -68,10 +80,10 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(_InRows):
     """A tensor that is written: at `extents` of `file`, a path below the target folder.
 
-    What no move covers is zero. view: as that of Reading.
+    What no move covers is zero.
     """
 
     file: str
@@ -81,21 +93,6 @@ class Writing:
     extents: tuple[Extent, ...]
     moves: tuple[Move, ...]
     view: Shape | None = None
-
-    @property
-    def counted(self) -> Shape:
-        """The shape by which its boxes and rows are counted."""
-        return self.shape if self.view is None else self.view
-
-    @property
-    def rows(self) -> int:
-        """How many rows it is written in; a scalar is one."""
-        return self.counted[0] if self.counted else 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
