@@ -43,8 +43,21 @@ MODELS: dict[str, dict[str, Any]] = {
         "n_head": 8,
         "n_positions": 16,
     },
+    "chatglm": {
+        "model_type": "chatglm",
+        "padded_vocab_size": 61,
+        "hidden_size": 32,
+        "ffn_hidden_size": 48,
+        "num_layers": 3,
+        "num_attention_heads": 8,
+        "kv_channels": 4,
+        "multi_query_attention": True,
+        "multi_query_group_num": 4,
+        "seq_length": 64,
+        "add_qkv_bias": True,
+    },
 }
-"""Odd vocabularies, fewer key/value heads than ranks, biases, a fused and transposed matrix."""
+"""Odd vocabularies, fewer key/value heads than ranks, biases, a fused and transposed matrix, fused pairs."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -58,7 +71,7 @@ def tensors_of(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np
 
 def source_shapes_of(config: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
     """The shapes of a model's tensors."""
-    return source_shapes(tensor_specs(describe(config)))
+    return source_shapes(tensor_specs(describe(config, to_be_run=False)))
 
 
 def stored(array: NDArray[np.float32], dtype: str) -> NDArray[Any]:

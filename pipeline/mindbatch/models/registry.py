@@ -16,29 +16,26 @@ from mindbatch.models.config_reader import ConfigReader
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
+# These are described as far as their checkpoints can be cut and renamed, and no further.
+ONLY_CUT = ("chatglm",)
 
 
-def model_module(model_type: object) -> ModuleType:
-    """The module that describes a model type: describe(), tensors(), PREFIX, UNUSED_TENSORS.
-
-    Raises:
-        CheckpointError: the type is not one of MODEL_TYPES.
-    """
-    if model_type not in MODEL_TYPES:
-        near = get_close_matches(str(model_type), MODEL_TYPES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise CheckpointError(
-            f"model type {model_type!r} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
-        )
+def model_module(model_type: str) -> ModuleType:
+    """The module that describes a model type: describe(), tensors(), PREFIX, UNUSED_TENSORS."""
     return import_module(f"mindbatch.models.{model_type}")
 
 
 def describe(
-    config: Mapping[str, Any], model_type: str = "auto", source: str = "config.json"
+    config: Mapping[str, Any],
+    model_type: str = "auto",
+    source: str = "config.json",
+    *,
+    to_be_run: bool = True,
 ) -> Architecture:
     """The architecture that a Hugging Face configuration asks for.
 
     model_type: "auto" takes the configuration's own; another one is for folders whose own type is unknown.
+    to_be_run: False lets those in that are ONLY_CUT.
 
     Raises:
         CheckpointError: an unknown model type, or every key that is wrong or not understood.
@@ -50,10 +47,22 @@ def describe(
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
+    _refuse_unknown(chosen, to_be_run)
     reader = ConfigReader(config, source)
     architecture: Architecture = model_module(chosen).describe(reader)
     reader.finish()
     return replace(architecture, model_type=str(chosen))
+
+
+def _refuse_unknown(model_type: object, to_be_run: bool) -> None:
+    allowed = MODEL_TYPES if to_be_run else (*MODEL_TYPES, *ONLY_CUT)
+    if model_type in allowed:
+        return
+    near = get_close_matches(str(model_type), allowed, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    if model_type in ONLY_CUT:
+        hint = f"; `mindbatch reshard` cuts and renames checkpoints of {model_type}"
+    raise CheckpointError(f"model type {model_type!r} is not supported; allowed: {', '.join(allowed)}{hint}")
 
 
 def tensor_specs(architecture: Architecture) -> list[TensorSpec]:

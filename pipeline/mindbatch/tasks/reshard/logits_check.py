@@ -18,6 +18,7 @@ from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
+from mindbatch.models.registry import ONLY_CUT
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.machine import memory
 from mindbatch.tasks.reshard.logits_process import logits_of
@@ -139,6 +140,8 @@ def _faults(origin: Origin) -> Iterator[str]:
     if origin.model is None:
         yield f"no config.json says what model {origin.source.path} is; give source_config=FOLDER"
         return
+    if origin.model.architecture.model_type in ONLY_CUT:
+        yield f"model type {origin.model.architecture.model_type} cannot be run here"
     others = {name: dtype for name in origin.placements if (dtype := origin.dtype(name)) not in FLOAT_DTYPES}
     for name, dtype in [*others.items()][:1]:
         yield (

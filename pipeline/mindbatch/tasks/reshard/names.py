@@ -9,7 +9,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.names.detected import detected_options, has_fused_form, has_mindformers_names
-from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
+from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.strategy_ranks import as_cut
@@ -36,13 +36,22 @@ class Naming:
 
         ConfigError where key/value heads would be on several ranks as parts of fused tensors.
         """
-        if self.options.qkv_concat and ways > self.heads.kv_heads:
-            raise ConfigError(
-                f"{self.keys}qkv_concat=true: model_parallel={ways} is above the {self.heads.kv_heads} "
-                "key/value heads of this model, and fused tensors share none between ranks; allowed: up to "
-                f"{self.heads.kv_heads}, or {self.keys}qkv_concat=false"
-            )
+        if ways > self.heads.kv_heads:
+            self._refuse_fused(ways)
         return as_mindformers(self.dialect, self.heads, placements, num_ranks)
+
+    def _refuse_fused(self, ways: int) -> None:
+        kv_heads = self.heads.kv_heads
+        shares_none = (
+            f"model_parallel={ways} is above the {kv_heads} key/value heads of this model, and fused tensors "
+            f"share none between ranks; allowed: up to {kv_heads}"
+        )
+        if self.options.qkv_concat:
+            raise ConfigError(f"{self.keys}qkv_concat=true: {shares_none}, or {self.keys}qkv_concat=false")
+        if any(
+            rule.sections is Sections.QKV and len(rule.original.names) == 1 for rule in self.dialect.rules
+        ):
+            raise ConfigError(f"{self.keys}names={MINDFORMERS}: {shares_none}, or Hugging Face's names")
 
     def cut(self, stored: Placements, num_ranks: int) -> NamedRanks:
         """Ranks that a strategy has cut. stored: its placements, by MindFormers' names.

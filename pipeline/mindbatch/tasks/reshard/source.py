@@ -183,7 +183,7 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
 
 
 def _model(folder: Path) -> ModelTensors:
-    architecture = describe(read_config(folder), source=str(folder / CONFIG_NAME))
+    architecture = describe(read_config(folder), source=str(folder / CONFIG_NAME), to_be_run=False)
     module = model_module(architecture.model_type)
     unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if architecture.tied else []))
     return ModelTensors(tensor_specs(architecture), module.PREFIX, unused, architecture)

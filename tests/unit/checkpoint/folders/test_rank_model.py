@@ -56,7 +56,7 @@ def test_values_are_those_of_the_slice(tmp_path: Path, dtype: str, kind: str) ->
 @pytest.mark.parametrize("model", MODELS)
 def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
     home = cut(tmp_path, MODELS[model], model_parallel=8)
-    specs = tensor_specs(describe(MODELS[model]))
+    specs = tensor_specs(describe(MODELS[model], to_be_run=False))
     for rank in range(8):
         piece = TensorSlice(rank, 8)
         held = held_specs(specs, piece)

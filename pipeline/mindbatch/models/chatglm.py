@@ -1,0 +1,131 @@
+"""chatglm (ChatGLM2, ChatGLM3, the first GLM4): what its checkpoints are cut by. It is not run here.
+
+Fused matrices: queries, keys and values one after another, gate and up one after another.
+"""
+
+from __future__ import annotations
+
+from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
+from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+
+PREFIX = "transformer."
+UNUSED_TENSORS = ("*rotary_pos_emb.inv_freq",)
+
+# What changes how the network computes, and neither the tensors nor how they are cut.
+ONLY_COMPUTED = (
+    "apply_query_key_layer_scaling",
+    "apply_residual_connection_post_layernorm",
+    "attention_softmax_in_fp32",
+    "bias_dropout_fusion",
+    "classifier_dropout",
+    "fp32_residual_connection",
+    "original_rope",
+    "quantization_bit",
+    "rmsnorm",
+    "rope_ratio",
+    "vocab_size",  # padded_vocab_size is what the tensors have
+)
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """What the tensors of a `chatglm` configuration follow from; faults are left in the reader."""
+    heads, layers = reader.positive("num_attention_heads"), reader.positive("num_layers")
+    # Without it, queries, keys and values take turns head by head.
+    reader.needs("multi_query_attention", [True])
+    reader.needs("post_layer_norm", [True])
+    reader.needs("pre_seq_len", [None])
+    reader.needs("prefix_projection", [False])
+    reader.needs("num_hidden_layers", [layers])
+    reader.ignore(ONLY_COMPUTED)
+    kv_heads = reader.positive("multi_query_group_num")
+    if heads % kv_heads:
+        reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
+    bias = reader.flag("add_bias_linear", False)
+    return Architecture(
+        model_type="chatglm",
+        vocab_size=reader.positive("padded_vocab_size"),
+        hidden_size=reader.positive("hidden_size"),
+        num_layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=reader.positive("kv_channels"),
+        intermediate_size=reader.positive("ffn_hidden_size"),
+        max_positions=reader.positive("seq_length"),
+        norm_epsilon=reader.number("layernorm_epsilon", 1e-5),
+        activation="silu",
+        rotary=None,  # how positions enter is not described: nothing is run
+        tied=reader.flag("tie_word_embeddings", False),
+        windows=(0,) * layers,
+        attention_scales=(1.0,) * layers,
+        qkv_bias=reader.flag("add_qkv_bias", False) or bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    words = Part("transformer.embedding.word_embeddings.weight", arch.vocab_size, arch.hidden_size)
+    specs = [
+        TensorSpec("embedding.weight", (words,), Cut.VOCABULARY, Layout.PACKED),
+        _norm("norm", "transformer.encoder.final_layernorm", arch),
+    ]
+    if not arch.tied:
+        head = Part("transformer.output_layer.weight", arch.vocab_size, arch.hidden_size)
+        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+    for layer in range(arch.num_layers):
+        specs += _block(arch, f"transformer.encoder.layers.{layer}", f"layers.{layer}")
+    return specs
+
+
+def _norm(name: str, source: str, arch: Architecture) -> TensorSpec:
+    return TensorSpec(f"{name}.weight", (Part(f"{source}.weight", arch.hidden_size),))
+
+
+def _block(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
+    queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+    attention, mlp = f"{source}.self_attention", f"{source}.mlp"
+    hidden, inner = arch.hidden_size, arch.intermediate_size
+    return [
+        _norm(f"{name}.attention_norm", f"{source}.input_layernorm", arch),
+        *_outputs(f"{name}.attention.qkv", f"{attention}.query_key_value", (queries, keys, keys), arch),
+        *_inputs(f"{name}.attention.output", f"{attention}.dense", hidden, queries, arch.output_bias),
+        _norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", arch),
+        *_outputs(f"{name}.mlp.gate_up", f"{mlp}.dense_h_to_4h", (inner, inner), arch),
+        *_inputs(f"{name}.mlp.down", f"{mlp}.dense_4h_to_h", hidden, inner, arch.mlp_bias),
+    ]
+
+
+def _outputs(name: str, source: str, widths: tuple[int, ...], arch: Architecture) -> list[TensorSpec]:
+    """A matrix whose outputs are cut: its parts follow each other, and each is cut alone."""
+    is_attention = len(widths) == 3
+    unit = arch.head_dim if is_attention else 1
+    ends: list[tuple[str, int | None]] = [("weight", arch.hidden_size)]
+    if arch.qkv_bias if is_attention else arch.mlp_bias:
+        ends.append(("bias", None))
+    specs = []
+    for end, inputs in ends:
+        parts = tuple(
+            Part(
+                f"{source}.{end}",
+                width,
+                inputs,
+                sum(widths[:index]),
+                unit=unit,
+                is_shared=is_attention and index > 0,
+            )
+            for index, width in enumerate(widths)
+        )
+        layout = Layout.PLAIN if inputs is None else Layout.PACKED
+        specs.append(TensorSpec(f"{name}.{end}", parts, Cut.OUTPUTS, layout))
+    return specs
+
+
+def _inputs(name: str, source: str, outputs: int, inputs: int, has_bias: bool) -> list[TensorSpec]:
+    """A matrix whose inputs are cut; its bias is whole on every rank."""
+    weight = Part(f"{source}.weight", outputs, inputs)
+    specs = [TensorSpec(f"{name}.weight", (weight,), Cut.INPUTS, Layout.PACKED)]
+    if has_bias:
+        specs.append(TensorSpec(f"{name}.bias", (Part(f"{source}.bias", outputs),)))
+    return specs
