@@ -104,7 +104,8 @@ def test_ranks_of_two_checkpoints_are_not_mixed(cut: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("model", MODELS)
 def test_good_ranks_are_taken(tmp_path: Path, model: str, names: str) -> None:
     start = write_model(tmp_path / "start", MODELS[model], "F32")
-    reshard(start, tmp_path / "cut", 8, names)
+    shares_none = (model, names) == ("chatglm", "mindformers")  # of its 4 fused key/value heads
+    reshard(start, tmp_path / "cut", 4 if shares_none else 8, names)
     reshard(tmp_path / "cut", tmp_path / "whole", verify=True)
 
 
