@@ -1,6 +1,5 @@
 """Reshards of small models: whatever the way there, the same bytes come back; what cannot be is refused."""
 
-import dataclasses
 import json
 import os
 import random
@@ -15,22 +14,9 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.folder import locked
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard.task import run
+from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
-
-
-def reshard(source: Path, target: Path, **options: Any) -> None:
-    """Runs the task. Options of the target are written target_NAME."""
-    config = ReshardConfig(source=str(source))
-    config.target.dir = str(target)
-    for name, value in options.items():
-        section = config.target if name.startswith("target_") else config
-        name = name.removeprefix("target_")
-        assert name in {field.name for field in dataclasses.fields(section)}
-        setattr(section, name, value)
-    assert run(config) == 0
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

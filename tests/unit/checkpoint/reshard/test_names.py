@@ -27,7 +27,7 @@ from mindbatch.models.registry import describe
 from mindbatch.storage import StorageError
 from mindbatch.tasks.reshard.order import plan_order
 from mindbatch.tasks.reshard.source import open_origin
-from mindbatch.tasks.reshard.task import run
+from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
 FUSABLE = [model for model in MODELS if model not in ("gpt2", "chatglm")]
@@ -37,18 +37,6 @@ CASES = [(model, {}) for model in MODELS] + [
     for options in ({"qkv_concat": True}, {"qkv_concat": True, "qkv_grouped": False})
 ]
 CASES.append(("chatglm", {"qkv_concat": True}))
-
-
-def reshard(source: Path, target: Path, **options: Any) -> None:
-    """Runs the task. Options of the target are written target_NAME."""
-    config = ReshardConfig(source=str(source))
-    config.target.dir = str(target)
-    for name, value in options.items():
-        section = config.target if name.startswith("target_") else config
-        name = name.removeprefix("target_")
-        assert name in {field.name for field in dataclasses.fields(section)}
-        setattr(section, name, value)
-    assert run(config) == 0
 
 
 def mindformers(**options: Any) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""tools/transform_ckpt.py, with the flags of MindFormers."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transform_places import (
+    SHAPES,
+    TOOLS,
+    arrays,
+    assert_ranks,
+    failed,
+    lay_out,
+    merge,
+    transform,
+    write_ranks,
+    write_strategy,
+)
+
+import transform_ckpt
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+
+
+@pytest.fixture
+def place(tmp_path):
+    return lay_out(tmp_path)
+
+
+@pytest.mark.parametrize(("target", "ranks"), [("four.ckpt", 4), ("", 1)])
+def test_from_two_ranks(place, target, ranks):
+    assert transform(place, "two", "new", "two.ckpt", target) == 0
+    assert_ranks(place / "new", ranks, arrays())
+
+
+def test_from_a_whole_file(place, capsys):
+    assert transform(place, "full.ckpt", "new", "", "two.ckpt") == 0
+    assert_ranks(place / "new", 2, arrays())
+    assert f"2 ranks in {place / 'new'}" in capsys.readouterr().out
+    assert transform(place, "full.ckpt", "new", "", "two.ckpt") == 0
+    assert "Was made already" in capsys.readouterr().out
+
+
+def test_none_is_the_word_for_a_checkpoint_that_is_not_cut(place):
+    flags = ["--src_ckpt_dir", str(place / "two"), "--dst_ckpt_dir", str(place / "new")]
+    strategies = ["--src_ckpt_strategy", str(place / "two.ckpt"), "--dst_ckpt_strategy", "None"]
+    assert transform_ckpt.main([*flags, *strategies, "--prefix", "llama_"]) == 0
+    assert (place / "new/rank_0/llama_0.ckpt").is_file()
+
+
+def test_a_folder_of_strategies_is_read_and_left_alone(place):
+    """Also where MindFormers' tool was at work before."""
+    folder = write_strategy(place / "strategies/ckpt_strategy_rank_0.ckpt", 2).parent
+    write_strategy(folder / "merged_ckpt_strategy.ckpt", 4)
+    before = {path.name for path in folder.iterdir()}
+    assert transform(place, "two", "new", "strategies", "four.ckpt") == 0
+    assert_ranks(place / "new", 4, arrays())
+    assert {path.name for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("source", ["two", "full.ckpt"])
+def test_the_other_kind_of_flags(place, source, capsys, monkeypatch):
+    flags = [f"--src_checkpoint={place / source}", f"--dst_strategy={place / 'four.ckpt'}", "--world_size=4"]
+    flags += [f"--src_strategy={place / 'two.ckpt'}"]
+    monkeypatch.chdir(place)
+    assert transform_ckpt.main([*flags, "--rank_id=2", "--transform_process_num=2"]) == 0
+    assert "--rank_id 2: nothing to do" in capsys.readouterr().err
+    assert transform_ckpt.main(flags) == 0
+    assert_ranks(place / "transformed_checkpoint" / source.split(".")[0], 4, arrays())
+    is_noted = "holds one rank, so it is whole" in capsys.readouterr().err
+    assert is_noted is (source == "full.ckpt")
+
+
+def test_several_processes_make_the_same(place):
+    assert transform(place, "two", "new", "two.ckpt", "four.ckpt", "--transform_process_num=2") == 0
+    assert_ranks(place / "new", 4, arrays())
+
+
+def test_more_ranks_than_files_may_be_open(place):
+    """Up to what the system allows; many systems begin with 1024."""
+    layouts = tuple(TensorLayout(name, (150,), (-1,) * len(shape)) for name, shape in SHAPES.items())
+    many = Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))
+    (place / "many.ckpt").write_bytes(strategy_bytes(many))
+    for source, target, strategy in (("two", "many", "many"), ("many", "back", "two")):
+        command = [sys.executable, str(TOOLS / "transform_ckpt.py"), "--transform_process_num=2"]
+        command += [f"--src_ckpt_dir={place / source}", f"--src_ckpt_strategy={place / source}.ckpt"]
+        command += [f"--dst_ckpt_dir={place / target}", f"--dst_ckpt_strategy={place / strategy}.ckpt"]
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -S -n 100; exec "$@"', "-", *command], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert_ranks(place / "back", 2, arrays())
+
+
+def test_as_a_command_without_mindspore(place):
+    """-S leaves installed packages out of the path, but for NumPy."""
+    numpy = Path(np.__file__).parents[1]
+    (place / "only").mkdir()
+    (place / "only/numpy").symlink_to(numpy / "numpy")
+    for path in numpy.glob("numpy.libs"):
+        (place / "only" / path.name).symlink_to(path)
+    command = [sys.executable, "-S", str(TOOLS / "transform_ckpt.py")]
+    flags = [f"--src_ckpt_dir={place / 'two'}", f"--dst_ckpt_dir={place / 'new'}"]
+    flags += [f"--src_ckpt_strategy={place / 'two.ckpt'}", f"--dst_ckpt_strategy={place / 'four.ckpt'}"]
+    done = subprocess.run(
+        [*command, *flags], env={"PYTHONPATH": str(place / "only")}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_ranks(place / "new", 4, arrays())
+
+
+def test_every_fault_in_the_flags_is_told(place, capsys):
+    flags = ["--prefix=../x", "--transform_process_num=0", "--src_ckpt_strategy=/no/where"]
+    failed(
+        transform_ckpt.main(flags), 2, capsys, "--prefix '../x'", "--transform_process_num 0",
+        "--src_ckpt_dir must be given", "--dst_ckpt_dir must be given", "/no/where: no such file",
+    )  # fmt: skip
+    failed(transform(place, "two", "new", "", ""), 2, capsys, "one of them must be given")
+    both = [f"--src_ckpt_dir={place}", f"--src_checkpoint={place}", "--dst_strategy=x"]
+    failed(transform_ckpt.main(both), 2, capsys, "must be of one kind")
+
+
+def test_abbreviated_flags_are_refused(place):
+    with pytest.raises(SystemExit):
+        transform_ckpt.main(["--src_ckpt_d=x"])
+
+
+def test_sources_that_do_not_fit_are_refused(place, capsys):
+    failed(transform(place, "two", "new", "", "four.ckpt"), 2, capsys, "2 ranks; the strategy of the source")
+    failed(transform(place, "two", "new", "four.ckpt", ""), 1, capsys, "2 ranks; the strategy is for 4")
+    world = transform(place, "two", "new", "two.ckpt", "four.ckpt", "--world_size=8")
+    failed(world, 2, capsys, "--world_size 8: the strategy of the target has 4 ranks")
+    assert not (place / "new").exists()
+
+
+def test_what_is_left_of_several_ranks_is_not_taken_as_whole(place, capsys):
+    """MindFormers' rule is that one rank is whole; its shapes say otherwise."""
+    shutil.rmtree(place / "two/rank_1")
+    said = "holds one rank of the 2 that the strategy is for; tensor"
+    for target in ("four.ckpt", ""):
+        failed(transform(place, "two", "new", "two.ckpt", target), 1, capsys, said)
+    failed(merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=1"), 1, capsys, said)
+    file = "two/rank_0/checkpoint_0.ckpt"
+    failed(transform(place, file, "new", "two.ckpt", "four.ckpt"), 1, capsys, said)
+    assert not (place / "new").exists()
+    write_ranks(place / "one", 1, arrays())
+    assert transform(place, "one", "new", "two.ckpt", "four.ckpt") == 0
+    assert "holds one rank, so it is whole" in capsys.readouterr().err
+    assert_ranks(place / "new", 4, arrays())
+
+
+def test_nothing_is_written_over(place, capsys):
+    (place / "new").mkdir()
+    (place / "new/mine").write_text("kept")
+    failed(transform(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
+    assert [path.name for path in (place / "new").iterdir()] == ["mine"]
+
+
+# ---- transform_ckpt_lora.py
+
+
+def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transform_ckpt, "open_transform", interrupted)
+    code = transform(place, "two", "new", "two.ckpt", "four.ckpt")
+    message = "transform_ckpt.py: interrupted; the same command goes on\n"
+    assert (code, capsys.readouterr().err) == (130, message)
