@@ -9,7 +9,7 @@ from mindbatch.checkpoint.folders.model_weights import ModelWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import model_module
+from mindbatch.models.registry import model_module, unused_tensors
 
 
 def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
@@ -24,5 +24,4 @@ def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: Model
     """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
     names = checkpoint_names(arch, folder)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
-    unused = [*model_module(arch.model_type).UNUSED_TENSORS, *(["lm_head.weight"] if arch.tied else [])]
-    raise_if_any(match_tensors(expected, folder, unused))
+    raise_if_any(match_tensors(expected, folder, unused_tensors(arch)))

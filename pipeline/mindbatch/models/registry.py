@@ -25,6 +25,12 @@ def model_module(model_type: str) -> ModuleType:
     return import_module(f"mindbatch.models.{model_type}")
 
 
+def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
+    """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
+    declared: tuple[str, ...] = model_module(architecture.model_type).UNUSED_TENSORS
+    return (*declared, "lm_head.weight") if architecture.tied else declared
+
+
 def describe(
     config: Mapping[str, Any],
     model_type: str = "auto",

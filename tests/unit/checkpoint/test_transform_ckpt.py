@@ -160,9 +160,6 @@ def test_nothing_is_written_over(place, capsys):
     assert [path.name for path in (place / "new").iterdir()] == ["mine"]
 
 
-# ---- transform_ckpt_lora.py
-
-
 def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 FLOAT_DTYPES = ("F32", "F16", "BF16")
+STORED_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""How files call the dtypes that settings and config.json name."""
 
 Index = tuple["int | slice | EllipsisType", ...]
 

@@ -17,6 +17,7 @@ from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME
 from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME
+from mindbatch.checkpoint.formats.float_conversion import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
@@ -33,7 +34,6 @@ from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
-_STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NO_BATCH = (
     "data.path={}: no batch is planned, for batches run in one process in this version; without parallel.* "
@@ -115,21 +115,23 @@ def _dtypes(
 ) -> tuple[dict[str, str], str]:
     """The dtype of each tensor, and who says so: the settings, else the weights, else config.json."""
     if asked != "auto":
-        return dict.fromkeys(names, _STORED[asked]), f"{asked}, by model.dtype"
+        return dict.fromkeys(names, STORED_FLOATS[asked]), f"{asked}, by model.dtype"
     if weights is not None:
         found = {name: weights.info(name).dtype for name in names}
-        said = ", ".join(dtype for dtype, stored in _STORED.items() if stored in {*found.values()})
+        said = ", ".join(dtype for dtype, stored in STORED_FLOATS.items() if stored in {*found.values()})
         return found, f"{said}, as the weights are"
     key = next((key for key in _DTYPE_KEYS if content.get(key) is not None), None)
     if key is None:
         return dict.fromkeys(names, "F32"), f"float32, for neither weights nor {CONFIG_NAME} tell"
     dtype = str(content[key]).removeprefix("torch.")
-    if dtype not in _STORED:
+    if dtype not in STORED_FLOATS:
         raise CheckpointError(
-            f"{CONFIG_NAME}: {key}={shown(content[key])}: bytes are counted for {', '.join(_STORED)}; give "
-            "model.dtype"
+            f"{CONFIG_NAME}: {key}={shown(content[key])}: bytes are counted for "
+            f"{', '.join(STORED_FLOATS)}; give model.dtype"
         )
-    return dict.fromkeys(names, _STORED[dtype]), f"{dtype}, by {key} of {CONFIG_NAME}; no weights are there"
+    return dict.fromkeys(
+        names, STORED_FLOATS[dtype]
+    ), f"{dtype}, by {key} of {CONFIG_NAME}; no weights are there"
 
 
 def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placements) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, STORED_FLOATS
 from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
 from mindbatch.checkpoint.names.stored_plan import StoredPlan, plan_digest, stored_plans
@@ -32,7 +32,6 @@ from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.source import Origin
 
-STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BESIDE = (
     CONFIG_NAME,
     "generation_config.json",
@@ -158,7 +157,7 @@ def _wanted(config: ReshardConfig, origin: Origin) -> Placements:
 
 def _dtypes(config: ReshardConfig, origin: Origin, target: NamedRanks) -> dict[str, str]:
     """The dtype of each tensor of the target's files."""
-    wanted = STORED.get(config.target.dtype)
+    wanted = STORED_FLOATS.get(config.target.dtype)
     faults, found = [], {}
     for name, sources in _made_of(origin, target).items():
         read = {origin.stored_dtype(each): each for each in sources}

@@ -27,7 +27,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.registry import describe, model_module, tensor_specs
+from mindbatch.models.registry import describe, model_module, tensor_specs, unused_tensors
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 
 
@@ -184,9 +184,8 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
 
 def _model(folder: Path) -> ModelTensors:
     architecture = describe(read_config(folder), source=str(folder / CONFIG_NAME), to_be_run=False)
-    module = model_module(architecture.model_type)
-    unused = (*module.UNUSED_TENSORS, *(["lm_head.weight"] if architecture.tied else []))
-    return ModelTensors(tensor_specs(architecture), module.PREFIX, unused, architecture)
+    prefix: str = model_module(architecture.model_type).PREFIX
+    return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
 
 
 def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
