@@ -78,7 +78,6 @@ ROPE_CASES: dict[str, dict[str, Any]] = {
     "yarn_betas": {"rope_scaling": YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}},
     "yarn_attention": {"rope_scaling": YARN | {"attention_factor": 0.7}},
     "yarn_mscale": {"rope_scaling": YARN | {"mscale": 0.9, "mscale_all_dim": 0.7}},
-    "partial": {"partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 }
 
 

@@ -12,6 +12,22 @@ from mindbatch.models.config_reader import ConfigReader
 PREFIX = "transformer."
 UNUSED_TENSORS = ("*rotary_pos_emb.inv_freq",)
 
+# Of ChatGLMConfig of the published models; their network ties nothing unless asked.
+DEFAULTS = {
+    "num_layers": 28,
+    "padded_vocab_size": 65024,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 13696,
+    "kv_channels": 128,
+    "num_attention_heads": 32,
+    "seq_length": 2048,
+    "layernorm_epsilon": 1e-5,
+    "post_layer_norm": True,
+    "multi_query_attention": False,
+    "multi_query_group_num": 1,
+    "tie_word_embeddings": False,
+}
+
 # What changes how the network computes, and neither the tensors nor how they are cut.
 ONLY_COMPUTED = (
     "apply_query_key_layer_scaling",
@@ -41,7 +57,7 @@ def describe(reader: ConfigReader) -> Architecture:
     kv_heads = reader.positive("multi_query_group_num")
     if heads % kv_heads:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
-    bias = reader.flag("add_bias_linear", False)
+    bias = reader.flag("add_bias_linear")
     return Architecture(
         model_type="chatglm",
         vocab_size=reader.positive("padded_vocab_size"),
@@ -52,13 +68,13 @@ def describe(reader: ConfigReader) -> Architecture:
         head_dim=reader.positive("kv_channels"),
         intermediate_size=reader.positive("ffn_hidden_size"),
         max_positions=reader.positive("seq_length"),
-        norm_epsilon=reader.number("layernorm_epsilon", 1e-5),
+        norm_epsilon=reader.number("layernorm_epsilon"),
         activation="silu",
         rotary=None,  # how positions enter is not described: nothing is run
-        tied=reader.flag("tie_word_embeddings", False),
+        tied=reader.flag("tie_word_embeddings"),
         windows=(0,) * layers,
         attention_scales=(1.0,) * layers,
-        qkv_bias=reader.flag("add_qkv_bias", False) or bias,
+        qkv_bias=reader.flag("add_qkv_bias") or bias,
         output_bias=bias,
         mlp_bias=bias,
     )

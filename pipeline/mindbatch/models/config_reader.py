@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from mindbatch.errors import CheckpointError
@@ -35,69 +36,87 @@ NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 
 
 class ConfigReader:
-    """Takes typed values out of a configuration and gathers every fault on the way."""
+    """Takes typed values out of a configuration and gathers every fault on the way.
 
-    def __init__(self, config: Mapping[str, Any], source: str = "config.json") -> None:
+    defaults: what the model's own configuration class takes for a key that is absent. Null means what it
+    means there: no for a flag; for a size that cannot be null, a fault; for the rest the default.
+    user_ignores: keys that the user declares to be without effect; a fault for each that is not there or is
+    used.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        source: str = "config.json",
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        user_ignores: Sequence[str] = (),
+    ) -> None:
         self._config = config
         self._source = source
+        self._defaults = defaults
+        self._user_ignores = user_ignores
         self._seen: set[str] = set()
         self.faults: list[str] = []
 
     def fault(self, key: str, problem: str) -> None:
         """Records a fault of one key; `problem` says what is allowed."""
-        self.faults.append(f"{self._source}: {key}={self._config.get(key)!r}: {problem}")
+        line = f"{self._source}: {key}={self._config.get(key)!r}: {problem}"
+        if line not in self.faults:
+            self.faults.append(line)
 
-    def value(self, key: str, default: Any = None) -> Any:
-        """The raw value; an absent key or null gives the default."""
-        self._seen.add(key)
-        found = self._config.get(key)
-        return default if found is None else found
+    def value(self, key: str) -> Any:
+        """The raw value; an absent key or null gives the default, None where there is none."""
+        found = self.raw(key)
+        return self._defaults.get(key) if found is None else found
 
-    def is_null(self, key: str) -> bool:
-        """Whether the key is there with null, where that means something else than its absence."""
+    def raw(self, key: str) -> Any:
+        """The raw value; an absent key gives the default, and null None."""
         self._seen.add(key)
-        return key in self._config and self._config[key] is None
+        return self._config.get(key, self._defaults.get(key))
 
     def ignore(self, keys: Iterable[str]) -> None:
         """Declares keys that do not change this model's mathematics."""
         self._seen.update(keys)
 
-    def positive(self, key: str, default: int | None = None) -> int:
-        """A whole number above 0; a key without a default must be there."""
-        found = self.value(key, default)
+    def positive(self, key: str, if_null: int | None = None) -> int:
+        """A whole number above 0. if_null: in place of null, where that is allowed."""
+        found = self.raw(key)
+        found = if_null if found is None else found
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
             self.fault(key, "must be a whole number above 0")
             return 1
         return found
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str) -> float:
         """A positive number."""
-        found = self.value(key, default)
+        found = self.value(key)
         if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < float("inf"):
             self.fault(key, "must be a number above 0")
-            return default
+            return 1.0
         return float(found)
 
-    def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
-        found = self.value(key, default)
-        if not isinstance(found, bool):
+    def flag(self, key: str) -> bool:
+        """true or false; null is false."""
+        found = self.raw(key)
+        if not isinstance(found, bool | None):
             self.fault(key, "must be true or false")
-            return default
-        return found
+        return found is True
 
-    def choice(self, key: str, default: str, allowed: Mapping[str, str]) -> str:
+    def choice(self, key: str, allowed: Mapping[str, str]) -> str:
         """One of `allowed`, translated to this project's name for it."""
-        found = self.value(key, default)
+        found = self.value(key)
         if not isinstance(found, str) or found not in allowed:
             self.fault(key, f"must be one of {', '.join(sorted(allowed))}")
-            return allowed[default]
+            return next(iter(allowed.values()))
         return allowed[found]
 
     def needs(self, key: str, allowed: Sequence[Any]) -> None:
-        """Refuses a value that would ask for mathematics this model does not have."""
-        found = self.value(key, allowed[0])
-        if found not in allowed:
+        """Refuses a value that would ask for mathematics this model does not have.
+
+        Absent without a default, or null, is the first of `allowed`.
+        """
+        found = self.value(key)
+        if found is not None and found not in allowed:
             self.fault(key, f"not supported; allowed: {', '.join(repr(value) for value in allowed)}")
 
     def finish(self) -> None:

@@ -11,6 +11,19 @@ PREFIX = "transformer."
 # Causal masks that old checkpoints carry along.
 UNUSED_TENSORS = ("*.attn.bias", "*.attn.masked_bias")
 
+# Of transformers' GPT2Config.
+DEFAULTS = {
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "tie_word_embeddings": True,
+}
+
 # Settings of the classification head, which generation does not use.
 SUMMARY_KEYS = (
     "summary_type",
@@ -31,8 +44,8 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.ignore(["n_ctx", "reorder_and_upcast_attn", "is_decoder"])
     reader.ignore(SUMMARY_KEYS)
     head_dim = max(1, hidden // heads)
-    scale = head_dim**-0.5 if reader.flag("scale_attn_weights", True) else 1.0
-    by_layer = reader.flag("scale_attn_by_inverse_layer_idx", False)
+    scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
+    by_layer = reader.flag("scale_attn_by_inverse_layer_idx")
     return Architecture(
         model_type="gpt2",
         vocab_size=reader.positive("vocab_size"),
@@ -42,11 +55,11 @@ def describe(reader: ConfigReader) -> Architecture:
         kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("n_inner", 4 * hidden),
-        max_positions=reader.positive("n_positions", 1024),
-        norm_epsilon=reader.number("layer_norm_epsilon", 1e-5),
-        activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
+        max_positions=reader.positive("n_positions"),
+        norm_epsilon=reader.number("layer_norm_epsilon"),
+        activation=reader.choice("activation_function", ACTIVATIONS),
         rotary=None,
-        tied=reader.flag("tie_word_embeddings", True),
+        tied=reader.flag("tie_word_embeddings"),
         windows=(0,) * layers,
         attention_scales=tuple(scale / (layer + 1 if by_layer else 1) for layer in range(layers)),
         centred_norm=True,

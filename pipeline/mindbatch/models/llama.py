@@ -20,20 +20,31 @@ ACTIVATIONS = {
 PREFIX = "model."
 UNUSED_TENSORS = ("*rotary_emb.inv_freq",)
 
+# Of transformers' LlamaConfig.
+DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `llama` configuration; faults are left in the reader."""
-    bias = reader.flag("attention_bias", False)
-    return describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=reader.flag("mlp_bias", False))
+    bias = reader.flag("attention_bias")
+    return describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=reader.flag("mlp_bias"))
 
 
 def describe_family(
     reader: ConfigReader,
     *,
-    default_kv_heads: int | None = None,
-    default_head_dim: int | None = None,
-    default_max_positions: int = 2048,
-    default_tied: bool = False,
+    default_intermediate: int | None = None,
     windows: tuple[int, ...] | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
@@ -42,19 +53,17 @@ def describe_family(
 ) -> Architecture:
     """What all relatives of Llama read from config.json in the same way.
 
-    default_*: what transformers takes when the key is absent; None derives it from the other sizes.
-    num_key_value_heads null is as many as query heads, whatever the default.
+    default_intermediate: the intermediate_size where that is null; None: it must not be.
     """
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
-    grouped = None if reader.is_null("num_key_value_heads") else default_kv_heads
-    kv_heads = reader.positive("num_key_value_heads", grouped or heads)
-    head_dim = reader.positive("head_dim", default_head_dim or hidden // heads or 2)
+    kv_heads = reader.positive("num_key_value_heads", heads)
+    head_dim = reader.positive("head_dim", hidden // heads or 2)
     if heads % kv_heads:
         reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
     if head_dim % 2:
         reader.fault("head_dim", "must be even for rotary positions")
-    max_positions = reader.positive("max_position_embeddings", default_max_positions)
+    max_positions = reader.positive("max_position_embeddings")
     return Architecture(
         model_type="llama",
         vocab_size=reader.positive("vocab_size"),
@@ -63,12 +72,12 @@ def describe_family(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        intermediate_size=reader.positive("intermediate_size"),
+        intermediate_size=reader.positive("intermediate_size", default_intermediate),
         max_positions=max_positions,
-        norm_epsilon=reader.number("rms_norm_eps", 1e-6),
-        activation=reader.choice("hidden_act", "silu", ACTIVATIONS),
-        rotary=read_rotary(reader, head_dim, 10000.0, max_positions),
-        tied=reader.flag("tie_word_embeddings", default_tied),
+        norm_epsilon=reader.number("rms_norm_eps"),
+        activation=reader.choice("hidden_act", ACTIVATIONS),
+        rotary=read_rotary(reader, head_dim, max_positions),
+        tied=reader.flag("tie_word_embeddings"),
         windows=windows or (0,) * layers,
         attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=qkv_bias,

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
 from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
 
-__all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
+__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
+
+# Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
+DEFAULTS = LLAMA_DEFAULTS | {
+    "vocab_size": 6400,
+    "hidden_size": 512,
+    "intermediate_size": None,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+}
 
 # Settings of the mixture of experts: without effect in a dense model.
 EXPERT_KEYS = (
@@ -25,4 +40,5 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("use_moe", [False])
     reader.needs("inference_rope_scaling", [False])
     reader.ignore(EXPERT_KEYS)
-    return describe_family(reader, default_kv_heads=2, default_max_positions=32768, default_tied=True)
+    width = reader.positive("hidden_size") * 8 // 3
+    return describe_family(reader, default_intermediate=-(-width // 64) * 64)

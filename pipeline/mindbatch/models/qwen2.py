@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
 from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
 
-__all__ = ["PREFIX", "UNUSED_TENSORS", "describe", "read_windows", "tensors"]
+__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "read_windows", "tensors"]
+
+# Of transformers' Qwen2Config.
+DEFAULTS = LLAMA_DEFAULTS | {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2` configuration."""
-    return describe_family(
-        reader,
-        default_kv_heads=32,
-        default_max_positions=32768,
-        windows=read_windows(reader),
-        qkv_bias=True,
-    )
+    return describe_family(reader, windows=read_windows(reader), qkv_bias=True)
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:
-    """Sliding window of each layer: layer_types if given, else every layer from max_window_layers on."""
+    """Sliding window of each layer: layer_types if given, else every layer from max_window_layers on.
+
+    There is none without use_sliding_window, or with sliding_window null.
+    """
     layers = reader.positive("num_hidden_layers")
-    used = reader.flag("use_sliding_window", False)
-    window = reader.positive("sliding_window", 4096) if used else 0
-    first = reader.value("max_window_layers", 28)
+    used = reader.flag("use_sliding_window") and reader.raw("sliding_window") is not None
+    window = reader.positive("sliding_window") if used else 0
+    first = reader.value("max_window_layers")
     if isinstance(first, bool) or not isinstance(first, int):
         reader.fault("max_window_layers", "must be a whole number")
         first = layers

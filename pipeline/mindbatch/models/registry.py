@@ -21,7 +21,7 @@ ONLY_CUT = ("chatglm",)
 
 
 def model_module(model_type: str) -> ModuleType:
-    """The module that describes a model type: describe(), tensors(), PREFIX, UNUSED_TENSORS."""
+    """The module that describes a model type: describe(), tensors(), DEFAULTS, PREFIX, UNUSED_TENSORS."""
     return import_module(f"mindbatch.models.{model_type}")
 
 
@@ -54,8 +54,9 @@ def describe(
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
     _refuse_unknown(chosen, to_be_run)
-    reader = ConfigReader(config, source)
-    architecture: Architecture = model_module(chosen).describe(reader)
+    module = model_module(chosen)
+    reader = ConfigReader(config, source, module.DEFAULTS)
+    architecture: Architecture = module.describe(reader)
     reader.finish()
     return replace(architecture, model_type=str(chosen))
 

@@ -20,7 +20,7 @@ from mindbatch.models.config_reader import ConfigReader
 Frequencies = npt.NDArray[np.float32]
 
 
-def read_rotary(reader: ConfigReader, head_dim: int, default_theta: float, max_positions: int) -> Rotary:
+def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """The rotary embedding of a configuration (rope_theta with rope_scaling, or rope_parameters).
 
     Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
@@ -30,15 +30,16 @@ def read_rotary(reader: ConfigReader, head_dim: int, default_theta: float, max_p
         if reader.value("rope_parameters") and not reader.value("rope_scaling")
         else "rope_scaling"
     )
-    found = reader.value(key, {})
+    found = reader.value(key) or {}
     if not isinstance(found, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
         found = {}
     scaling = dict(found)
-    theta = _theta(reader, key, scaling, default_theta)
+    theta = _theta(reader, key, scaling)
+    _refuse_partial(reader, key, scaling)
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
-    exponents = np.arange(0, _rotary_dim(reader, head_dim), 2, dtype=np.float32)
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32)
     frequencies = np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
     if not isinstance(kind, str) or kind not in SCALINGS:
         reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
@@ -54,26 +55,23 @@ def read_rotary(reader: ConfigReader, head_dim: int, default_theta: float, max_p
     return Rotary(tuple(float(value) for value in scaled), factor)
 
 
-def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any], default: float) -> float:
+def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:
     """rope_theta, beside the scaling or (since transformers 5) within it."""
-    beside = reader.number("rope_theta", default)
+    beside = reader.number("rope_theta")
     within = scaling.pop("rope_theta", None)
     if within is None:
         return beside
     if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 < within < math.inf:
         reader.fault(key, "rope_theta must be a number above 0")
-        return default
+        return beside
     return float(within)
 
 
-def _rotary_dim(reader: ConfigReader, head_dim: int) -> int:
-    """How much of each head is rotated."""
-    key = "partial_rotary_factor"
-    rotary_dim = int(head_dim * reader.number(key, 1.0))
-    if head_dim % 2 == 0 and (rotary_dim % 2 or not 2 <= rotary_dim <= head_dim):
-        reader.fault(key, f"must leave an even part of head_dim={head_dim}, at least 2 and at most all of it")
-        return head_dim
-    return rotary_dim
+def _refuse_partial(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> None:
+    """All of each head is rotated: transformers' Llama and its relatives cannot do with a part, either."""
+    reader.needs("partial_rotary_factor", [1.0])
+    if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
+        reader.fault(key, "partial_rotary_factor is not supported; allowed: 1.0")
 
 
 def _default(
@@ -111,6 +109,7 @@ def _yarn(
     fast, slow = float(scaling.pop("beta_fast", None) or 32), float(scaling.pop("beta_slow", None) or 1)
     attention = scaling.pop("attention_factor", None)
     truncate = scaling.pop("truncate", True)
+    scaling.pop("finetuned", None)  # tells how the model was made
     attention = _yarn_attention(factor, scaling) if attention is None else float(attention)
     pairs = len(frequencies)
 

@@ -23,16 +23,12 @@ def faults_of(config: dict[str, Any]) -> list[str]:
     return list(refused.value.faults)
 
 
-def test_defaults_are_those_of_transformers() -> None:
+def test_what_follows_from_other_keys() -> None:
     arch = llama()
-    assert (arch.kv_heads, arch.head_dim, arch.max_positions) == (4, 8, 2048)
-    assert (arch.norm_epsilon, arch.activation, arch.tied) == (1e-6, "silu", False)
-    assert arch.windows == (0, 0)
+    assert (arch.kv_heads, arch.head_dim, arch.windows) == (4, 8, (0, 0))
     assert arch.attention_scales == (8**-0.5,) * 2
     arch = describe(GPT2)
-    assert (arch.intermediate_size, arch.max_positions, arch.activation) == (128, 1024, "gelu_tanh")
-    assert arch.tied
-    assert arch.rotary is None
+    assert (arch.intermediate_size, arch.activation, arch.rotary) == (128, "gelu_tanh", None)
 
 
 def test_absent_and_null_key_value_heads() -> None:
@@ -95,9 +91,9 @@ def test_all_faults_at_once() -> None:
         ("rope_scaling", {"rope_type": "linear", "factor": 0}, "valid parameters"),
         ("rope_scaling", {"rope_type": "linear", "factor": 2.0, "magic": 3}, "magic"),
         ("rope_scaling", {"rope_type": "default", "rope_theta": "x"}, "rope_theta must be a number above 0"),
-        ("partial_rotary_factor", 1.5, "at most all of it"),
-        ("partial_rotary_factor", 0.1, "at least 2"),
-        ("partial_rotary_factor", 0.4, "an even part of head_dim=8"),
+        ("partial_rotary_factor", 0.5, "not supported; allowed: 1.0"),
+        ("rope_parameters", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
+        ("rope_scaling", {"type": "linear", "factor": 2.0, "finetuned": True}, "finetuned"),
     ],
 )
 def test_bad_values_are_refused_by_name(key: str, value: object, allowed: str) -> None:
@@ -124,6 +120,7 @@ def test_windows_of_mistral(changes: dict[str, Any], windows: tuple[int, ...]) -
     [
         ({"sliding_window": 7}, (0, 0, 0)),
         ({"sliding_window": 7, "use_sliding_window": True}, (0, 0, 0)),
+        ({"sliding_window": None, "use_sliding_window": True, "max_window_layers": 1}, (0, 0, 0)),
         ({"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}, (0, 7, 7)),
         (
             {

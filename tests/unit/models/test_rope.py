@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import DEFAULTS
 from mindbatch.models.rope import read_rotary
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "rope.json").read_text())
@@ -16,8 +17,8 @@ CASES: dict[str, Any] = json.loads((Path(__file__).parent / "rope.json").read_te
 @pytest.mark.parametrize("case", list(CASES))
 def test_frequencies(case: str) -> None:
     expected = CASES[case]
-    reader = ConfigReader(expected["settings"])
-    rotary = read_rotary(reader, 64, 10000.0, 16384)
+    reader = ConfigReader(expected["settings"], defaults=DEFAULTS)
+    rotary = read_rotary(reader, 64, 16384)
     reader.finish()
     frequencies = np.array(expected["frequencies"])
     assert len(rotary.inverse_frequencies) == len(frequencies)
@@ -37,5 +38,16 @@ def test_rope_parameters_is_the_same_under_its_later_name() -> None:
     """transformers 5 writes rope_theta and the scaling into one dictionary."""
     old = ConfigReader({"rope_theta": 5e5, "rope_scaling": CASES["llama3"]["settings"]["rope_scaling"]})
     later = {"rope_theta": 5e5, **CASES["llama3"]["settings"]["rope_scaling"]}
-    expected = read_rotary(old, 64, 10000.0, 16384)
-    assert read_rotary(ConfigReader({"rope_parameters": later}), 64, 10000.0, 16384) == expected
+    expected = read_rotary(old, 64, 16384)
+    reader = ConfigReader({"rope_parameters": later | {"partial_rotary_factor": 1.0}}, defaults=DEFAULTS)
+    assert read_rotary(reader, 64, 16384) == expected
+    assert not reader.faults
+
+
+def test_how_a_yarn_model_was_made_is_left_aside() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    rotary = [
+        read_rotary(ConfigReader({"rope_theta": 1e4, "rope_scaling": scaling | more}), 64, 16384)
+        for more in ({}, {"finetuned": True})
+    ]
+    assert rotary[0] == rotary[1]

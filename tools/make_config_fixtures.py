@@ -1,0 +1,71 @@
+"""Records what transformers' configuration classes take for absent keys, for tests/unit/models.
+
+    python tools/make_config_fixtures.py
+
+minimind and chatglm are not in transformers: theirs are facts read from the published classes (MiniMind's
+model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b).
+"""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+TARGET = Path(__file__).parents[1] / "tests/unit/models/config_defaults.json"
+OWN: dict[str, dict[str, Any]] = {
+    "minimind": {
+        "hidden_act": "silu",
+        "hidden_size": 512,
+        "intermediate_size": None,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 6400,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "inference_rope_scaling": False,
+        "use_moe": False,
+        "tie_word_embeddings": True,
+    },
+    "chatglm": {
+        "num_layers": 28,
+        "padded_vocab_size": 65024,
+        "hidden_size": 4096,
+        "ffn_hidden_size": 13696,
+        "kv_channels": 128,
+        "num_attention_heads": 32,
+        "seq_length": 2048,
+        "layernorm_epsilon": 1e-05,
+        "rmsnorm": True,
+        "post_layer_norm": True,
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "multi_query_attention": False,
+        "multi_query_group_num": 1,
+        "pre_seq_len": None,
+        "prefix_projection": False,
+    },
+}
+
+
+def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, Any]:
+    """What the constructor takes for each key it names, and whether the embeddings are tied."""
+    parameters = inspect.signature(config_class.__init__).parameters.values()
+    named = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    return {"tie_word_embeddings": config_class().tie_word_embeddings} | named
+
+
+def main() -> None:
+    """Writes the file."""
+    classes = (GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+    recorded = {each.model_type: defaults_of(each) for each in classes}
+    content = {"transformers": transformers.__version__, "defaults": recorded | OWN}
+    TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
