@@ -5,13 +5,13 @@ Bounded in memory, too: a value of two bytes, such as an empty list, may take a 
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import read_regular
 
 _MAX_DIGITS = 100
 MAX_PARTS = 1_000_000
@@ -21,13 +21,9 @@ MAX_PARTS = 1_000_000
 def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
     """The object in the file. CheckpointError when larger than `max_bytes`, unreadable or not strict JSON."""
     try:
-        with path.open("rb") as file:
-            # read() makes room for all that it is asked for.
-            data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
+        data = read_regular(path, max_bytes)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > max_bytes:
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes; at most {max_bytes} are allowed")
     if reason := foreign_format(data):
         raise CheckpointError(f"{path}: {reason}; must be a JSON object")
     return parse_json_object(data, str(path))

@@ -30,6 +30,7 @@ from mindbatch.config.sizes import parse_bytes
 from mindbatch.config.speculation_faults import speculation_faults
 from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
+from mindbatch.regular_file import first_bytes
 
 LARGEST_MODEL_CONFIG = 1 << 20
 HALF_TYPES = ("float16", "bfloat16")
@@ -139,8 +140,7 @@ def attention_heads(folder: Path) -> int | None:
     Damaged files are not reported here: the checkpoint reader says what is wrong with them.
     """
     try:
-        with (folder / "config.json").open("rb") as file:
-            content = json.loads(file.read(LARGEST_MODEL_CONFIG))
+        content = json.loads(first_bytes(folder / "config.json", LARGEST_MODEL_CONFIG))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):

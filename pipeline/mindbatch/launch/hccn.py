@@ -9,6 +9,7 @@ from pathlib import Path
 from mindbatch.launch.bounded_process import Finished, run_bounded
 from mindbatch.launch.findings import address_fault
 from mindbatch.launch.table_json import as_given, shown
+from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
 
 HCCN_TOOL = "hccn_tool"
@@ -75,10 +76,7 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addr
     """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
     found = Addresses(str(path))
     try:
-        if path.is_fifo():
-            raise OSError("a pipe, which would be waited for")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_CONF + 1)
+        data = first_bytes(path, LARGEST_CONF + 1)
     except OSError as error:
         found.faults.append(f"{path}: cannot be read ({reason_of(error)})")
         return found

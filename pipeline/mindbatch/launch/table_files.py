@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mindbatch.launch.rank_table import RankTable
+from mindbatch.regular_file import first_bytes
 from mindbatch.storage import StorageError, write_whole
 
 
@@ -33,9 +34,8 @@ def write_table(table: RankTable, path: Path, replace: bool = True) -> bool:
     data = table.to_bytes()
     try:
         if path.is_file():
-            with path.open("rb") as file:
-                if file.read(len(data) + 1) == data:
-                    return False
+            if first_bytes(path, len(data) + 1) == data:
+                return False
             if not replace:
                 raise FileExistsError
     except PermissionError as error:

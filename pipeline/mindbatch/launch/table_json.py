@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
 
 LARGEST_FILE = 8 << 20
@@ -23,8 +24,7 @@ class JsonObject(dict[str, Any]):
 def read_json(path: Path) -> Any:
     """The content of a file. Raises ValueError saying in one line why there is none."""
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+        data = first_bytes(path, LARGEST_FILE + 1)
     except OSError as error:
         raise ValueError(f"cannot be read ({reason_of(error)})") from error
     if len(data) > LARGEST_FILE:

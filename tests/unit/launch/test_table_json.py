@@ -48,7 +48,7 @@ def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
         file.write(b" ")
     with pytest.raises(ValueError, match=r"^more than 8 MiB; no rank table is so large$"):
         read_json(path)
-    with pytest.raises(ValueError, match="more than 8 MiB"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_json(Path("/dev/zero"))
     with pytest.raises(ValueError, match=r"^cannot be read \(No such file"):
         read_json(tmp_path / "other")

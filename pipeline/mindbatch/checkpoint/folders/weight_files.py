@@ -11,6 +11,7 @@ from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, read_weight_map, shard_faults
 from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import first_bytes
 
 SINGLE_NAME = "model.safetensors"
 _OTHER_SUFFIXES = (".gguf", ".h5", ".msgpack", ".npz", ".onnx")
@@ -85,8 +86,7 @@ def _no_weights(folder: Path, names: list[str]) -> str:
 def _is_of_mindspore(path: Path) -> bool:
     """Whether a .ckpt may be MindSpore's: PyTorch's pickles have that ending, too."""
     try:
-        with path.open("rb") as file:
-            return file.read(1) == b"\n"  # protobuf's tag of the first field
+        return first_bytes(path, 1) == b"\n"  # protobuf's tag of the first field
     except OSError:
         return False
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredTensor, byte_ranges
 from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import open_regular
 
 
 class ReadableFile:
@@ -18,10 +19,10 @@ class ReadableFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.is_file():  # also keeps a pipe from blocking open()
-            raise CheckpointError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = open_regular(path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: missing") from None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         status = os.fstat(self._file)

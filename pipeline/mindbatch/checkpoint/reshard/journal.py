@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.reshard.write import Written
+from mindbatch.regular_file import read_regular
 from mindbatch.storage import Storage, StorageError, write_whole
+
+_MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousand ranks
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class JournalContent:
 def read_journal(path: Path) -> JournalContent | None:
     """What the journal says; None when it has no head. StorageError when it cannot be read."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_JOURNAL_BYTES)
     except OSError as error:
         raise StorageError.reading(path, error) from error
     head: Mapping[str, Any] | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mindbatch.checkpoint.strategy.strategy_file import strategy_in
+from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.regular_file import read_regular
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.screen_text import printable
 
@@ -49,7 +50,7 @@ def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) ->
 
 def _says_the_same(path: Path, content: bytes) -> bool:
     """Whether a file has this strategy; MindSpore promises no order of its parameters."""
-    found = path.read_bytes()
+    found = read_regular(path, MAX_STRATEGY_BYTES)
     if found == content:
         return True
     try:

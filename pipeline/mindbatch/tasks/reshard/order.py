@@ -28,6 +28,7 @@ from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import twins_of
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.regular_file import read_regular
 from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with_additions
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.source import Origin
@@ -231,9 +232,7 @@ def _beside(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
 def _content(folder: Path, name: str) -> bytes:
     path = file_in(folder, name)
     try:
-        if path.stat().st_size > _MAX_BESIDE_BYTES:
-            raise CheckpointError(f"{path}: too large; at most {_MAX_BESIDE_BYTES} bytes are allowed")
-        return path.read_bytes()
+        return read_regular(path, _MAX_BESIDE_BYTES)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 

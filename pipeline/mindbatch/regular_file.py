@@ -1,0 +1,47 @@
+"""Opening and reading files that others have made: regular ones only, without waiting, up to a bound."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor that reads the file, a symbolic link followed.
+
+    Raises:
+        OSError: it cannot be opened; for a pipe, device or socket "not a regular file".
+    """
+    _refuse_special(path, os.stat(path).st_mode)  # before it is opened: opening can wait, or start a device
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _refuse_special(path, os.fstat(descriptor).st_mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """The file's first bytes, `count` or as many as it has. OSError as of open_regular."""
+    with open(open_regular(path), "rb") as file:
+        # read() allocates all that it is asked for.
+        return file.read(min(count, os.fstat(file.fileno()).st_size + 1))
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """The whole file. OSError as of open_regular, and when it is larger than `max_bytes`."""
+    data = first_bytes(path, max_bytes + 1)
+    if len(data) > max_bytes:
+        size = os.stat(path).st_size
+        raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are allowed", str(path))
+    return data
