@@ -46,7 +46,8 @@ def survey(dataset: Dataset, maker: RowMaker, selection: Selection, index: RowIn
     """Puts the chosen rows of the dataset into the index.
 
     Raises:
-        ConfigError: a key stands on two rows, nothing was chosen, or no row can be used at all.
+        ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, or none has a
+            column that rows may lack.
     """
     for position, record in _records(dataset, selection):
         item = maker.make(position, record)
@@ -55,6 +56,8 @@ def survey(dataset: Dataset, maker: RowMaker, selection: Selection, index: RowIn
     index.keep(selection.skip, selection.limit)
     index.close_loading()
     _refuse_hopeless(index, dataset)
+    if missing := maker.missing_columns():
+        raise ConfigError(missing)
 
 
 def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Record]]:

@@ -1,4 +1,4 @@
-"""Reading of command-line overrides, in Hydra's grammar, one by one so that every fault is found."""
+"""Reading of command-line overrides, JSON or Hydra's grammar, one by one so that every fault is found."""
 
 import json
 import shlex
@@ -28,6 +28,11 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         log.add(f"{shown(token)}: not an override; write key=value")
         return []
     as_text = reader.takes_text(key)
+    if not as_text and (value := _json_value(token)) is not None:
+        if _is_unicode(value):
+            return list(reader.read(key, value))
+        log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
+        return []
     is_plain = as_text and _is_plain(token)
     try:
         override = parser.parse_override(token)
@@ -41,8 +46,6 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
         if is_plain:
             return list(reader.read(key, token.partition("=")[2]))
-        if (value := _json_object(token)) is not None:
-            return list(reader.read(key, value))
         if not reader.knows(key):
             return list(reader.read(key, None))
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
@@ -61,12 +64,26 @@ def _value(override: Override, token: str, as_text: bool) -> Any:
     return written if as_text and to_the_letter else value
 
 
-def _json_object(token: str) -> Any:
-    """The value, if it is JSON: quoted keys are not in Hydra's grammar."""
+def _json_value(token: str) -> Any:
+    """The value, if it is a JSON text, list or object; None if not.
+
+    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there.
+    """
+    name, _, written = token.partition("=")
+    if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
+        return None
     try:
-        return json.loads(token.partition("=")[2], object_pairs_hook=_unique, parse_constant=_refuse)
+        return json.loads(written, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether no text of a JSON value holds half a surrogate pair, which no file could hold."""
+    try:
+        return bool(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

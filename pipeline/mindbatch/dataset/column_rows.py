@@ -63,6 +63,8 @@ class ColumnRows:
         name = self._data.decoding_column
         if name is None:
             return
+        if name not in (record.columns or {}) and name not in record.unusable:
+            return  # as null: rows of JSON leave out what they do not have
         given = from_text(column(record, name, "data.decoding_column"))
         if given is None or given == "":
             return

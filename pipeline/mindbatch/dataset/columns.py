@@ -1,5 +1,6 @@
 """Owns finding a column in a row, and what to say where there is none."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +10,7 @@ from mindbatch.dataset.records import Record
 from mindbatch.errors import PromptError
 
 _MOST_NAMED = 12
+_MOST_KEPT = 1000
 
 
 class ColumnError(PromptError):
@@ -27,6 +29,30 @@ def column(record: Record, name: str, option: str) -> Any:
     return columns[name]
 
 
+class OptionalColumns:
+    """Columns that a row may lack, but not every row: by the option that names each, those not yet found."""
+
+    def __init__(self, columns: Mapping[str, str | None]) -> None:
+        self._sought = {option: name for option, name in columns.items() if name is not None}
+        self._found: dict[str, None] = {}
+
+    def look_in(self, record: Record) -> None:
+        """Takes notice of the columns of a row that could be read."""
+        if not self._sought:
+            return
+        columns = {*(record.columns or ()), *record.unusable}
+        self._sought = {option: name for option, name in self._sought.items() if name not in columns}
+        if len(self._found) < _MOST_KEPT:
+            self._found |= dict.fromkeys(record.columns or ())
+
+    def faults(self) -> list[str]:
+        """A line for each column that no row had."""
+        return [
+            f"{option}: {_line(name, tuple(self._found), 'the rows have')}"
+            for option, name in self._sought.items()
+        ]
+
+
 def missing_column(name: str, record: Record) -> str:
     """A line that names the columns which the row has, and among them the one most like the missing one.
 
@@ -38,10 +64,10 @@ def missing_column(name: str, record: Record) -> str:
 
 
 @lru_cache(maxsize=64)  # where one row lacks a column, all of them may
-def _line(name: str, columns: tuple[str, ...]) -> str:
+def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> str:
     more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
     found = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
-    return f"no column {_named(name)}; the row has {found}{did_you_mean(nearest(name, columns))}"
+    return f"no column {_named(name)}; {whose} {found}{did_you_mean(nearest(name, columns))}"
 
 
 def _named(name: str) -> str:

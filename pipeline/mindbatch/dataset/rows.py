@@ -14,6 +14,7 @@ from mindbatch.data.chat_process import ChatLimits
 from mindbatch.data.prompt_content import system_fault
 from mindbatch.data.prompts import Prompt
 from mindbatch.dataset.column_rows import ColumnRows
+from mindbatch.dataset.columns import OptionalColumns
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
@@ -133,6 +134,7 @@ class RowMaker:
         self._reader: _Reader = OpenAIRequests(data.system) if is_openai else ColumnRows(data, self._template)
         self._overrides = OverrideRules(decoding)
         self._numbered = not is_openai and data.key_column is None
+        self._optional = OptionalColumns({"data.decoding_column": data.decoding_column})
 
     def make(self, position: int, record: Record) -> DataRow | RowFailure:
         """The row of the record at a position of the dataset, or what is wrong with it.
@@ -144,6 +146,7 @@ class RowMaker:
             key = str(position) if self._numbered else None
             reason = _joined([record.fault or "cannot be read"])
             return RowFailure(key, record.file, record.line, "read", reason)
+        self._optional.look_in(record)
         draft = RowDraft()
         overrides = self._filled(position, record, draft)
         if draft.row_faults or draft.prompt_faults or draft.key is None:
@@ -158,6 +161,10 @@ class RowMaker:
             overrides=overrides,
             extra=draft.extra,
         )
+
+    def missing_columns(self) -> list[str]:
+        """A line for each column that was asked for and that none of the rows made so far had."""
+        return self._optional.faults()
 
     def close(self) -> None:
         """Ends the template's process, if one runs."""

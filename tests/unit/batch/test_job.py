@@ -313,8 +313,12 @@ def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
 def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     rows = [{"max_new_tokens": 2}, None, {"top_k": 5}]
-    data.write_bytes(b"".join(orjson.dumps({"prompt": "a", "how": how}) + b"\n" for how in rows))
+    data.write_bytes(
+        b"".join(orjson.dumps({"prompt": "a", "how": how}) + b"\n" for how in rows) + b'{"prompt": "a"}\n'
+    )
     assert make_job(job_config(data, tmp_path / "run", decoding_column="how")).run() == EXIT_FAILED
     lines = lines_of(tmp_path / "run/results.jsonl")
-    assert [line["generated_tokens"] for line in lines] == [2, 4]
+    assert [line["generated_tokens"] for line in lines] == [2, 4, 4]
+    with pytest.raises(ConfigError, match=r"decoding_column: no column hoe; .* did you mean how"):
+        make_job(job_config(data, tmp_path / "other", decoding_column="hoe"), load=never).run()
     assert "do_sample" in lines_of(tmp_path / "run/errors.jsonl")[0]["reason"]

@@ -124,11 +124,15 @@ def test_what_a_row_may_not_say(own: Any, said: list[str]):
     assert sorted(item.reason.split("; ")) == sorted("; ".join(said).split("; "))
 
 
-def test_a_missing_column_is_no_empty_one():
+def test_a_row_may_lack_the_column_but_not_every_row():
     maker = RowMaker(DataConfig(decoding_column="own"), SAMPLING, False)
     item = maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "owm": {}}))
-    assert isinstance(item, RowFailure)
-    assert item.reason == "data.decoding_column: no column own; the row has prompt, owm; did you mean owm?"
+    assert isinstance(item, DataRow)
+    assert item.overrides == {}
+    [fault] = maker.missing_columns()
+    assert "no column own; the rows have prompt, owm; did you mean owm?" in fault
+    maker.make(1, Record("rows.jsonl", 2, {"prompt": "a", "own": None}))
+    assert maker.missing_columns() == []
 
 
 def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):

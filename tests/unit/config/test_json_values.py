@@ -1,0 +1,59 @@
+"""What looks like JSON on the command line is JSON, and a saved configuration gives it back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.schema import GenerateConfig
+from mindbatch.errors import ConfigError
+
+MODEL = "model=tiny_gpt2"
+
+
+@pytest.mark.parametrize(
+    ("written", "prompts"),
+    [
+        (r'["Q\nA"]', ["Q\nA"]),
+        (r'["\u6f22", "\ud83d\ude00"]', ["漢", "😀"]),
+        (r'"Q\nA"', "Q\nA"),
+        (r' [ "say \"a\"", "a\\nb" ]', ['say "a"', r"a\nb"]),
+        (r'["\u0000\u001b\u0085\u2028\ufeff\t\r\n\u007f"]', ["\0\x1b\x85\u2028\ufeff\t\r\n\x7f"]),
+        ("[[464, 3139], [1]]", [[464, 3139], [1]]),
+        ('["1e3", "null", "12:30", "~", "- a", "${model.dtype}", ""]',
+         ["1e3", "null", "12:30", "~", "- a", "auto", ""]),
+        (r'["\\${model.dtype}"]', ["${model.dtype}"]),
+        ("[One two, 'three']", ["One two", "three"]),  # not JSON: Hydra's grammar
+        (r"['Q\nA']", [r"Q\nA"]),
+    ],
+)  # fmt: skip
+def test_prompts(written: str, prompts: Any, tmp_path: Path) -> None:
+    config = compose_task("generate", [MODEL, f"prompts={written}"]).finish()
+    assert isinstance(config, GenerateConfig)
+    assert config.prompts == prompts
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(config.unresolved_yaml, encoding="utf-8")
+    again = compose_task("generate", [], saved).finish()
+    assert isinstance(again, GenerateConfig)
+    assert again.prompts == prompts
+
+
+def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
+    config = compose_task("generate", [MODEL, "+prompts=[a]", r'decoding={"stop": ["\n"]}']).finish()
+    assert isinstance(config, GenerateConfig)
+    assert (config.prompts, config.decoding.stop) == (["a"], ["\n"])
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        ('~prompts=["a"]', "cannot be deleted"),
+        ('prompts@here=["a"]', "packages"),
+        (r'prompts=["\ud800"]', "holds half a surrogate pair"),
+        ('promts=["a"]', "did you mean prompts"),
+    ],
+)
+def test_what_is_refused_stays_refused(override: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        compose_task("generate", [MODEL, override]).finish()
