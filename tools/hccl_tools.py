@@ -24,6 +24,8 @@ from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
 from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
 from mindbatch.launch.table_text import table_rows
+from mindbatch.screen_text import say, show
+from mindbatch.tool_parser import ToolParser
 
 NAME = "hccl_tools.py"
 GROUP = 4
@@ -50,16 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
         path = Path.cwd() / name_for_server(request.logical, request.server_id)
         write_table(table, path)
     except MindBatchError as error:
-        tell(error.faults)
+        say(*error.faults, name=NAME)
         return error.exit_code
-    tell(request.notes)
-    print("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    say(*request.notes, name=NAME)
+    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
     return EXIT_DONE
 
 
 def parser() -> argparse.ArgumentParser:
     """MindFormers' four flags, and three for where the addresses come from."""
-    result = argparse.ArgumentParser(prog=NAME, description="Write the rank table of this server.")
+    result = ToolParser(prog=NAME, description="Write the rank table of this server.")
     result.add_argument(
         "--device_num",
         default="[0,8)",
@@ -140,12 +142,6 @@ def table_of(request: Request, options: argparse.Namespace) -> RankTable:
     table = RankTable.numbered(PLAIN, [Server(request.server_id, devices, host_nic_ip=RESERVED_NIC)])
     verify(table)
     return table
-
-
-def tell(lines: "list[str] | tuple[str, ...]") -> None:
-    """Lines on standard error."""
-    for line in lines:
-        print(f"{NAME}: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ in the current folder is written over. What differs from MindFormers' tool: tabl
 that could not work, are refused. It needs Python alone.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -18,13 +17,15 @@ from mindbatch.launch.rank_table_faults import size_faults
 from mindbatch.launch.table_files import name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
 from mindbatch.launch.table_text import table_rows
+from mindbatch.screen_text import say, show
+from mindbatch.tool_parser import ToolParser
 
 NAME = "merge_hccl.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
-    parser = argparse.ArgumentParser(prog=NAME, description="Merge rank tables of several servers into one.")
+    parser = ToolParser(prog=NAME, description="Merge rank tables of several servers into one.")
     parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
     options = parser.parse_args(arguments)
     try:
@@ -32,17 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
         path = Path.cwd() / name_for_servers(table)
         write_table(table, path)
     except MindBatchError as error:
-        tell(error.faults)
+        say(*error.faults, name=NAME)
         return error.exit_code
-    tell([*notes, *size_faults(table)])
-    print("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    say(*notes, *size_faults(table), name=NAME)
+    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
     return EXIT_DONE
-
-
-def tell(lines: "list[str] | tuple[str, ...]") -> None:
-    """Lines on standard error."""
-    for line in lines:
-        print(f"{NAME}: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, transform_order
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
+from mindbatch.screen_text import printable, say, show
+from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt.py"
 # Of the two kinds of MindFormers' flags: source, target, strategy of the source, of the target.
@@ -53,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         request = read_request(options)
         if options.rank_id:
-            tell([f"--rank_id {options.rank_id}: nothing to do; the process of --rank_id 0 makes all ranks"])
+            say(
+                f"--rank_id {options.rank_id}: nothing to do; the process of --rank_id 0 makes all ranks",
+                name=NAME,
+            )
             return EXIT_DONE
         transform = open_transform(request.source, request.source_strategy, request.target_strategy)
         with transform.source:
@@ -63,21 +68,21 @@ def main(arguments: list[str] | None = None) -> int:
             workers = worker_count(None if wanted == 1 else wanted, order.nbytes)
             outcome = carry_out(replace(order, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
-        tell(error.faults)
+        say(*error.faults, name=NAME)
         return error.exit_code
     except KeyboardInterrupt:
-        tell(["interrupted; the same command goes on"])
+        say("interrupted; the same command goes on", name=NAME)
         return EXIT_INTERRUPTED
-    tell([*transform.notes, *outcome.notes])
+    say(*transform.notes, *outcome.notes, name=NAME)
     state = "Transform succeed" if outcome.is_new else "Was made already"
     ranks = "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
-    print(f"{state}: {ranks} in {request.target}")
+    show(printable(f"{state}: {ranks} in {request.target}"))
     return EXIT_DONE
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags of both tools."""
-    result = argparse.ArgumentParser(
+    result = ToolParser(
         prog=NAME,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -149,12 +154,6 @@ def check_ranks(options: argparse.Namespace, num_ranks: int) -> None:
         raise ConfigError(
             f"--world_size {options.world_size}: the strategy of the target has {num_ranks} ranks"
         )
-
-
-def tell(lines: "list[str] | tuple[str, ...]") -> None:
-    """Lines on standard error."""
-    for line in lines:
-        print(f"{NAME}: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ from mindbatch.checkpoint.reshard.folder import (
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
 from mindbatch.checkpoint.transform_lora import MergedCheckpoint, plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
+from mindbatch.screen_text import printable, say, show
 from mindbatch.storage import Storage, StorageError, is_leftover
+from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt_lora.py"
 
@@ -53,20 +55,24 @@ def main(arguments: list[str] | None = None) -> int:
             merged = plan_merge(transform, options.lora_scaling)
             write_all(merged, target, options.prefix, options.save_format, Storage())
     except MindBatchError as error:
-        tell(error.faults)
+        say(*error.faults, name=NAME)
         return error.exit_code
     except KeyboardInterrupt:
-        tell(["interrupted; the same command begins anew"])
+        say("interrupted; the same command begins anew", name=NAME)
         return EXIT_INTERRUPTED
-    tell(transform.notes)
+    say(*transform.notes, name=NAME)
     merge, ranks = merged.merge, "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
-    print(f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} in {target}")
+    show(
+        printable(
+            f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} in {target}"
+        )
+    )
     return EXIT_DONE
 
 
 def parser() -> argparse.ArgumentParser:
     """MindFormers' flags."""
-    result = argparse.ArgumentParser(
+    result = ToolParser(
         prog=NAME,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -139,12 +145,6 @@ def clear(part: Path, files: list[str], storage: Storage) -> None:
     if foreign:
         raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")
     remove_tree(part, storage, keep=True)
-
-
-def tell(lines: "list[str] | tuple[str, ...]") -> None:
-    """Lines on standard error."""
-    for line in lines:
-        print(f"{NAME}: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

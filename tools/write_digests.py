@@ -1,25 +1,24 @@
 """Records the SHA-256 of every tensor of a checkpoint beside its files, as digests.json."""
 
-import argparse
 import sys
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.screen_text import printable, say, show
+from mindbatch.tool_parser import ToolParser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes digests.json and prints its path, one a rank; exits with 0, 1 (failed) or 2 (wrong usage)."""
-    parser = argparse.ArgumentParser(
-        description="Write digests.json, which is verified when the checkpoint is read."
-    )
+    parser = ToolParser(description="Write digests.json, which is verified when the checkpoint is read.")
     parser.add_argument("folder", help="model folder, folder with one .safetensors or .ckpt, or rank folders")
     parser.add_argument("--replace", action="store_true", help="write over an existing digests.json")
     options = parser.parse_args(arguments)
     try:
         for path in record_digests(options.folder, replace=options.replace):
-            print(path)
+            show(printable(path))
     except MindBatchError as error:
-        print(error, file=sys.stderr)
+        say(*error.faults, name="write_digests.py")
         return error.exit_code
     return EXIT_DONE
 

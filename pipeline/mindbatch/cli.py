@@ -18,6 +18,7 @@ from mindbatch.errors import (
     MindBatchError,
 )
 from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.screen_text import data_output, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, Task
 
 VERBOSE = "--verbose"
@@ -57,7 +58,7 @@ def _accept_every_character() -> None:
 
 
 def _report_interrupt(kind: type[KeyboardInterrupt]) -> int:
-    _report("terminated" if kind is Terminated else "interrupted")
+    say("terminated" if kind is Terminated else "interrupted")
     return EXIT_TERMINATED if kind is Terminated else EXIT_INTERRUPTED
 
 
@@ -65,19 +66,14 @@ def _report_error(error: Exception, verbose: bool) -> int:
     if verbose and not isinstance(error, ConfigError):
         import traceback
 
-        traceback.print_exception(error)
+        shown_traceback(traceback.format_exception(error))
     if isinstance(error, MindBatchError):
-        _report(*error.faults)
+        say(*error.faults)
         return error.exit_code
     text = " ".join(str(error).split())
     hint = "" if verbose else " (run again with --verbose for the traceback)"
-    _report(f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}")
+    say(f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}")
     return EXIT_FAILED
-
-
-def _report(*faults: str) -> None:
-    for fault in faults:
-        print(f"mindbatch: {fault}", file=sys.stderr)
 
 
 def _discard_output() -> None:
@@ -87,7 +83,7 @@ def _discard_output() -> None:
 
 def _dispatch(line: CommandLine) -> int:
     if "--version" in line.switches:
-        print(f"mindbatch {_version()}")
+        show(f"mindbatch {_version()}")
         return EXIT_DONE
     if line.task is None and not line.overrides:
         return _show_overview(asked="--help" in line.switches)
@@ -119,7 +115,7 @@ def _run(task: Task, line: CommandLine) -> int:
     )
     if "--print-config" in line.switches:
         composition.log.raise_if_any()
-        print(composition.unresolved_yaml, end="")
+        print(composition.unresolved_yaml, end="", file=data_output())
         return EXIT_DONE
     config = composition.finish()
     if config.wants_verbose:
@@ -132,7 +128,7 @@ def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
     from mindbatch.tasks.help_pages import overview
 
-    print(overview(), file=sys.stdout if asked else sys.stderr)
+    show(overview(), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 
@@ -141,7 +137,7 @@ def _show_task_page(task: Task, line: CommandLine) -> int:
     from mindbatch.config.paths import configs_folder
     from mindbatch.tasks.help_pages import task_page
 
-    print(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir"))))
+    show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir"))))
     return EXIT_DONE
 
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
-LOWEST = {"errors", "children", "regular_file"}
+LOWEST = {"errors", "children", "regular_file", "screen_text"}
 ENGINE_ROOMS = {
     "decoding",
     "cache",
@@ -30,6 +30,8 @@ MAY_ENTER: dict[str, set[str]] = {
     "errors": set(),
     "children": set(),
     "regular_file": set(),
+    "screen_text": set(),
+    "tool_parser": {"errors", "screen_text"},
     "parallel": LOWEST,
     "kernels": {"parallel"} | LOWEST,
     "layers": {"kernels", "parallel"} | LOWEST,

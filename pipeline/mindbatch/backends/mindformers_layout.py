@@ -19,6 +19,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.cluster_environment import plugin_environment
 from mindbatch.config.environment import cache_folder
+from mindbatch.screen_text import TerminalText
 
 WORKER_MODULE = "mindbatch.backends.layout_worker"
 _ATTEMPTS = 3
@@ -136,4 +137,4 @@ def _read(job: LayoutJob, folder: Path) -> ModelLayout:
 def _show_log(path: Path) -> None:
     sys.stderr.flush()
     with path.open(errors="replace") as log:
-        shutil.copyfileobj(log, sys.stderr)
+        shutil.copyfileobj(log, TerminalText(sys.stderr))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -25,6 +24,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.screen_text import say
 from mindbatch.storage import Storage, StorageError, write_whole
 
 MOST_FOLDERS = 1000
@@ -127,8 +127,7 @@ class BatchJob:
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
     ) -> None:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
-        for note in ledger.notes:
-            self._say(note)
+        self._say(*ledger.notes)
         monitor = Monitor(self._config, folder, _counts(index))
 
         def write_status(status: Status) -> None:
@@ -151,9 +150,9 @@ class BatchJob:
         write_status("complete")
         self._say(f"{folder.path}: {_progress(index)}")
 
-    def _say(self, text: str) -> None:
+    def _say(self, *lines: str) -> None:
         if self._config.progress != "none":
-            print(f"mindbatch: {text}", file=sys.stderr)
+            say(*lines)
 
     def _write_results(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import orjson
 
 from mindbatch.batch.event_file import EventFile
 from mindbatch.batch.snapshot import Snapshot, rates_between
+from mindbatch.screen_text import say
 from mindbatch.storage import Storage
 
 SAMPLE_SECONDS = 5.0
@@ -107,7 +107,7 @@ class MetricsLog:
         except OSError as error:
             self._give_up()
             reason = error.strerror or error
-            print(f"mindbatch: {self._path}: no more metrics are written ({reason})", file=sys.stderr)
+            say(f"{self._path}: no more metrics are written ({reason})")
 
     def _give_up(self) -> None:
         file, self._file = self._file, None

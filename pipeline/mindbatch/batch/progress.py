@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.batch.snapshot import RateMeter, Rates, Snapshot
+from mindbatch.screen_text import show
 
 PLAIN_LINE_SECONDS = 30.0
 # Rows end in bursts and are of all lengths: what is left is reckoned with the rate of a longer time.
@@ -56,7 +57,7 @@ class RunProgress:
         """Ends the display; says what this run has done, an interrupted one too."""
         self._display.stop()
         if self._first is not None and self._last is not None and not self._is_silent:
-            print(closing_line(self._first, self._last), file=self._file, flush=True)
+            show(closing_line(self._first, self._last), self._file)
         self._first = None
 
 
@@ -138,7 +139,7 @@ class _PlainDisplay(_NoDisplay):
             self._shown = snapshot.seconds
         elif snapshot.seconds - self._shown >= PLAIN_LINE_SECONDS:
             self._shown = snapshot.seconds
-            print(status_line(snapshot, rates, left), file=self._file, flush=True)
+            show(status_line(snapshot, rates, left), self._file)
 
 
 class _MovingDisplay(_NoDisplay):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.comparison import Comparison, Setup, compare
 from mindbatch.evaluation.page import page
 from mindbatch.llm import LLM
+from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.compare_page import compare_page
 from mindbatch.tasks.compare_runs import run_strategies
@@ -43,11 +43,10 @@ def run(config: CompareConfig) -> int:
     comparison = compare(setup, runs, has_text=llm.tokenizer is not None)
     written = [] if config.output.dir is None else _write(comparison, config, Path(config.output.dir))
     if config.output.format == "json":
-        print(comparison.as_json().decode())
+        print(comparison.as_json().decode(), file=data_output())
     else:
         print(compare_page(comparison, config.limit))
-    for path in written:
-        print(f"mindbatch: written {path}", file=sys.stderr)
+    say(*(f"written {path}" for path in written))
     return _report_failures([result for run in runs for result in run.results])
 
 
@@ -78,6 +77,5 @@ def _write(comparison: Comparison, config: CompareConfig, folder: Path) -> list[
 def _report_failures(results: Sequence[RequestOutput]) -> int:
     """Says once for each prompt why it could not be run, whatever the strategies that it failed with."""
     failures = {(int(result.key), result.error): result.error for result in results if result.error}
-    for key in sorted(failures, key=lambda failure: failure[0]):
-        print(f"mindbatch: {failures[key]}", file=sys.stderr)
+    say(*(failures[key] for key in sorted(failures, key=lambda failure: failure[0])))
     return EXIT_FAILED if failures else EXIT_DONE

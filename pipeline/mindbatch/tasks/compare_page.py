@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
 from mindbatch.evaluation.measures import MEASURES
-from mindbatch.tasks.screen_text import printable
+from mindbatch.screen_text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

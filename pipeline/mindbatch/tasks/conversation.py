@@ -12,6 +12,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import StreamEvent
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.llm import LLM
+from mindbatch.screen_text import data_output, say
 
 INTRODUCTION = "Type a prompt and Enter; an empty line or Ctrl-D leaves."
 NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tokenizer=FOLDER"
@@ -47,7 +48,7 @@ def _asked(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
         elif line.fault == EMPTY_LINE:
             return
         else:
-            _show(f"mindbatch: your prompt: {line.fault}\n")
+            say(f"your prompt: {line.fault}")
         _show("> " if at_terminal else "")
     _show("\n" if at_terminal else "")
 
@@ -60,15 +61,16 @@ def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
     """Streams the answer to standard output; None when the prompt could not be run."""
     requests, failures = llm.submit([(row, params)])
     if failures:
-        print(f"mindbatch: {failures[0].error}", file=sys.stderr)
+        say(failures[0].error)
         return None
-    parts = []
+    parts, output = [], data_output()
     for event in llm.run(requests):
         if isinstance(event, StreamEvent):
-            print(event.text, end="", flush=True)
+            print(event.text, end="", flush=True, file=output)
             parts.append(event.text)
         elif event.error is not None:
-            print(f"\nmindbatch: {event.error}", file=sys.stderr)
+            _show("\n")
+            say(event.error)
             return None
     print(flush=True)  # whoever reads through a pipe must see that the answer is over
     return "".join(parts)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,9 +12,9 @@ from mindbatch.config.schema import DiffConfig
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
+from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.run_pair import ChangedRow, RunPair
 from mindbatch.tasks.run_state import state_of
-from mindbatch.tasks.screen_text import printable
 
 
 @dataclasses.dataclass
@@ -60,9 +58,11 @@ def run(config: DiffConfig) -> int:
     with RunPair(RunFolder(Path(config.first)), RunFolder(Path(config.second))) as pair:
         found = compare(pair, config.first, config.second, config.limit)
         notes = [*pair.notes, *_unfinished(config.first, config.second)]
-    for note in notes:
-        print(f"mindbatch: {note}", file=sys.stderr)
-    print(json.dumps(as_json(found), indent=2) if config.format == "json" else as_text(found))
+    say(*notes)
+    if config.format == "json":
+        show_json(as_json(found))
+    else:
+        show(as_text(found))
     return EXIT_DONE if found.is_equal else EXIT_FAILED
 
 

@@ -1,9 +1,7 @@
 """`mindbatch doctor`: what was found on this machine and in this installation."""
 
 import importlib
-import json
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
@@ -12,6 +10,7 @@ from mindbatch.config.environment import cache_folder, thread_settings
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import DoctorConfig
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks import machine
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
@@ -26,9 +25,12 @@ def run(config: DoctorConfig) -> int:
     """Prints the findings; fails when MindSpore cannot be imported, for then no model can run."""
     mindspore, fault = _import_mindspore()
     findings = collect(mindspore, fault)
-    print(json.dumps(findings, indent=2) if config.format == "json" else as_text(findings))
+    if config.format == "json":
+        show_json(findings)
+    else:
+        show(as_text(findings))
     if fault:
-        print(f"mindbatch: mindspore cannot be imported: {fault}", file=sys.stderr)
+        say(f"mindspore cannot be imported: {fault}")
     return EXIT_FAILED if fault else EXIT_DONE
 
 
@@ -55,7 +57,7 @@ def as_text(findings: Findings) -> str:
     blocks = []
     for section, found in findings.items():
         width = max(map(len, found))
-        lines = [f"  {name:<{width}}  {_words(value)}" for name, value in found.items()]
+        lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in found.items()]
         blocks.append("\n".join([section, *lines]))
     return "\n\n".join(blocks)
 

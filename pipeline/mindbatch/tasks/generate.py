@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.llm import LLM
+from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.conversation import converse
 from mindbatch.tasks.live_text import LiveText
@@ -50,8 +50,7 @@ def run(config: GenerateConfig) -> int:
             failures += _stream(llm, requests, params, destination, labelled)
         else:
             failures += _write(llm, requests, failures, config, destination, labelled)
-    for failure in sorted(failures, key=lambda output: int(output.key)):
-        print(f"mindbatch: {failure.error}", file=sys.stderr)
+    say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
         save_config(config, Path(f"{config.output.file}.config.yaml"))
     return EXIT_FAILED if failures else EXIT_DONE

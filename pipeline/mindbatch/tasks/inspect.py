@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +17,7 @@ from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_s
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import EXIT_DONE, CheckpointError
+from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import source_page, strategy_page
 
 
@@ -55,9 +55,9 @@ def run(config: InspectConfig) -> int:
     with open_source(path) as source:
         ranks = [_content(tensors, config) for tensors in source.ranks]
     if config.format == "json":
-        print(json.dumps(_source_json(source, ranks, config.limit), indent=2))
+        show_json(_source_json(source, ranks, config.limit))
     else:
-        print(source_page(source, ranks, config.limit, config.digests, config.filter))
+        show(source_page(source, ranks, config.limit, config.digests, config.filter))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
 
@@ -143,7 +143,7 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
     assert config.path is not None
     layouts = [layout for layout in strategy.layouts if _matches(layout.name, config)]
     if config.format == "text":
-        print(strategy_page(config.path, strategy, layouts, config.limit))
+        show(strategy_page(config.path, strategy, layouts, config.limit))
         return
     content = {
         "path": config.path,
@@ -154,7 +154,7 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
         "count": len(layouts),
         "parameters": [_layout_json(strategy, layout) for layout in layouts[: config.limit]],
     }
-    print(json.dumps(content, indent=2))
+    show_json(content)
 
 
 def _layout_json(strategy: Strategy, layout: TensorLayout) -> dict[str, Any]:

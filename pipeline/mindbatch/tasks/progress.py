@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.screen_text import show
 
 
 class Progress:
@@ -39,7 +40,7 @@ class Progress:
         self._bar.stop()
         if self._shown and error is None:
             counts = f"{self._done} prompts, {self._tokens} tokens"
-            print(f"{counts} in {self._seconds:.1f} s ({self._rate:.0f} tokens/s)", file=sys.stderr)
+            show(f"{counts} in {self._seconds:.1f} s ({self._rate:.0f} tokens/s)", sys.stderr)
 
     def count(self, item: StreamEvent | RequestOutput) -> None:
         """Takes what a step brought."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from mindbatch.config.schema import RankTableConfig
@@ -15,8 +12,8 @@ from mindbatch.launch.table_check import CheckedFile, check_files
 from mindbatch.launch.table_files import name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave, RankTableError
 from mindbatch.launch.table_text import counted, table_rows
+from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.rank_table_sources import assemble
-from mindbatch.tasks.screen_text import printable
 
 
 def run(config: RankTableConfig) -> int:
@@ -28,13 +25,13 @@ def run(config: RankTableConfig) -> int:
 
 def _write(config: RankTableConfig) -> int:
     table, name, notes = assemble(config)
-    _tell(notes)
+    say(*notes)
     return _save(config, table, name)
 
 
 def _merge(config: RankTableConfig) -> int:
     table, notes = merge_files([*map(Path, config.files)], Leave(uneven=config.uneven))
-    _tell(notes)
+    say(*notes)
     return _save(config, table, name_for_servers(table))
 
 
@@ -49,9 +46,9 @@ def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
             f"output.file={path}: holds something else; output.replace=true writes over it"
         ) from None
     if config.output.format == "json":
-        print(json.dumps({"file": str(path), "table": table.to_json()}, indent=2))
+        show_json({"file": str(path), "table": table.to_json()})
     else:
-        print("\n".join([*table_rows(table), _verdict(path, table, is_new)]))
+        show("\n".join([*table_rows(table), _verdict(path, table, is_new)]))
     return EXIT_DONE
 
 
@@ -65,9 +62,9 @@ def _check(config: RankTableConfig) -> int:
     is_correct = all(each.is_correct for each in checked)
     if config.output.format == "json":
         files = [_as_json(each) for each in checked]
-        print(json.dumps({"is_correct": is_correct, "files": files}, indent=2))
+        show_json({"is_correct": is_correct, "files": files})
     else:
-        print("\n".join(line for each in checked for line in _as_text(each)))
+        show("\n".join(line for each in checked for line in _as_text(each)))
     return EXIT_DONE if is_correct else EXIT_FAILED
 
 
@@ -87,12 +84,7 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
 def _as_text(checked: CheckedFile) -> list[str]:
     """A line for each fault and note, all with the file's name, as a compiler has them."""
     name = printable(checked.name)
-    lines = [f"{name}: {fault}" for fault in checked.faults]
+    lines = [f"{name}: {printable(fault)}" for fault in checked.faults]
     if checked.is_correct and checked.table:
         lines.append(f"{name}: correct: version {checked.table.version}, {counted(checked.table)}")
-    return [*lines, *(f"{name}: note: {note}" for note in checked.notes)]
-
-
-def _tell(notes: Iterable[str]) -> None:
-    for note in notes:
-        print(f"mindbatch: {note}", file=sys.stderr)
+    return [*lines, *(f"{name}: note: {printable(note)}" for note in checked.notes)]

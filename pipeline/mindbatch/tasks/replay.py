@@ -14,6 +14,7 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.llm import LLM
+from mindbatch.screen_text import data_output, printable, show
 from mindbatch.tasks.row_difference import difference
 
 
@@ -21,13 +22,13 @@ def run(config: ReplayConfig) -> int:
     """Runs the task; returns the exit code: failed when the outcome is another one."""
     stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
     again = _again(config, stored)
-    print(f"{stored.row.source}:{stored.row.line}: key {stored.row.key}")
+    show(f"{printable(stored.row.source)}:{stored.row.line}: key {printable(stored.row.key)}")
     for change in changes(stored.record.fields, fingerprint_fields(config)):
-        print(f"other settings: {change}")
+        show(f"other settings: {printable(change)}")
     for line in _outcome(again):
-        print(line)
+        print(line, file=data_output())
     found = _changed(stored.entry, again)
-    print(found or "equal to the run")
+    show(printable(found or "equal to the run"))
     return EXIT_FAILED if found else EXIT_DONE
 
 

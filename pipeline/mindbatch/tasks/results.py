@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import TextIO
 import orjson
 
 from mindbatch.engine.request import RequestOutput
+from mindbatch.screen_text import data_output
 from mindbatch.storage import WholeFile
 
 
@@ -21,7 +21,7 @@ class Destination:
 
     def __init__(self, path: str | None) -> None:
         self._whole = None if path is None else WholeFile(Path(path))
-        self.file: TextIO = sys.stdout
+        self.file: TextIO = data_output()
 
     def __enter__(self) -> Destination:
         if self._whole is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.config.schema import RunsConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.screen_text import printable, show, show_json
 from mindbatch.tasks.run_state import RunState, state_of
-from mindbatch.tasks.screen_text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,11 +32,11 @@ def run(config: RunsConfig) -> int:
     """Prints the table of runs."""
     states = [state_of(folder) for folder in sorted(find_runs(Path(config.folder)))]
     if config.format == "json":
-        print(json.dumps([as_json(state) for state in states], indent=2))
+        show_json([as_json(state) for state in states])
     elif states:
         _print_table(as_table(states))
     else:
-        print(f"{config.folder}: {NO_RUNS}")
+        show(f"{printable(config.folder)}: {NO_RUNS}")
     return EXIT_DONE
 
 
@@ -88,10 +87,10 @@ def _cells(state: RunState) -> list[str]:
     command = state.fault or shlex.join(state.command)
     return [
         printable(state.folder),
-        state.status,
+        printable(state.status),
         *(f"{count:,}" if count is not None else "-" for count in (state.done, state.failed, state.total)),
         f"{speed:,.1f}" if speed is not None else "-",
-        (state.created or "-")[:16].replace("T", " "),
+        printable((state.created or "-")[:16].replace("T", " ")),
         printable(command),
     ]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
+
+from mindbatch.screen_text import say
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, the bytes that are done, and all."""
@@ -56,4 +57,4 @@ class PlainProgress:
             return
         self._shown = self._now()
         ended, of_all = mebibytes(done, total)
-        print(f"{self._name}: {what}: {ended:,} of {of_all:,} MiB{left}", file=sys.stderr, flush=True)
+        say(f"{what}: {ended:,} of {of_all:,} MiB{left}", name=self._name)

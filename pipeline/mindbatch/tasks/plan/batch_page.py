@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mindbatch.batch.lengths import Lengths
 from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate
+from mindbatch.screen_text import printable
 from mindbatch.tasks.amounts import duration, size
-from mindbatch.tasks.screen_text import printable
 
 BAR = 40
 """Columns of the longest bar of the histogram."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from mindbatch.config.schema import PlanConfig
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe
+from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.mindformers_page import layout_page
 from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
-_WAIT = (
-    "mindbatch: MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
-)
+_WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 
 
 def run(config: PlanConfig) -> int:
@@ -38,13 +36,13 @@ def run(config: PlanConfig) -> int:
     if folder is not None:
         refuse_strangers(folder, map(strategy_name, job.leaders))
     if sys.stderr.isatty():
-        print(_WAIT.format(job.num_ranks, config.layout.timeout), file=sys.stderr)
+        say(_WAIT.format(job.num_ranks, config.layout.timeout))
     layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     if config.report == "json":
-        print(json.dumps(_as_json(arch, job, layout, paths), indent=2))
+        show_json(_as_json(arch, job, layout, paths))
     else:
-        print(layout_page(arch.model_type, job, layout, paths))
+        show(layout_page(arch.model_type, job, layout, paths))
     return EXIT_DONE
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout
+from mindbatch.screen_text import printable
 from mindbatch.tasks.plan.strategy_folder import strategy_lines
-from mindbatch.tasks.screen_text import printable
 from mindbatch.tasks.text_table import table
 
 

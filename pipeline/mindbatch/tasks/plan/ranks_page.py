@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
-from mindbatch.tasks.screen_text import printable
+from mindbatch.screen_text import printable
 from mindbatch.tasks.text_table import ranges, table
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -8,8 +8,8 @@ from pathlib import Path
 from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.regular_file import read_regular
+from mindbatch.screen_text import printable
 from mindbatch.storage import StorageError, write_whole
-from mindbatch.tasks.screen_text import printable
 
 
 def refuse_strangers(folder: Path, own: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ Weights are read only to calibrate.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +23,7 @@ from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
+from mindbatch.screen_text import show, show_json
 from mindbatch.storage import Storage
 from mindbatch.tasks import machine
 from mindbatch.tasks.amounts import size
@@ -43,7 +43,10 @@ def run(config: PlanConfig) -> int:
     if config.plans_ranks:
         return _run_with_ranks(config)
     plan = _batch_plan(config)
-    print(json.dumps(plan.as_json(), indent=2) if config.report == "json" else plan_page(plan))
+    if config.report == "json":
+        show_json(plan.as_json())
+    else:
+        show(plan_page(plan))
     return EXIT_DONE
 
 
@@ -57,9 +60,9 @@ def _run_with_ranks(config: PlanConfig) -> int:
     batch = None if config.data.path is None or config.has_ranks else _batch_plan(config)
     if config.report == "json":
         found = ranks_json(ranks, paths) | ({} if batch is None else {"batch": batch.as_json()})
-        print(json.dumps(found, indent=2))
+        show_json(found)
     else:
-        print("\n\n".join([ranks_page(ranks, paths), *([] if batch is None else [plan_page(batch)])]))
+        show("\n\n".join([ranks_page(ranks, paths), *([] if batch is None else [plan_page(batch)])]))
     return EXIT_DONE
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.checkpoint.reshard.target import is_there
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
+from mindbatch.screen_text import printable, say, show
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.reshard.logits_check import logits_check
 from mindbatch.tasks.reshard.order import Planned, plan_order
 from mindbatch.tasks.reshard.progress import shown_progress
 from mindbatch.tasks.reshard.source import open_origin
-from mindbatch.tasks.screen_text import printable
 
 
 def run(config: ReshardConfig) -> int:
@@ -28,10 +27,10 @@ def run(config: ReshardConfig) -> int:
     with origin.source:
         planned = plan_order(config, origin)
         check = logits_check(config, origin, planned) if config.compares_logits else None
-    _tell(origin.notes)
+    say(*origin.notes)
     if config.dry_run:
         is_done = is_there(planned.order)
-        print("\n".join(_plan_lines(planned, is_done)))
+        show("\n".join(_plan_lines(planned, is_done)))
         return EXIT_DONE
     start = time.monotonic()
     with _saying_what_is_kept(planned.order.target), shown_progress() as progress:
@@ -40,9 +39,9 @@ def run(config: ReshardConfig) -> int:
         outcome = carry_out(planned.order, progress=progress, approve=check)
         if check is not None and not outcome.is_new:
             check(planned.order.target)
-    _tell(outcome.notes)
+    say(*outcome.notes)
     compared = f", {check.found}" if check is not None else ""
-    print(_verdict(planned, outcome, time.monotonic() - start) + compared)
+    show(_verdict(planned, outcome, time.monotonic() - start) + compared)
     return EXIT_DONE
 
 
@@ -53,13 +52,8 @@ def _saying_what_is_kept(target: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if part_of(target).is_dir():
-            _tell([f"{part_of(target)}: keeps what was finished; the same command goes on"])
+            say(f"{part_of(target)}: keeps what was finished; the same command goes on")
         raise
-
-
-def _tell(notes: Iterable[str]) -> None:
-    for note in notes:
-        print(f"mindbatch: {printable(note)}", file=sys.stderr)
 
 
 def _verdict(planned: Planned, outcome: Outcome, seconds: float) -> str:
