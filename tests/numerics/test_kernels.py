@@ -272,3 +272,15 @@ def check_cache(case: Case, native: OneStep, reference: OneStep, slots: NDArray[
     expected = reference.keys.asnumpy(), reference.values.asnumpy()
     np.testing.assert_array_equal(keys.transpose(0, 3, 1, 2)[block, offset], expected[0][block, offset])
     np.testing.assert_array_equal(values.swapaxes(1, 2)[block, offset], expected[1][block, offset])
+
+
+def test_a_step_outside_the_cache_is_refused(library: NativeLibrary) -> None:
+    """Nothing is read or written there; tests/fuzz/kernels tries every number of a step."""
+    case = Case(2, 1, 20, 16, ((0, 3), (17, 1)))
+    (slots, *others), filled = step_of(case)
+    slots[-1] = filled.size
+    keys, values = native_layout(case, *(np.zeros((*filled.shape, 1, 20), np.float32) for _ in "kv"))
+    step = OneStep(NativeKernels(library).attention(case.shape), keys, values)
+    with pytest.raises(RuntimeError):
+        outputs(step, [numbers(len(slots), case.shape.qkv_width), slots, *others])
+    assert not step.keys.asnumpy().any()

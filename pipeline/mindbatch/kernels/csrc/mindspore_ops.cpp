@@ -23,6 +23,8 @@ namespace portable { extern const KernelTable table; }
 
 namespace {
 
+constexpr int kOutside = 1;
+
 const KernelTable* best_table() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -58,6 +60,21 @@ void read_next_ahead(const LinearArgs& a) {
   previous = a.weights;
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.task_bytes);
+}
+
+// Whether a step reads and writes within its caches of `blocks` blocks and its table of `table_rows` rows. A block
+// id is looked at once for all tokens of a sequence, which follow one another: nothing beside attention itself.
+bool within_caches(const AttentionArgs& a, int64_t blocks, int64_t table_rows) {
+  int64_t seen = 0;  // entries of this table row that earlier tokens have had looked at
+  for (int64_t t = 0; t < a.tokens; t++) {
+    if (a.slots[t] >= blocks * a.block_size) return false;
+    if (a.rows[t] < 0 || a.rows[t] >= table_rows || a.lengths[t] > a.blocks_per_row * a.block_size) return false;
+    const int32_t* table = a.block_tables + a.rows[t] * a.blocks_per_row;
+    if (t > 0 && a.rows[t] != a.rows[t - 1]) seen = 0;
+    for (; seen * a.block_size < a.lengths[t]; seen++)
+      if (table[seen] < 0 || table[seen] >= blocks) return false;
+  }
+  return true;
 }
 
 float as_float(int32_t bits) {
@@ -115,13 +132,17 @@ MB_OP(mb_embed) {
 
 // qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
 // settings: int32 [heads, head_dim, window, bits of the float scale]
+// Fails, with nothing written, when a slot, a block or a table row is outside.
 MB_OP(mb_attention) {
   PoolLock lock;
   const int32_t* settings = ints(params[7]);
-  table->attention({floats(params[0]), static_cast<float*>(params[1]), static_cast<float*>(params[2]),
-                    ints(params[3]), ints(params[4]), ints(params[5]), ints(params[6]),
-                    static_cast<float*>(params[8]), shapes[0][0], settings[0], shapes[1][1], settings[1],
-                    shapes[2][3], shapes[1][3], shapes[5][1], settings[2], as_float(settings[3])});
+  const AttentionArgs arguments = {
+      floats(params[0]), static_cast<float*>(params[1]), static_cast<float*>(params[2]), ints(params[3]),
+      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[8]), shapes[0][0],
+      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
+      as_float(settings[3])};
+  if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
+  table->attention(arguments);
   return 0;
 }
 

@@ -47,8 +47,9 @@ struct Pool {
   int64_t task_count = 0;
   TaskFn fn = nullptr;
   void* context = nullptr;
-  const char* ahead = nullptr;
-  int64_t ahead_bytes = 0;
+  // Set for idle workers while they read it; one that sees only the newer of the two prefetches in vain.
+  std::atomic<const char*> ahead{nullptr};
+  std::atomic<int64_t> ahead_bytes{0};
   int wanted = 0;
   Scratch scratch[kMaxThreads + 1];
 };
@@ -74,8 +75,10 @@ void work(Pool& p, int thread) {
 
 // Waits a little for a new generation; true when there is one.
 bool spin(Pool& p, int thread, uint64_t seen) {
-  const char* line = p.ahead + thread * p.ahead_bytes;
-  const char* end = p.ahead ? line + (p.ahead_bytes < kMostAhead ? p.ahead_bytes : kMostAhead) : line;
+  const char* ahead = p.ahead.load(std::memory_order_relaxed);
+  const int64_t bytes = ahead ? p.ahead_bytes.load(std::memory_order_relaxed) : 0;
+  const char* line = ahead + thread * bytes;
+  const char* end = line + (bytes < kMostAhead ? bytes : kMostAhead);
   for (int spins = 0; spins < kSpins;) {
     if (p.generation.load(std::memory_order_acquire) != seen) return true;
     if (line < end) {
@@ -164,8 +167,8 @@ void run_tasks(int64_t count, TaskFn fn, void* context) {
 }
 
 void set_ahead(const void* begin, int64_t bytes) {
-  pool->ahead = static_cast<const char*>(begin);
-  pool->ahead_bytes = bytes;
+  pool->ahead.store(static_cast<const char*>(begin), std::memory_order_relaxed);
+  pool->ahead_bytes.store(bytes, std::memory_order_relaxed);
 }
 
 float* scratch(int slot, int64_t floats) {

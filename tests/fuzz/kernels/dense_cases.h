@@ -1,0 +1,128 @@
+// Linear layers, embeddings, norms, rotary positions and activations against plain loops in double precision.
+#pragma once
+#include "cases.h"
+
+constexpr int64_t kPanelWidth = 32;
+
+inline int64_t panels(int64_t columns) { return (columns + kPanelWidth - 1) / kPanelWidth; }
+inline double packed(const Floats& weights, int64_t depth, int64_t column, int64_t k) {
+  return weights.values[(column / kPanelWidth * depth + k) * kPanelWidth + column % kPanelWidth];
+}
+
+inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t columns, bool biased) {
+  running = "linear " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns);
+  const Floats x = drawn(random, "linear.x", {rows, depth});
+  const Floats weights = drawn(random, "linear.weights", {panels(columns), depth, kPanelWidth});
+  const Floats bias = drawn(random, "linear.bias", {biased ? columns : 1});  // one element: no bias
+  const Floats y = empty("linear.y", {rows, columns});
+  require(call(mb_linear, {x, weights, bias, y}) == 0, "failed");
+  std::vector<double> expected;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++) {
+      double sum = bias.values.size() > 1 ? bias.values[c] : 0;
+      for (int64_t k = 0; k < depth; k++) sum += x.values[r * depth + k] * packed(weights, depth, c, k);
+      expected.push_back(sum);
+    }
+  compare(y, expected, static_cast<double>(depth) / 16);
+}
+
+inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {
+  running = "embed " + std::to_string(vocabulary) + "x" + std::to_string(depth);
+  const int32_t last = static_cast<int32_t>(vocabulary) - 1;
+  const int32_t beyond = static_cast<int32_t>(panels(vocabulary) * kPanelWidth);
+  const std::vector<int32_t> values = {0, last, -1, beyond - 1, beyond, INT32_MAX, INT32_MIN, last / 2};
+  const Ints ids("embed.ids", {static_cast<int64_t>(values.size())}, values);
+  const Floats weights = drawn(random, "embed.weights", {panels(vocabulary), depth, kPanelWidth});
+  const Floats y = empty("embed.y", {static_cast<int64_t>(values.size()), depth});
+  require(call(mb_embed, {ids, weights, y}) == 0, "failed");
+  std::vector<double> expected;
+  for (const int32_t id : values)
+    for (int64_t k = 0; k < depth; k++)
+      expected.push_back(id < 0 || id >= beyond ? 0 : packed(weights, depth, id, k));
+  compare(y, expected);
+}
+
+inline void normalised(const double* x, const float* weight, const float* bias, int64_t width, double epsilon,
+                       double* y) {
+  double mean = 0, square = 0;
+  for (int64_t i = 0; bias && i < width; i++) mean += x[i] / static_cast<double>(width);
+  for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean) / static_cast<double>(width);
+  for (int64_t i = 0; i < width; i++)
+    y[i] = (x[i] - mean) / std::sqrt(square + epsilon) * weight[i] + (bias ? bias[i] : 0);
+}
+
+inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred, bool added) {
+  running = "norm " + std::to_string(rows) + "x" + std::to_string(width);
+  const Floats x = drawn(random, "norm.x", {rows, width});
+  const Floats residual = drawn(random, "norm.residual", {rows, width});
+  const Floats weight = drawn(random, "norm.weight", {width});
+  const Floats bias = drawn(random, "norm.bias", {centred ? width : 1});
+  const Floats settings("norm.settings", {1}, {1e-2f});
+  const Floats y = empty("norm.y", {rows, width}), sum = empty("norm.sum", {rows, width});
+  const int failed = added ? call(mb_add_norm, {x, residual, weight, bias, settings, y, sum})
+                           : call(mb_norm, {x, weight, bias, settings, y});
+  require(failed == 0, "failed");
+  std::vector<double> total(x.values.begin(), x.values.end()), expected(total.size());
+  for (size_t i = 0; added && i < total.size(); i++) total[i] += residual.values[i];
+  for (int64_t r = 0; r < rows; r++)
+    normalised(&total[r * width], weight.values.data(), bias.values.size() > 1 ? bias.values.data() : nullptr,
+               width, 1e-2f, &expected[r * width]);
+  compare(y, expected);
+  if (added) compare(sum, total);
+}
+
+inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                        int64_t rotary_dim, bool normed) {
+  running = "rotary " + std::to_string(head_dim) + "/" + std::to_string(rotary_dim);
+  const int64_t width = (heads + 2 * kv_heads) * head_dim, half = rotary_dim / 2;
+  const Floats qkv = drawn(random, "rotary.qkv", {tokens, width});
+  const Floats cosine = drawn(random, "rotary.cos", {tokens, half});
+  const Floats sine = drawn(random, "rotary.sin", {tokens, half});
+  const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? head_dim : 1});
+  const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? head_dim : 1});
+  const Ints settings("rotary.settings", {4},
+                      {static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads),
+                       static_cast<int32_t>(head_dim), bits_of(1e-2f)});
+  const Floats out = empty("rotary.out", {tokens, width});
+  require(call(mb_rotary, {qkv, cosine, sine, query_norm, key_norm, settings, out}) == 0, "failed");
+  std::vector<double> expected(qkv.values.begin(), qkv.values.end());
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t h = 0; h < heads + kv_heads; h++) {
+      double* x = &expected[t * width + h * head_dim];
+      const Floats& weight = h < heads ? query_norm : key_norm;
+      if (normed) normalised(x, weight.values.data(), nullptr, head_dim, 1e-2f, x);
+      for (int64_t i = 0; i < half; i++) {
+        const double first = x[i], second = x[half + i];
+        const double c = cosine.values[t * half + i], s = sine.values[t * half + i];
+        x[i] = first * c - second * s;
+        x[half + i] = second * c + first * s;
+      }
+    }
+  compare(out, expected);
+}
+
+inline double activated(double x, int32_t kind) {
+  switch (kind) {
+    case 0: return 0.5 * x * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
+    case 1: return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
+    case 2: return x / (1 + std::exp(-x));
+    default: return x > 0 ? x : 0;
+  }
+}
+
+inline void activation_case(Random& random, int64_t rows, int64_t width, int32_t kind, bool gated) {
+  running = "activation " + std::to_string(kind) + " " + std::to_string(rows) + "x" + std::to_string(width);
+  std::vector<float> values = numbers(random, rows * width * (gated ? 2 : 1));
+  for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
+  const Floats x("activation.x", {rows, width * (gated ? 2 : 1)}, values);
+  const Ints settings("activation.settings", {2}, {kind, gated});
+  const Floats y = empty("activation.y", {rows, width});
+  require(call(mb_activation, {x, settings, y}) == 0, "failed");
+  std::vector<double> expected;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = 0; i < width; i++) {
+      const float* row = &values[r * width * (gated ? 2 : 1)];
+      expected.push_back(activated(row[i], kind) * (gated ? row[width + i] : 1));
+    }
+  compare(y, expected);
+}

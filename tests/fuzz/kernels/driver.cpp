@@ -1,0 +1,74 @@
+// Runs every kernel over odd shapes under the sanitizers it was built with.
+//
+// driver VARIANT SEED RANDOM_CASES [BUFFER]: exits 0 when all is well, 3 when this machine cannot run the
+// variant, 1 with a line "FAULT: ..." for a wrong number; a sanitizer ends it otherwise. BUFFER is allocated
+// one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
+#include "attention_case.h"
+#include "dense_cases.h"
+
+namespace {
+
+void fixed_cases(Random& random) {
+  for (const int64_t rows : {1, 2, 3, 14, 15, 29})
+    for (const int64_t depth : {1, 15, 33, 257})
+      for (const int64_t columns : {1, 2, 31, 33, 65}) linear_case(random, rows, depth, columns, rows % 2);
+  for (const int64_t vocabulary : {1, 31, 33, 97})
+    for (const int64_t depth : {1, 20, 33}) embed_case(random, vocabulary, depth);
+  for (const int64_t rows : {1, 5})
+    for (const int64_t width : {1, 2, 7, 16, 31, 33, 257}) {
+      norm_case(random, rows, width, width > 1, rows > 1);
+      norm_case(random, rows, width, false, rows == 1);
+      for (int32_t kind = 0; kind < 4; kind++) activation_case(random, rows, width, kind, kind % 2);
+    }
+  for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
+    for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
+      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 == 2);
+  const std::vector<AttentionCase> attention = {
+      {1, 1, 2, 8, 0, {{0, 1}}, 0, 0},
+      {2, 1, 20, 16, 0, {{0, 13}, {5, 1}, {40, 3}}, 3, 1},
+      {3, 1, 64, 32, 7, {{31, 2}, {32, 1}, {0, 33}}, 0, 0},
+      {9, 1, 33, 8, 65, {{63, 1}, {64, 1}, {100, 9}}, 1, 2},
+      {14, 2, 6, 24, 1, {{47, 1}, {0, 49}}, 0, 0},
+      {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
+      {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
+  };
+  for (const AttentionCase& each : attention) {
+    attention_case(random, each);
+    outside_cases(random, each);
+  }
+}
+
+void random_attention(Random& random) {
+  const int64_t kv_heads = random.between(1, 3);
+  AttentionCase a = {kv_heads * random.between(1, 11), kv_heads, random.one_of<int64_t>({2, 7, 16, 34, 80}),
+                     random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33}),
+                     {}, random.between(0, 2), random.between(0, 2)};
+  for (int64_t i = random.between(1, 3); i > 0; i--)
+    a.sequences.push_back({random.between(0, 70), random.between(1, random.one_of<int64_t>({1, 9, 40}))});
+  attention_case(random, a);
+  outside_cases(random, a);
+}
+
+void random_case(Random& random) {
+  const bool either = random.next() % 2, other = random.next() % 2;
+  linear_case(random, random.between(1, 40), random.between(1, 530), random.between(1, 100), either);
+  embed_case(random, random.between(1, 100), random.between(1, 70));
+  norm_case(random, random.between(1, 9), random.between(1, 300), either, other);
+  activation_case(random, random.between(1, 9), random.between(1, 70), random.between(0, 3), either);
+  const int64_t head_dim = 2 * random.between(1, 128);
+  rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
+              2 * random.between(0, head_dim / 2), either);
+  random_attention(random);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 4) return 2;
+  if (!mb_set_variant(arguments[1])) return 3;
+  Random random = {std::strtoull(arguments[2], nullptr, 10)};
+  if (count > 4) planted = arguments[4];
+  fixed_cases(random);
+  for (long i = std::strtol(arguments[3], nullptr, 10); i > 0; i--) random_case(random);
+  std::puts("all kernels are right");
+}

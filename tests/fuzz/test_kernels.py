@@ -1,0 +1,141 @@
+"""The C++ kernels under AddressSanitizer, UBSan and ThreadSanitizer: odd shapes, and numbers that point outside.
+
+kernels/driver.cpp says what is run. Every buffer is exactly as large as it must be; one that is a number short
+must be noticed, which proves that the kernel uses all of it and that the sanitizer would see one number more.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import runpy
+import shutil
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES, DRIVER = ROOT / "pipeline/mindbatch/kernels/csrc", Path(__file__).parent / "kernels"
+VARIANTS = ("portable", "avx2", "avx512") if platform.machine() == "x86_64" else ("portable",)
+MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+THREADS = ["-fsanitize=thread"]
+BUFFERS = {
+    "linear": "x weights bias y",
+    "embed": "ids weights y",
+    "norm": "x residual weight bias settings y sum",
+    "rotary": "qkv cos sin query_norm key_norm settings out",
+    "activation": "x settings y",
+    "attention": "qkv keys values slots rows tables lengths settings out",
+}
+NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]
+ONE_OF_EACH = (
+    "linear.weights",
+    "embed.weights",
+    "norm.sum",
+    "rotary.cos",
+    "activation.y",
+    "attention.values",
+)
+
+pytestmark = pytest.mark.slow
+
+
+def _setup() -> dict[str, Any]:
+    """What setup.py defines: the flags that the product is built with."""
+    with patch("setuptools.setup"):
+        return runpy.run_path(str(ROOT / "setup.py"))
+
+
+def _compile(sources: Iterable[Path], target: Path, flags: list[str]) -> None:
+    setup = _setup()
+    common = [*setup["COMMON_FLAGS"], "-O1", "-g1", f"-I{SOURCES}"]  # the last -O holds
+
+    def one(source: Path) -> str:
+        place = target.with_name(f"{target.name}_{source.stem}.o")
+        # What only calls the kernels is not itself looked at: half the time.
+        special = setup["VARIANT_FLAGS"].get(source.stem, []) + (flags if source.stem != "driver" else [])
+        _run(["g++", *common, *special, "-c", str(source), "-o", str(place)])
+        return str(place)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects = list(pool.map(one, sources))
+    _run(["g++", *flags, "-pthread", *objects, "-o", str(target)])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def _need(flags: list[str], folder: Path) -> None:
+    """Skips where this machine cannot build or run with a sanitizer."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    (folder / "empty.cpp").write_text("int main() {}")
+    built = subprocess.run(
+        ["g++", *flags, "empty.cpp", "-o", "empty"], cwd=folder, capture_output=True, text=True
+    )
+    ran = built.returncode or subprocess.run([folder / "empty"], capture_output=True).returncode
+    if ran != 0:
+        pytest.skip(f"g++ cannot build for {flags[0]}: {built.stderr.strip()[-200:]}")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    _need(MEMORY, folder)
+    kernels = [SOURCES / f"variant_{name}.cpp" for name in VARIANTS]
+    ours = [DRIVER / "driver.cpp", DRIVER / "exact_pool.cpp"]
+    _compile([*kernels, SOURCES / "mindspore_ops.cpp", *ours], folder / "driver", MEMORY)
+    return folder / "driver"
+
+
+def _drive(driver: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    done = subprocess.run([driver, *map(str, arguments)], env=environment, capture_output=True, text=True)
+    if done.returncode == 3:
+        pytest.skip(f"this machine has no {arguments[0]}")
+    return done
+
+
+def _must_be_right(driver: Path, variant: str, seed: int, cases: int) -> None:
+    done = _drive(driver, variant, seed, cases)
+    assert done.stdout == "all kernels are right\n", f"{variant}, seed {seed}: {done.stderr[-4000:]}"
+
+
+def _must_be_noticed(driver: Path, variant: str, buffer: str) -> None:
+    assert "ERROR: AddressSanitizer" in _drive(driver, variant, 1, 0, buffer).stderr, f"{variant}: {buffer}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_kernel_leaves_its_buffers(driver: Path, variant: str) -> None:
+    _must_be_right(driver, variant, seed=1, cases=3)
+
+
+@pytest.mark.parametrize("buffer", ONE_OF_EACH)
+def test_a_planted_overflow_is_noticed(driver: Path, buffer: str) -> None:
+    _must_be_noticed(driver, "portable", buffer)
+
+
+@pytest.mark.on_demand
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_thousands_of_shapes_and_every_overflow(driver: Path, variant: str) -> None:
+    for seed in range(10):
+        _must_be_right(driver, variant, seed, cases=300)
+    for buffer in NAMES:
+        _must_be_noticed(driver, variant, buffer)
+
+
+def test_the_thread_pool_has_no_race(tmp_path: Path) -> None:
+    _need(THREADS, tmp_path)
+    _compile([DRIVER / "threads.cpp", SOURCES / "thread_pool.cpp"], tmp_path / "threads", THREADS)
+    environment = {**os.environ, "TSAN_OPTIONS": "exitcode=66"}
+    done = subprocess.run([tmp_path / "threads"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "every task ran once\n"), done.stderr[-4000:]
+    planted = subprocess.run([tmp_path / "threads", "race"], env=environment, capture_output=True, text=True)
+    assert "ThreadSanitizer: data race" in planted.stderr
