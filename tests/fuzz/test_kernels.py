@@ -1,7 +1,7 @@
-"""The C++ kernels under AddressSanitizer, UBSan and ThreadSanitizer: odd shapes, and numbers that point outside.
+"""The C++ kernels under AddressSanitizer, UBSan and ThreadSanitizer: odd shapes, and ids outside.
 
-kernels/driver.cpp says what is run. Every buffer is exactly as large as it must be; one that is a number short
-must be noticed, which proves that the kernel uses all of it and that the sanitizer would see one number more.
+kernels/driver.cpp says what is run. Every buffer is exactly as large as it must be. One that is a number
+short must be noticed: the kernel uses all of it, and the sanitizer would see one number more.
 """
 
 from __future__ import annotations
