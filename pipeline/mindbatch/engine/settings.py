@@ -30,8 +30,8 @@ class EngineSettings:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Width of a block table: the blocks of a sequence of seq_length tokens."""
-        return self.blocks_for(self.seq_length)
+        """Width of a block table: the blocks of seq_length tokens, but no more than there are."""
+        return min(self.blocks_for(self.seq_length), self.num_blocks)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""

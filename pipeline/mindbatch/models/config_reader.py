@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from mindbatch.checkpoint.faults import first_lines, shown
 from mindbatch.errors import CheckpointError
 
 # Keys of transformers' configurations that do not change what the network computes for a prompt.
@@ -33,6 +34,20 @@ IRRELEVANT = frozenset(
 )
 # fmt: on
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
+# Sizes far above those of every published model (200 layers, 262,144 tokens, 10 million positions): what is
+# made of a configuration before the tensors are compared with it takes time and memory in proportion.
+MAX_LAYERS = 1 << 10
+MAX_VOCABULARY = 1 << 24
+MAX_POSITIONS = (1 << 31) - 1  # of 32 bits in the kernels
+MAX_WIDTH = 1 << 20
+_LARGEST = {
+    **dict.fromkeys(("n_layer", "num_hidden_layers", "num_layers"), MAX_LAYERS),
+    **dict.fromkeys(("padded_vocab_size", "vocab_size"), MAX_VOCABULARY),
+    **dict.fromkeys(
+        ("max_position_embeddings", "n_positions", "seq_length", "sliding_window"), MAX_POSITIONS
+    ),
+}
+_MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
 
 
 class ConfigReader:
@@ -60,9 +75,12 @@ class ConfigReader:
 
     def fault(self, key: str, problem: str) -> None:
         """Records a fault of one key; `problem` says what is allowed."""
-        line = f"{self._source}: {key}={self._config.get(key)!r}: {problem}"
+        line = f"{self._source}: {self._shown(key)}: {problem}"
         if line not in self.faults:
             self.faults.append(line)
+
+    def _shown(self, key: str) -> str:
+        return f"{shown(key)[1:-1]}={shown(self._config.get(key))}"
 
     def value(self, key: str) -> Any:
         """The raw value; an absent key or null gives the default, None where there is none."""
@@ -79,11 +97,15 @@ class ConfigReader:
         self._seen.update(keys)
 
     def positive(self, key: str, if_null: int | None = None) -> int:
-        """A whole number above 0. if_null: in place of null, where that is allowed."""
+        """A whole number above 0, of believable size. if_null: in place of null, where that is allowed."""
         found = self.raw(key)
         found = if_null if found is None else found
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
             self.fault(key, "must be a whole number above 0")
+            return 1
+        largest = _LARGEST.get(key, MAX_WIDTH)
+        if found > largest:
+            self.fault(key, f"must be at most {largest}")
             return 1
         return found
 
@@ -125,11 +147,14 @@ class ConfigReader:
         Raises:
             CheckpointError: one line per fault.
         """
-        for key in sorted(set(self._config) - self._seen - IRRELEVANT):
-            if self._config[key] in NEUTRAL:
-                continue
-            near = get_close_matches(key, self._seen, 1, 0.8)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            self.fault(key, f"unknown key that may change what the model computes{hint}")
+        unread = sorted(set(self._config) - self._seen - IRRELEVANT)
+        unknown = [key for key in unread if self._config[key] not in NEUTRAL]
+        lines = first_lines(unknown, self._unknown, noun="unknown keys")
+        self.faults += [f"{self._source}: {line}" for line in lines]
         if self.faults:
             raise CheckpointError(self.faults)
+
+    def _unknown(self, key: str) -> str:
+        near = get_close_matches(key[:_MAX_COMPARED], self._seen, 1, 0.8)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{self._shown(key)}: unknown key that may change what the model computes{hint}"

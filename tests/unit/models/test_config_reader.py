@@ -1,5 +1,6 @@
 """config.json: every key is used, known not to matter, or refused; all faults at once."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -172,3 +173,45 @@ def test_a_reader_that_is_not_finished_keeps_its_faults() -> None:
     reader = ConfigReader({"a": -1})
     assert reader.positive("a") == 1
     assert reader.faults == ["config.json: a=-1: must be a whole number above 0"]
+
+
+CHATGLM = LLAMA | {
+    "model_type": "chatglm",
+    "num_layers": 2,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "padded_vocab_size": 100,
+    "kv_channels": 8,
+    "ffn_hidden_size": 48,
+    "seq_length": 64,
+}
+SIZES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "llama": (LLAMA, ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "vocab_size"]),
+    "mistral": (LLAMA | {"model_type": "mistral"}, ["num_hidden_layers", "sliding_window"]),
+    "qwen2": (LLAMA | {"model_type": "qwen2"}, ["num_hidden_layers", "num_key_value_heads"]),
+    "qwen3": (LLAMA | {"model_type": "qwen3"}, ["num_hidden_layers", "max_position_embeddings"]),
+    "gpt2": (GPT2, ["n_layer", "n_embd", "n_head", "n_inner", "vocab_size", "n_positions"]),
+    "chatglm": (CHATGLM, ["num_layers", "kv_channels", "padded_vocab_size", "seq_length"]),
+}
+
+
+@pytest.mark.parametrize("model_type", SIZES)
+def test_sizes_beyond_belief_are_refused_before_anything_is_made_of_them(model_type: str) -> None:
+    """n_layer=1e8 made tuples of 2 GB; a billion layers would take minutes, so a long test is a failure."""
+    config, keys = SIZES[model_type]
+    for key in keys:
+        tracemalloc.start()
+        with pytest.raises(CheckpointError) as refused:
+            describe(config | {key: 10**10}, to_be_run=False)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert any(f"{key}=" in fault and "must be at most" in fault for fault in refused.value.faults)
+        assert peak < 10 << 20
+
+
+def test_many_and_long_unknown_keys_are_counted_and_cut() -> None:
+    faults = faults_of(LLAMA | {f"key_{number}": 1 for number in range(100_000)} | {"z" * 10**6: "y" * 10**6})
+    assert len(faults) == 11
+    assert faults[-1].endswith("and 99991 more unknown keys")
+    [fault] = faults_of(LLAMA | {"z" * 10**6: ["y" * 10**6]})
+    assert len(fault) < 300
