@@ -61,6 +61,11 @@ TOP_H_SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.6, "top_h": 0.5},
     {"temperature": 2.0, "top_h": 0.6, "top_k": 20},
     {"top_h": 0.8, "top_p": 0.7, "min_p": 0.05},
+    {"top_h": 0.05, "epsilon_cutoff": 0.1, "num_beams": BEAMS},
+    {"top_h": 0.3, "epsilon_cutoff": 0.1, "num_beams": BEAMS},
+    {"top_h": 0.6, "eta_cutoff": 0.6, "num_beams": BEAMS},
+    {"top_h": 0.3, "top_k": 3, "min_p": 0.5, "typical_p": 0.01, "epsilon_cutoff": 0.001, "num_beams": BEAMS},
+    {"top_h": 0.6, "top_p": 0.01, "eta_cutoff": 0.6, "eos_token_id": [0, 1, 2, 3, 4], "num_beams": BEAMS},
 ]
 
 
@@ -80,8 +85,8 @@ def random_logits(seed: int) -> dict[str, np.ndarray]:
 
 def kept(setting: dict[str, Any], logits: np.ndarray) -> np.ndarray:
     """Which tokens [rows, V] are left by the filters that generate() would build for the setting."""
-    config = GenerationConfig(do_sample=True, eos_token_id=EOS_TOKEN_IDS, **{"top_k": 0, **setting})
-    config._eos_token_tensor = torch.tensor(EOS_TOKEN_IDS)
+    config = GenerationConfig(do_sample=True, **{"eos_token_id": EOS_TOKEN_IDS, "top_k": 0, **setting})
+    config._eos_token_tensor = torch.tensor(config.eos_token_id)
     processors = GenerationMixin()._get_logits_processor(config, input_ids_seq_length=1, device="cpu")
     token_ids = torch.zeros((len(logits), 1), dtype=torch.int64)
     return torch.isfinite(processors(token_ids, torch.from_numpy(logits.copy()))).numpy()

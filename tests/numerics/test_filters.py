@@ -22,6 +22,7 @@ def load(name: str) -> dict[str, NDArray[Any]]:
 
 def check(logits: NDArray[np.float32], masks: NDArray[np.bool_], setting: dict[str, Any], ends: int) -> None:
     setting = dict(setting)
+    ends = len(setting.get("eos_token_id", range(ends)))
     least = ends + 1 if setting.pop("num_beams", 1) > 1 else 1
     params = DecodingParams(do_sample=True, **setting)
     for row, expected in zip(logits, masks, strict=True):

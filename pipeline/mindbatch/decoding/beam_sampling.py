@@ -45,7 +45,7 @@ def _kept(request: RequestStep, parent: int) -> Candidates:
     scores = processed_scores(request, parent)
     if scores is None:
         return Candidates(np.empty(0, dtype=np.float32))
-    left = sampling_candidates(scores, request.params, min_tokens_to_keep=request.fan_out)
+    left = sampling_candidates(scores, request.params, least=request.fan_out)
     if not request.params.renormalize_logits:
         return left
     tokens = left.tokens(np.arange(left.scores.size))

@@ -68,7 +68,7 @@ class Candidates:
         return self._normaliser
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
-        """Those where `mask` [n] is true, none of which has been filtered out before."""
+        """Those where `mask` [n] is true; what was filtered out before stays so."""
         kept = np.count_nonzero(mask)
         if kept == mask.size:
             return self

@@ -20,16 +20,15 @@ from mindbatch.decoding.typical import typical_mask
 def sampling_candidates(
     scores: NDArray[np.float32],
     params: DecodingParams,
-    min_tokens_to_keep: int = 1,
+    least: int = 1,
     normaliser: float | None = None,
 ) -> Candidates:
     """What is left of `scores` [V] after the filters of `params`; no copy is made when none is active.
 
-    `min_tokens_to_keep` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
+    The `least` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
     there are end tokens, so that a hypothesis can always go on. The scores' own `normaliser`, if it is known,
     saves top_p most of its work; the result is the same.
     """
-    least = min(min_tokens_to_keep, scores.size)
     if params.temperature != 1.0:
         scores, normaliser = scores / np.float32(params.temperature), None
     left = Candidates(scores, normaliser=normaliser)
@@ -52,6 +51,5 @@ def sampling_candidates(
 
 def top_k_mask(scores: NDArray[np.float32], k: int) -> NDArray[np.bool_]:
     """The k largest of `scores` [n] and all that equal the k-th. Source: Fan, Lewis, Dauphin, 2018."""
-    if k >= scores.size:
-        return np.ones(scores.size, dtype=np.bool_)
-    return scores >= kth_largest(scores, k)
+    mask: NDArray[np.bool_] = scores >= kth_largest(scores, k)
+    return mask

@@ -20,11 +20,12 @@ _CROWD = 4
 
 
 def kth_largest(scores: NDArray[np.float32], k: int) -> np.float32:
-    """The k-th largest of `scores` [n], 1 <= k <= n, counting equal ones each.
+    """The k-th largest of `scores` [n], counting equal ones each; the smallest if k > n.
 
     At least k groups hold a score no smaller than the k-th largest of all groups' maxima, so no score below
     that bound can be among the k largest: only the few above it are looked at in turn.
     """
+    k = min(k, scores.size)
     groups = _groups(scores.size, k)
     if groups:
         maxima = scores[: _whole(scores.size, groups)].reshape(-1, groups).max(axis=0)

@@ -145,7 +145,7 @@ class TestScores:
             total = 0.0
             for token in found.token_ids:
                 raw = log_probabilities(model((*PROMPT, *row.output_token_ids))).astype(np.float32)
-                scores = sampling_candidates(adjust(raw, row), row.params, min_tokens_to_keep=2).dense(50)
+                scores = sampling_candidates(adjust(raw, row), row.params, least=2).dense(50)
                 if "renormalize_logits" in setting:
                     scores = log_probabilities(scores).astype(np.float32)
                 total += float(scores[token])
