@@ -24,8 +24,10 @@ class Guess(NamedTuple):
     probabilities: NDArray[np.float32] | None
 
 
-def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess]:
+def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess | None]:
     """A guess after each of `rows` [S] from the assistant's logits [S, V], chosen as the row's own are.
+
+    None where that fails, or no token is left: what is guessed may never come, so that it is no error yet.
 
     Raises MindBatchError when logits are not finite numbers.
     """
@@ -36,16 +38,23 @@ def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess]:
         )
     drawing = [row for row in rows if not row.params.greedy]
     numbers = iter(_uniforms(drawing) if drawing else ())
-    guesses = []
+    guesses: list[Guess | None] = []
     for row, own, best in zip(rows, logits, likeliest, strict=True):
-        scores = adjust(own, row)
-        if row.params.greedy:
-            guesses.append(Guess(int(best if scores is own else scores.argmax()), None))
-            continue
-        candidates = sampling_candidates(scores, row.params)
-        token = candidates.draw(np.array([next(numbers)]))[0]
-        guesses.append(Guess(int(token), softmax(candidates.dense(own.size))))
+        number = np.empty(0) if row.params.greedy else np.array([next(numbers)])
+        try:
+            guesses.append(_guess(row, own, int(best), number))
+        except Exception:  # if the row comes as far as this, its own step fails in the same way and says so
+            guesses.append(None)
     return guesses
+
+
+def _guess(row: Row, logits: NDArray[np.float32], likeliest: int, number: NDArray[np.float64]) -> Guess:
+    """`number` [1] is what to draw with; none for a greedy row."""
+    scores = adjust(logits, row)
+    if row.params.greedy:
+        return Guess(likeliest if scores is logits else int(scores.argmax()), None)
+    candidates = sampling_candidates(scores, row.params)
+    return Guess(int(candidates.draw(number)[0]), softmax(candidates.dense(logits.size)))
 
 
 def _uniforms(rows: Sequence[Row]) -> NDArray[np.float64]:

@@ -34,9 +34,10 @@ class Assistant:
         self._positions = min(settings.seq_length, settings.num_blocks * settings.block_size)
 
     def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
-        """For each row a draft of `counts` tokens; of fewer after an end token or where positions run out.
+        """For each row a draft of `counts` tokens; of fewer after an end token, or where positions run out or
+        the row's processors leave no token.
 
-        None for a row that has no position left, or that is not asked for any.
+        None for a row that gets none, or that is not asked for any.
         """
         drafts: list[Draft | None] = [None] * len(rows)
         waiting: deque[tuple[int, Twin]] = deque()

@@ -48,7 +48,7 @@ class Twin:
     def is_done(self) -> bool:
         """Whether there is nothing more to guess: enough, or an end."""
         if not self._guesses:
-            return False
+            return self._wanted == 0
         row = self.sequence.row
         ended = self._guesses[-1].token_id in row.eos_token_ids
         complete = row.constraint is not None and row.constraint.is_complete
@@ -71,13 +71,18 @@ class Twin:
         self._wanted = wanted
         self._guesses = []
 
-    def append(self, guessed: Guess) -> None:
-        """Goes on with a guess."""
+    def append(self, guessed: Guess | None) -> None:
+        """Goes on with a guess; None ends the draft."""
+        if guessed is None:
+            self._wanted = len(self._guesses)
+            return
         self._guesses.append(guessed)
         self.sequence.row.append(Choice(guessed.token_id, 0.0))
 
-    def draft(self) -> Draft:
-        """The guesses, for the row to have verified."""
+    def draft(self) -> Draft | None:
+        """The guesses, for the row to have verified; None if there are none."""
+        if not self._guesses:
+            return None
         tokens = tuple(guessed.token_id for guessed in self._guesses)
         distributions = [one.probabilities for one in self._guesses if one.probabilities is not None]
         return Draft(tokens, tuple(distributions) if distributions else None)

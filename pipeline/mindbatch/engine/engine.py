@@ -55,7 +55,8 @@ class Engine:
 
     make_detokenizer: (prompt token ids, skip special tokens) -> detokenizer of one output; None when there is
         no tokenizer, then outputs have token ids and no text.
-    eos_token_ids: the model's own end-of-sequence ids, for requests that name none.
+    eos_token_ids: the model's own end-of-sequence ids, for requests that name none; those outside the
+        vocabulary end nothing.
     make_constraint: (parameters, prompt token ids) -> what the text of one output must be; None where no
         request has such parameters.
     assistant: drafts tokens for speculative decoding; None when there is none.
@@ -75,7 +76,7 @@ class Engine:
         self._runner = runner
         self._make_detokenizer = make_detokenizer
         self._make_constraint = make_constraint
-        self._eos_token_ids = eos_token_ids
+        self._eos_token_ids = tuple(token for token in eos_token_ids if 0 <= token < runner.vocab_size)
         self._assistant = assistant
         self._prompts = PromptScorer()
         self._counters = Counters()

@@ -36,7 +36,9 @@ def from_scratch(one: Row, count: int, positions: int) -> Draft | None:
     ahead, guesses = one.fork(), []
     for _ in range(min(count, positions - len(one.prompt_token_ids) - one.step + 1)):
         logits = logits_of(fingerprints([*ahead.prompt_token_ids, *ahead.output_token_ids])[-1])
-        guesses += guess([ahead], logits[np.newaxis])
+        [guessed] = guess([ahead], logits[np.newaxis])
+        assert guessed is not None
+        guesses.append(guessed)
         ahead.append(Choice(guesses[-1].token_id, 0.0))
         if guesses[-1].token_id in EOS:
             break
@@ -180,6 +182,22 @@ class TestLimits:
         assert assistant.propose([row("a", [1])], [0]) == [None]
         assert assistant.propose([], []) == []
         assert runner.steps == []
+
+    @pytest.mark.parametrize("count", [0, 2])
+    def test_a_dead_end_ends_the_draft_and_nothing_else(self, count: int) -> None:
+        """What is guessed may never come, so that a callable that fails on it has not failed yet."""
+
+        def allowed(key: str, tokens: Sequence[int]) -> Sequence[int]:
+            if key == "fails":
+                raise KeyError(key)
+            return range(8, 12) if len(tokens) < 3 + count else []
+
+        dead = row("dead", [3, 1, 4], prefix_allowed_tokens_fn=allowed)
+        fails = row("fails", [3, 1, 4], prefix_allowed_tokens_fn=allowed)
+        other = row("other", [3, 1, 4])
+        drafts = make()[0].propose([dead, fails, other], [4, 4, 4])
+        assert [draft and len(draft.token_ids) for draft in drafts[:2]] == [count or None, None]
+        check(drafts[2], from_scratch(other, 4, 40))
 
     def test_an_end_token_is_the_last_guess(self) -> None:
         found = []
