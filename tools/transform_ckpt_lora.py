@@ -34,7 +34,7 @@ from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
 from mindbatch.checkpoint.transform_lora import MergedCheckpoint, plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
-from mindbatch.storage import Storage, StorageError, is_leftover
+from mindbatch.storage import Storage, StorageError, leftover_of
 from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt_lora.py"
@@ -138,10 +138,16 @@ def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, st
             raise StorageError.writing(target, error) from error
 
 
+def is_leftover(name: str, ours: set[str]) -> bool:
+    """Whether a killed run left the file while it wrote one of `ours`."""
+    written = leftover_of(Path(name).name)
+    return written is not None and str(Path(name).with_name(written)) in ours
+
+
 def clear(part: Path, files: list[str], storage: Storage) -> None:
     """Removes what a killed run has left. ConfigError when there is anything else."""
     ours = {*files, *(str(Path(name).parent / DIGESTS_NAME) for name in files)}
-    foreign = [name for name in names_below(part) if name not in ours and not is_leftover(Path(name).name)]
+    foreign = [name for name in names_below(part) if name not in ours and not is_leftover(name, ours)]
     if foreign:
         raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")
     remove_tree(part, storage, keep=True)

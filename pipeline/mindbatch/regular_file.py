@@ -1,4 +1,4 @@
-"""Opening and reading files that others have made: regular ones only, without waiting, up to a bound."""
+"""Opening regular files only, without waiting: up to a bound to be read, through no link to be written."""
 
 from __future__ import annotations
 
@@ -29,6 +29,34 @@ def _refuse_special(path: Path, mode: int) -> None:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def check_own(path: Path) -> None:
+    """OSError when there is something at `path` that is no regular file; a link is one such thing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "a symbolic link, which is not followed", str(path))
+    _refuse_special(path, mode)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor that writes to a file of ours, with the `flags` of os.open; no link is followed.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    check_own(path)
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _refuse_special(path, os.fstat(descriptor).st_mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def first_bytes(path: Path, count: int) -> bytes:

@@ -9,17 +9,20 @@ import io
 import os
 import re
 import secrets
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mindbatch.errors import MindBatchError
+from mindbatch.regular_file import check_own, open_own
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BUFFERED_BYTES = 1 << 20
-_BESIDE = re.compile(r"\..+\.[0-9a-f]{16}", re.DOTALL)
+_BESIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}", re.DOTALL)
 # What a file system says that cannot sync a folder; nothing more can be done there.
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP}
 _HERE = -100  # AT_FDCWD of Linux
@@ -48,7 +51,8 @@ def reason_of(error: OSError) -> str:
 class Storage:
     """The operations that change files and folders, as the system does them. All raise OSError.
 
-    Files are named by descriptors, which the caller closes.
+    Files are named by descriptors, which the caller closes. Only regular files are opened, and through
+    no link.
     """
 
     def create(self, path: Path) -> int:
@@ -57,11 +61,11 @@ class Storage:
 
     def append(self, path: Path) -> int:
         """Opens a file to be written at its end, whatever its end is then; an absent one is made."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        return open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def reopen(self, path: Path) -> int:
         """Opens a file that is there, to be written at positions."""
-        return os.open(path, os.O_WRONLY)
+        return open_own(path, os.O_WRONLY)
 
     def write(self, file: int, data: bytes) -> None:
         """Writes all of `data`. A failure may leave any part of it written."""
@@ -140,8 +144,9 @@ class WholeFile(io.BufferedIOBase):
 
     Within `with`, what is written goes to a hidden file beside it. At the end that one is synced and renamed,
     and the folder synced. An exception within, an interrupt too, removes it and leaves what was there before;
-    so does closing it early. Raises StorageError. A process that is killed leaves the hidden file behind: see
-    `remove_leftovers`.
+    so does closing it early. A process that is killed leaves the hidden file behind: see `remove_leftovers`.
+
+    Raises StorageError, also when something else than a regular file has the name.
     """
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
@@ -155,6 +160,7 @@ class WholeFile(io.BufferedIOBase):
 
     def __enter__(self) -> WholeFile:
         try:
+            check_own(self._path)
             self._is_beside = True  # first: an interrupt may come when the file is there already
             self._file = self._storage.create(self._beside)
         except OSError as error:
@@ -245,19 +251,21 @@ def write_whole(path: Path, data: bytes, storage: Storage | None = None) -> None
         file.write(data)
 
 
-def is_leftover(name: str) -> bool:
-    """Whether it is the name of a hidden file that a killed process has left."""
-    return _BESIDE.fullmatch(name) is not None
+def leftover_of(name: str) -> str | None:
+    """The file that a killed process was writing when it left a hidden one called `name`; None for others."""
+    found = _BESIDE.fullmatch(name)
+    return found[1] if found else None
 
 
-def remove_leftovers(folder: Path, storage: Storage) -> None:
+def remove_leftovers(folder: Path, storage: Storage, is_ours: Callable[[str], bool]) -> None:
     """Removes the hidden files that killed processes left in a folder where nobody else writes now.
 
-    Raises StorageError.
+    is_ours: whether a file of that name is written there. Raises StorageError.
     """
     try:
         for path in sorted(folder.iterdir()):
-            if is_leftover(path.name):
+            name = leftover_of(path.name)
+            if name is not None and is_ours(name) and stat.S_ISREG(path.lstat().st_mode):
                 storage.remove(path)
     except OSError as error:
         raise StorageError.writing(folder, error) from error

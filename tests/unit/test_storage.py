@@ -4,6 +4,7 @@ import errno
 import gc
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -175,11 +176,35 @@ def test_a_file_system_that_cannot_sync_folders_is_no_fault(
 def test_leftovers_of_killed_processes_go_and_nothing_else(path: Path) -> None:
     leftover = WholeFile(path)._beside
     leftover.write_bytes(b"half")
-    kept = [path.with_name(name) for name in (".hidden", "x.0123456789abcdef", ".x.0123456789abcde")]
+    names = (".hidden", "x.0123456789abcdef", ".x.0123456789abcde", ".theirs.0123456789abcdef")
+    kept = [path.with_name(name) for name in names]
     for each in kept:
         each.write_bytes(b"")
-    remove_leftovers(path.parent, Storage())
+    ours = {path.name}.__contains__
+    remove_leftovers(path.parent, Storage(), ours)
     assert sorted(path.parent.iterdir()) == sorted([path, *kept])
     leftover.write_bytes(b"half")
     with pytest.raises(StorageError, match=r"cannot be written \(Permission denied\)"):
-        remove_leftovers(path.parent, FailingStorage(0, errno.EACCES))
+        remove_leftovers(path.parent, FailingStorage(0, errno.EACCES), ours)
+
+
+def a_link(path: Path) -> None:
+    victim = path.with_name("victim")
+    victim.write_text("theirs")
+    path.symlink_to(victim)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, a_link, os.mkdir], ids=["pipe", "link", "folder"])
+def test_only_regular_files_are_written_or_written_over(make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "ours"
+    make(path)
+    before = path.lstat()
+    for act in (Storage().append, Storage().reopen):
+        with pytest.raises(OSError, match="not a regular file|symbolic link|Is a directory"):
+            act(path)
+    with pytest.raises(StorageError, match=r"ours: cannot be written \("):
+        write_whole(path, b"new")
+    assert os.path.samestat(path.lstat(), before)
+    if path.is_symlink():
+        assert path.read_text() == "theirs"
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []

@@ -15,6 +15,7 @@ from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised
 from mindbatch.engine.described import open_model
 from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import open_regular
 
 _CHUNK_BYTES = 1 << 24
 _MODEL_FILES = ("config.json", "generation_config.json")
@@ -93,7 +94,7 @@ def digest_of(paths: Iterable[Path]) -> str:
 def _file_digest(path: Path) -> str:
     digest = xxhash.xxh3_128()
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError as error:

@@ -14,7 +14,8 @@ import xxhash
 
 from mindbatch.config.schema import BatchConfig
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.ledger.run_record import RunRecord
+from mindbatch.ledger.run_record import MAX_BYTES, RunRecord
+from mindbatch.regular_file import read_regular
 from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
@@ -117,7 +118,7 @@ def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _read(folder: RunFolder) -> dict[str, Any]:
     try:
-        content = orjson.loads(folder.manifest.read_bytes())
+        content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -12,6 +12,7 @@ import orjson
 
 from mindbatch.batch.event_file import EventFile
 from mindbatch.batch.snapshot import Snapshot, rates_between
+from mindbatch.regular_file import open_regular
 from mindbatch.screen_text import say
 from mindbatch.storage import Storage
 
@@ -117,7 +118,7 @@ class MetricsLog:
 
 def _ends_whole(path: Path) -> bool:
     """Whether a file of lines is empty or ends with a whole line."""
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         if file.seek(0, 2) == 0:
             return True
         file.seek(-1, 2)

@@ -41,7 +41,7 @@ class Monitor:
     @contextmanager
     def watching(self, generator: Generator) -> Iterator[Callable[[Tally], None]]:
         """Gives what is to be called after each step; shows and records its counts."""
-        tensorboard = self._folder.path / "tensorboard" if self._config.output.tensorboard else None
+        tensorboard = self._folder.tensorboard if self._config.output.tensorboard else None
         start = self._clock()
         with (
             RunProgress(self._config.progress) as progress,

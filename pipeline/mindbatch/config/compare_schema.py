@@ -17,6 +17,10 @@ class CompareRuntimeConfig(RuntimeConfig):
     )
 
 
+COMPARISON_FILES = ("comparison.json", "comparison.html", "comparison.config.yaml")
+"""What is written to output.dir."""
+
+
 @dataclass
 class CompareOutputConfig:
     """Where the comparison goes."""
@@ -24,6 +28,7 @@ class CompareOutputConfig:
     dir: str | None = option(
         None, "folder for comparison.json and comparison.html; null: only print", is_path=True
     )
+    overwrite: bool = option(False, "write over the files of an earlier comparison in output.dir")
     format: str = option(
         "text", "of what is printed: text, or json as in comparison.json", choices=("text", "json")
     )

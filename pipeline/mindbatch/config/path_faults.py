@@ -7,9 +7,13 @@ from pathlib import Path
 
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.config.settings import shown
+from mindbatch.regular_file import check_own
+from mindbatch.storage import reason_of
 
 LONGEST_SHOWN = 200
 """Characters of a path: its end tells more than its beginning."""
+
+IS_THERE = "is there already; give another name, or output.overwrite=true"
 
 Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
@@ -66,13 +70,15 @@ def checkpoint_fault(path: Path) -> str | None:
     return None if path.exists() else f"no such file or folder{near_sibling(path)}"
 
 
-def input_file_fault(holds: str) -> Check:
+def input_file_fault(holds: str, hint: str = "") -> Check:
     """For a file to read, which `holds` something: `a prompt on each line`."""
 
     def fault(path: Path) -> str | None:
         if path.is_dir():
             return f"is a folder; give a file with {holds}"
-        return None if path.exists() else f"no such file{near_sibling(path)}"
+        if not path.exists():
+            return f"no such file{near_sibling(path)}"
+        return None if path.is_file() else f"is no regular file; give a file with {holds}{hint}"
 
     return fault
 
@@ -92,9 +98,33 @@ def output_file_fault(path: Path) -> str | None:
     """For a file to write."""
     if path.is_dir():
         return "is a folder; give the name of a file in it"
+    try:
+        check_own(path)
+    except OSError as error:
+        return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"
     return _write_fault(path.parent)
+
+
+def new_files_fault(*endings: str) -> Check:
+    """For a file to write where none is, nor one of the same name with one of the `endings` after it."""
+
+    def fault(path: Path) -> str | None:
+        there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
+        return output_file_fault(path) or (f"{there[0]} {IS_THERE}" if there else None)
+
+    return fault
+
+
+def new_folder_fault(*names: str) -> Check:
+    """For a folder of outputs that holds none of the `names` yet."""
+
+    def fault(path: Path) -> str | None:
+        there = [name for name in names if os.path.lexists(path / name)]
+        return run_folder_fault(path) or (f"{path / there[0]} {IS_THERE}" if there else None)
+
+    return fault
 
 
 def run_folder_fault(path: Path) -> str | None:

@@ -11,6 +11,9 @@ SHIPPED = "shipped:"
 STANDARD_INPUT = "-"
 """In place of the path of a file to read."""
 
+SAVED_BESIDE = ".config.yaml"
+"""What the configuration of a generated file is called after the file's name."""
+
 SAVED_CONFIG = "config.yaml"
 """The configuration of a run, in its folder."""
 

@@ -59,6 +59,7 @@ class OutputConfig:
 
     format: str = option("text", "text, or json with token ids and timings", choices=("text", "json"))
     file: str | None = option(None, "file to write; null: standard output", is_path=True)
+    overwrite: bool = option(False, "write over output.file if it is there")
 
 
 @dataclass

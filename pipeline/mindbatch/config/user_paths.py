@@ -1,5 +1,6 @@
 """The paths in a configuration: made definite, and checked before anything is loaded."""
 
+from mindbatch.config.compare_schema import COMPARISON_FILES
 from mindbatch.config.path_faults import (
     Check,
     any_path,
@@ -7,13 +8,15 @@ from mindbatch.config.path_faults import (
     folder_fault,
     input_file_fault,
     model_folder_fault,
+    new_files_fault,
+    new_folder_fault,
     output_file_fault,
     rows_fault,
     run_folder_fault,
     settled,
     tokenizer_folder_fault,
 )
-from mindbatch.config.paths import STANDARD_INPUT
+from mindbatch.config.paths import SAVED_BESIDE, STANDARD_INPUT
 from mindbatch.config.schema import (
     BatchConfig,
     CompareConfig,
@@ -39,6 +42,7 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
 NO_TARGET = "target.dir: must be given: the folder to make"
+OR_STANDARD_INPUT = ", or - for standard input"
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
 
@@ -48,10 +52,12 @@ def settle_paths(config: TaskConfig) -> list[str]:
     match config:
         case GenerateConfig():
             _settle_prompts(config, faults)
-            config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
+            fault_of = output_file_fault if config.output.overwrite else new_files_fault(SAVED_BESIDE)
+            config.output.file = settled("output.file", config.output.file, fault_of, faults)
         case CompareConfig():
             _settle_prompts(config, faults)
-            config.output.dir = settled("output.dir", config.output.dir, run_folder_fault, faults)
+            fault_of = run_folder_fault if config.output.overwrite else new_folder_fault(*COMPARISON_FILES)
+            config.output.dir = settled("output.dir", config.output.dir, fault_of, faults)
         case PlanConfig():
             _settle_plan(config, faults)
         case BatchConfig():
@@ -83,7 +89,7 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
 
 def _settle_prompts(config: PromptTaskConfig, faults: list[str]) -> None:
     if config.prompts_file != STANDARD_INPUT:
-        fault_of = input_file_fault("a prompt on each line")
+        fault_of = input_file_fault("a prompt on each line", OR_STANDARD_INPUT)
         config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
 
 

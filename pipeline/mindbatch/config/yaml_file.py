@@ -1,7 +1,6 @@
 """Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
 
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import yaml
 
 from mindbatch.config.paths import near_sibling
 from mindbatch.errors import ConfigError
+from mindbatch.regular_file import first_bytes
 
 LARGEST_FILE = 1 << 20
 """Bytes. Configurations are a page long; a larger file is a mistake or an attack."""
@@ -65,11 +65,7 @@ def _construct(text: str, path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path}: not a regular file")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+        data = first_bytes(path, LARGEST_FILE + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file{near_sibling(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

@@ -11,6 +11,7 @@ from mindbatch.data.messages import Message, shown
 from mindbatch.data.prompt_content import content_of, conversation_of, is_list, system_fault
 from mindbatch.data.prompt_lines import DEFAULT_MAX_LINE_BYTES, text_lines
 from mindbatch.errors import ConfigError, PromptError
+from mindbatch.regular_file import open_regular
 
 STANDARD_INPUT = "-"
 
@@ -171,4 +172,4 @@ def _file_rows(path: str | Path, max_line_bytes: int, stdin: BinaryIO | None) ->
 def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[BinaryIO]:
     if str(path) == STANDARD_INPUT:
         return nullcontext(stdin or sys.stdin.buffer)
-    return Path(path).open("rb")
+    return open(open_regular(Path(path)), "rb")

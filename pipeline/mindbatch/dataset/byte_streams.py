@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.errors import MindBatchError
+from mindbatch.regular_file import open_regular
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -48,7 +49,7 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
 def plain(path: Path) -> Iterator[_Disk]:
     """The file as it is on the disk."""
     try:
-        file = io.FileIO(path, "rb")
+        file = io.FileIO(open_regular(path), "rb")
     except OSError as error:
         raise _unreadable(path, error) from error
     with file:

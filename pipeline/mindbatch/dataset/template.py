@@ -13,6 +13,7 @@ from mindbatch.data.messages import text_fault
 from mindbatch.dataset.columns import ColumnError, missing_column
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError, PromptError
+from mindbatch.regular_file import first_bytes
 
 ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""
@@ -46,8 +47,7 @@ def template_source(data: DataConfig) -> TemplateSource | None:
 
 def _file_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(LONGEST_TEMPLATE + 1)
+        content = first_bytes(path, LONGEST_TEMPLATE + 1)
         if len(content) <= LONGEST_TEMPLATE:
             return content.decode("utf-8-sig")
         reason = f"is longer than {LONGEST_TEMPLATE} bytes; a template holds the prompt of one row"

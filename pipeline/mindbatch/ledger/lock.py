@@ -13,6 +13,7 @@ import orjson
 
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.regular_file import first_bytes, open_regular
 from mindbatch.storage import Storage, StorageError
 
 _MAX_HOLDER_BYTES = 4096
@@ -75,7 +76,7 @@ class RunLock:
 def is_running(folder: RunFolder) -> bool:
     """Whether a run holds the folder's lock now; False where that cannot be asked."""
     try:
-        file = os.open(folder.lock, os.O_RDONLY)
+        file = open_regular(folder.lock)
     except OSError:
         return False
     try:
@@ -95,8 +96,7 @@ def _describe_this_process() -> bytes:
 def _describe_holder(folder: RunFolder) -> str:
     """` (process 123 on HOST since TIME)`, or nothing when its note cannot be read."""
     try:
-        with folder.lock.open("rb") as file:
-            note = orjson.loads(file.read(_MAX_HOLDER_BYTES))
+        note = orjson.loads(first_bytes(folder.lock, _MAX_HOLDER_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return ""
     match note:

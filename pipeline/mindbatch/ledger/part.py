@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.ledger.entries import Entry, decode, seal, unseal
+from mindbatch.regular_file import open_regular
 from mindbatch.storage import Storage, write_whole
 
 FORMAT = 1
@@ -42,8 +43,13 @@ def list_parts(parts: Path) -> list[PartName]:
     """The parts in a folder, in the order of writing; none when there is no folder. Raises OSError."""
     if not parts.is_dir():
         return []
-    found = [_NAME.fullmatch(path.name) for path in parts.iterdir()]
-    return sorted(PartName(int(name[2]), int(name[1])) for name in found if name)
+    return sorted(name for path in parts.iterdir() if (name := part_name(path.name)))
+
+
+def part_name(text: str) -> PartName | None:
+    """What the name of a file says; None when it is no part's."""
+    found = _NAME.fullmatch(text)
+    return PartName(int(found[2]), int(found[1])) if found else None
 
 
 def make_part(name: PartName, parts: Path, fingerprint: str, storage: Storage) -> None:
@@ -88,7 +94,7 @@ class PartReading:
 
 def check_header(path: Path, fingerprint: str) -> str | None:
     """The fault of a part that belongs to another run, or to a later format; a damaged header is none."""
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         header = unseal(file.readline())
     match header:
         case {"ledger": int(version)} if version != FORMAT:
@@ -101,7 +107,7 @@ def check_header(path: Path, fingerprint: str) -> str | None:
 def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
     """Offset, length and content of each good entry, in order; `reading` is filled in on the way."""
     damaged: list[int] = []
-    with reading.path.open("rb") as file:
+    with open(open_regular(reading.path), "rb") as file:
         header = file.readline()
         reading.size = len(header)
         content = unseal(header)

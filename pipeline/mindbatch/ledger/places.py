@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mindbatch.ledger.entries import Kind
 from mindbatch.ledger.part import PartName
+from mindbatch.regular_file import open_regular
 from mindbatch.storage import StorageError
 
 MAX_OPEN_PARTS = 16
@@ -59,5 +60,5 @@ class PartFiles:
         if place.part not in self._open:
             if len(self._open) >= MAX_OPEN_PARTS:
                 os.close(self._open.pop(next(iter(self._open))))
-            self._open[place.part] = os.open(self.path(place), os.O_RDONLY)
+            self._open[place.part] = open_regular(self.path(place))
         return self._open[place.part]

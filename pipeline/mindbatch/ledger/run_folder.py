@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.errors import ConfigError
-from mindbatch.storage import Storage, StorageError, remove_leftovers
+from mindbatch.ledger.part import PartName, list_parts, part_name
+from mindbatch.regular_file import check_own
+from mindbatch.storage import Storage, StorageError, reason_of, remove_leftovers
 
 RESULT_NAMES = {
     "jsonl": "results.jsonl",
@@ -60,6 +62,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
     def index(self) -> Path:
         """The table of rows of a run in progress; made anew by each session."""
         return self.path / ".index.sqlite"
@@ -81,7 +88,7 @@ class RunFolder:
     @property
     def is_without_rows(self) -> bool:
         """Whether no row was ever finished here, as when the model turned out to be damaged."""
-        return not any(path.stat().st_size for path in self.parts.glob("*"))
+        return not any(name.path(self.parts).stat().st_size for name in self._parts())
 
     def make(self, storage: Storage) -> None:
         """Makes the folder, if it is not there, and its `parts`, so that a power cut does not undo it.
@@ -101,6 +108,7 @@ class RunFolder:
             return
         if not self.path.is_dir():
             raise ConfigError(f"output.dir={self.path}: not a folder")
+        self._refuse_special()
         if self.holds_a_run:
             return
         strangers = sorted({entry.name for entry in self.path.iterdir()} - self._names_before_the_record())
@@ -109,6 +117,29 @@ class RunFolder:
                 f"output.dir={self.path}: has {strangers[0]} in it but no run; give a new or empty folder"
             )
 
+    def _refuse_special(self) -> None:
+        """ConfigError when something else than a file has the name of one of ours, or than a folder."""
+        faults = []
+        for path in (*self._files(), *(name.path(self.parts) for name in self._parts())):
+            try:
+                check_own(path)
+            except OSError as error:
+                faults.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
+        for path in (self.parts, self.tensorboard):
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                faults.append(f"{path}: must be a folder of the run's own; move it away")
+        if faults:
+            raise ConfigError(faults)
+
+    def _files(self) -> set[Path]:
+        """All files that a run writes, but for its parts."""
+        results = {self.results(format) for format in RESULT_NAMES}
+        others = {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
+        return results | others | {self.run_file, self.lock, self.index}
+
+    def _parts(self) -> list[PartName]:
+        return [] if self.parts.is_symlink() else list_parts(self.parts)
+
     def _names_before_the_record(self) -> set[str]:
         """What a run that was killed before it wrote its record may have left."""
         hidden = {entry.name for entry in self.path.glob(".*")}
@@ -116,25 +147,25 @@ class RunFolder:
 
     def remove_leftovers(self, storage: Storage) -> None:
         """Removes half-written files of killed sessions. Only under the lock. Raises StorageError."""
-        remove_leftovers(self.path, storage)
-        remove_leftovers(self.parts, storage)
+        ours = {path.name for path in self._files()}
+        remove_leftovers(self.path, storage, ours.__contains__)
+        remove_leftovers(self.parts, storage, lambda name: part_name(name) is not None)
 
     def clear(self, storage: Storage, keep: Collection[Path] = ()) -> None:
-        """Removes what a run has written, except its record, the lock and `keep`. Only under the lock.
+        """Removes what a run has written, except its record, the lock and `keep`; only under the lock.
 
         The record stays, so that a kill in between leaves a run that lost rows, never rows without a record;
         when this returns no power cut brings a part back, and a new record may be written over the old one.
         Raises StorageError.
         """
-        ours = {self.results(format) for format in RESULT_NAMES}
-        ours |= {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
+        kept = {self.run_file, self.lock, self.index, *keep}
         try:
-            for path in sorted(ours.difference(keep)):
+            for path in sorted(self._files() - kept):
                 if path.exists():
                     storage.remove(path)
             storage.sync_folder(self.path)
-            for path in sorted(self.parts.iterdir()):
-                storage.remove(path)
+            for name in self._parts():
+                storage.remove(name.path(self.parts))
             storage.sync_folder(self.parts)
         except OSError as error:
             raise StorageError.writing(self.path, error) from error

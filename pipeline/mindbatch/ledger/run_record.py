@@ -13,9 +13,11 @@ import xxhash
 
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.regular_file import read_regular
 from mindbatch.storage import Storage, StorageError, write_whole
 
 VERSION = 1
+MAX_BYTES = 64 << 20
 _MAX_SHOWN = 60
 _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
 
@@ -54,7 +56,7 @@ class RunRecord:
         """
         path = folder.run_file
         try:
-            content = orjson.loads(path.read_bytes())
+            content = orjson.loads(read_regular(path, MAX_BYTES))
         except FileNotFoundError:
             raise ConfigError(f"{folder.path}: no run here (it has no {path.name})") from None
         except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from mindbatch.config.compare_schema import COMPARISON_FILES
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import CompareConfig
 from mindbatch.data.prompts import PromptRows, read_prompts
@@ -67,10 +68,10 @@ def _write(comparison: Comparison, config: CompareConfig, folder: Path) -> list[
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError.writing(folder, error) from error
-    data, html = folder / "comparison.json", folder / "comparison.html"
+    data, html, saved = (folder / name for name in COMPARISON_FILES)
     write_whole(data, comparison.as_json() + b"\n")
     write_whole(html, page(comparison).encode())
-    save_config(config, folder / "comparison.config.yaml")
+    save_config(config, saved)
     return [data, html]
 
 

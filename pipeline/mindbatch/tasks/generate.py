@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
 from mindbatch.data.prompts import read_prompts
@@ -52,7 +53,7 @@ def run(config: GenerateConfig) -> int:
             failures += _write(llm, requests, failures, config, destination, labelled)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
-        save_config(config, Path(f"{config.output.file}.config.yaml"))
+        save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"))
     return EXIT_FAILED if failures else EXIT_DONE
 
 

@@ -15,6 +15,7 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.regular_file import open_regular
 from mindbatch.tasks.row_difference import RowDifference, difference
 
 _CACHE_KIB = 8192
@@ -117,10 +118,10 @@ class RunPair:
 def _error_keys(folder: RunFolder) -> Iterator[str]:
     """The keys in the file of errors, in either of its forms; a row without a key is in no other run."""
     try:
-        file = folder.errors.open("rb")
+        descriptor = open_regular(folder.errors)
     except OSError:  # the run has not come so far
         return
-    with file:
+    with open(descriptor, "rb") as file:
         for line in file:
             key = _key_of(line)
             if isinstance(key, str):

@@ -13,6 +13,7 @@ from mindbatch.errors import MindBatchError
 from mindbatch.ledger.lock import is_running
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.regular_file import first_bytes, open_regular
 
 LARGEST_MANIFEST = 1 << 26
 _TAIL_BYTES = 1 << 16
@@ -85,8 +86,7 @@ def _number(value: object) -> Any:
 
 def _manifest(folder: RunFolder) -> Mapping[str, Any]:
     try:
-        with folder.manifest.open("rb") as file:
-            return _mapping(file.read(LARGEST_MANIFEST))
+        return _mapping(first_bytes(folder.manifest, LARGEST_MANIFEST))
     except OSError:
         return {}
 
@@ -94,7 +94,7 @@ def _manifest(folder: RunFolder) -> Mapping[str, Any]:
 def _last_sample(path: Path) -> Mapping[str, Any]:
     """The last whole line of the metrics."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:

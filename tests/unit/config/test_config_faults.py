@@ -1,5 +1,7 @@
 """Every mistake in a configuration is refused by name, with the near name; all are reported at once."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,10 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ),
         ("model@x=auto", "model@x=auto: packages (@) are not supported; write group=option or key=value"),
         ("model.type", "model.type: not an override; write key=value"),
-        ("output=json", "output=json: must be values for its keys: output.format, output.file"),
+        (
+            "output=json",
+            "output=json: must be values for its keys: output.format, output.file, output.overwrite",
+        ),
         ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
         ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
         ("model.seq_length=???", "model.seq_length=???: ??? stands for a value that must be given; set one"),
@@ -210,3 +215,53 @@ def test_a_refused_value_has_no_consequences(usable: tuple[str, str]) -> None:
 def test_nothing_to_generate_is_a_fault(usable: tuple[str, str]) -> None:
     (line,) = faults(usable[0])
     assert line.startswith("nothing to generate: give prompts=")
+
+
+def a_link(path: Path) -> None:
+    path.with_name("victim").touch()
+    path.symlink_to(path.with_name("victim"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, a_link], ids=["pipe", "link"])
+def test_an_output_file_that_is_none_is_refused_by_name(
+    make: Callable[[Path], None], usable: tuple[str, str], tmp_path: Path
+) -> None:
+    make(tmp_path / "out")
+    (line,) = faults(*usable, f"output.file={tmp_path}/out", "output.overwrite=true")
+    assert line.endswith("; leave the key out, and lead standard output there")
+    assert "/out: is not replaced (" in line
+    for device in ("/dev/null", "/dev/stdout"):
+        (line,) = faults(*usable, f"output.file={device}")
+        assert line.startswith(f"output.file={device}: is not replaced (")
+
+
+def test_an_output_file_that_is_there_is_only_written_over_if_asked(
+    usable: tuple[str, str], tmp_path: Path
+) -> None:
+    out = f"output.file={tmp_path}/out"
+    compose_task("generate", [*usable, out]).finish()
+    for name in ("out.config.yaml", "out"):
+        (tmp_path / name).touch()
+        (line,) = faults(*usable, out)
+        assert (
+            line == f"{out}: {tmp_path}/{name} is there already; give another name, or output.overwrite=true"
+        )
+    compose_task("generate", [*usable, out, "output.overwrite=true"]).finish()
+
+
+def test_comparisons_are_only_written_over_if_asked(usable: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "comparison.html").touch()
+    words = [*usable, f"output.dir={tmp_path}"]
+    with pytest.raises(ConfigError, match=r"comparison\.html is there already; .*output\.overwrite=true"):
+        compose_task("compare", words).finish()
+    compose_task("compare", [*words, "output.overwrite=true"]).finish()
+
+
+@pytest.mark.parametrize("key", ["prompts_file", "data.template_file", "data.filter_keys"])
+def test_a_pipe_to_read_is_refused_and_not_waited_for(key: str, model_folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    task = "generate" if key == "prompts_file" else "plan"
+    words = [f"model.checkpoint_name_or_path={model_folder}", f"{key}={tmp_path}/pipe"]
+    words += [] if task == "generate" else ["data.path=-"]
+    with pytest.raises(ConfigError, match=f"{key}=.*/pipe: is no regular file; give a file with "):
+        compose_task(task, words).finish()

@@ -123,3 +123,52 @@ def test_every_format_has_a_file_that_clearing_knows(tmp_path: Path, storage: Co
         folder.results(format).write_text("old")
     folder.clear(storage)
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+OURS = ("lock", "run.json", "results.jsonl", "metrics.jsonl", "config.yaml", ".index.sqlite", "input.spool")
+
+
+@pytest.mark.parametrize("name", [*OURS, "parts/part-000-00000.jsonl"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_special_files_under_our_names_are_named_before_anything_is_touched(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    folder, victim = RunFolder(tmp_path / "a"), tmp_path / "victim"
+    victim.write_text("theirs")
+    (folder.path / name).parent.mkdir(parents=True)
+    if kind == "link":
+        (folder.path / name).symlink_to(victim)
+    else:
+        os.mkfifo(folder.path / name)
+    with pytest.raises(ConfigError, match=f"{name}: must be a file of the run's own.*; move it away"):
+        folder.make(CountingStorage())
+    assert victim.read_text() == "theirs"
+    assert not (folder.path / "lock").is_file() or name == "lock"
+
+
+def test_linked_folders_under_our_names_are_refused(tmp_path: Path) -> None:
+    folder, elsewhere = RunFolder(tmp_path / "a"), tmp_path / "elsewhere"
+    folder.path.mkdir()
+    elsewhere.mkdir()
+    folder.parts.symlink_to(elsewhere)
+    folder.tensorboard.symlink_to(elsewhere)
+    with pytest.raises(ConfigError) as caught:
+        folder.make(CountingStorage())
+    assert [line.rpartition("/")[2] for line in caught.value.faults] == [
+        "parts: must be a folder of the run's own; move it away",
+        "tensorboard: must be a folder of the run's own; move it away",
+    ]
+
+
+def test_clearing_leaves_files_of_others(tmp_path: Path, storage: CountingStorage) -> None:
+    run_session(tmp_path, 3, storage, 2)
+    folder = RunFolder(tmp_path)
+    for name in ("thesis.tex", "part-1.jsonl", ".theirs.0123456789abcdef"):
+        (folder.parts / name).write_text("theirs")
+    folder.remove_leftovers(storage)
+    folder.clear(storage)
+    assert sorted(path.name for path in folder.parts.iterdir()) == [
+        ".theirs.0123456789abcdef",
+        "part-1.jsonl",
+        "thesis.tex",
+    ]

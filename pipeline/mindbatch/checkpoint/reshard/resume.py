@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.digests import tensor_digest
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, remove_tree
+from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, names_below, remove_tree
 from mindbatch.checkpoint.reshard.journal import Journal, JournalContent, read_journal
 from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
 from mindbatch.checkpoint.reshard.progress import Progress
@@ -34,9 +34,12 @@ def opened_journal(
             journal.start({"identity": order.identity, "settings": order.settings})
             yield journal, {}
         else:
+            _refuse_links(part)
+            ours = {Path(name).name for name in (*order.layouts, *order.beside)}
+            ours |= {DIGESTS_NAME, JOURNAL_NAME, MARKER_NAME}
             for folder in {part, *((part / name).parent for name in order.layouts)}:
                 if folder.is_dir():
-                    remove_leftovers(folder, storage)
+                    remove_leftovers(folder, storage, ours.__contains__)
             journal.go_on(found)
             held = {(name, tensor) for name, layout in order.layouts.items() for tensor in layout.extents}
             entries = {(each.file, each.tensor): each for each in found.written}
@@ -63,6 +66,15 @@ def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> 
                     done += each.nbytes
                     progress("checking what is there", done, total)
     return known
+
+
+def _refuse_links(part: Path) -> None:
+    """ConfigError: through a link, which a reshard never makes, it would write elsewhere."""
+    links = sorted(name for name in names_below(part) if (part / name).is_symlink())
+    if links:
+        raise ConfigError(
+            f"{part}: holds the symbolic link {links[0]}, which reshard did not make; move it away"
+        )
 
 
 def _earlier(order: Order, part: Path, outcome: Outcome) -> JournalContent | None:
