@@ -62,14 +62,13 @@ def open_own(path: Path, flags: int) -> int:
 def first_bytes(path: Path, count: int) -> bytes:
     """The file's first bytes, `count` or as many as it has. OSError as of open_regular."""
     with open(open_regular(path), "rb") as file:
-        # read() allocates all that it is asked for.
-        return file.read(min(count, os.fstat(file.fileno()).st_size + 1))
+        return file.read(min(count, os.fstat(file.fileno()).st_size))  # read() allocates what it is asked for
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """The whole file. OSError as of open_regular, and when it is larger than `max_bytes`."""
-    data = first_bytes(path, max_bytes + 1)
-    if len(data) > max_bytes:
-        size = os.stat(path).st_size
-        raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are allowed", str(path))
-    return data
+    with open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are allowed", str(path))
+        return file.read(size)

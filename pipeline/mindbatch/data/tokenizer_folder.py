@@ -1,0 +1,131 @@
+"""Which files of a model folder its tokenizer is made of, and a copy that holds these and nothing else.
+
+transformers takes file names, and addresses, from tokenizer_config.json and special_tokens_map.json. It is
+given a folder of our own: files that were opened and checked here, and of the settings only known ones.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
+from mindbatch.checkpoint.foreign_formats import foreign_format
+from mindbatch.checkpoint.strict_json import parts_fault
+from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import read_regular
+
+SETTINGS = "tokenizer_config.json"
+_SPECIAL = "special_tokens_map.json"
+_ADDED = "added_tokens.json"
+_TEMPLATE = "chat_template.jinja"
+_TEMPLATES = "additional_chat_templates"
+_MAX_SETTINGS_BYTES = 32 << 20  # tens of thousands of added tokens, each with its flags
+_MAX_TEMPLATE_BYTES = 1 << 20
+_MAX_TEMPLATES = 100
+_MAX_VOCABULARY_BYTES = 256 << 20  # a million tokens with their merges
+
+# What the fast classes of transformers 4.57 take, but for names of files and what is made of other objects.
+# fmt: off
+_TOKENS = frozenset({
+    "additional_special_tokens", "bos_token", "cls_token", "eos_token", "eot_token", "extra_special_tokens",
+    "fill_token", "mask_token", "mask_token_sent", "middle_token", "pad_token", "prefix_token",
+    "question_token", "sep_token", "suffix_token", "unk_token",
+})
+_KNOWN = _TOKENS | {
+    "add_bos_token", "add_eos_token", "add_prefix_space", "added_tokens_decoder", "chat_template",
+    "clean_text", "clean_up_tokenization_spaces", "do_lower_case", "errors", "extra_ids", "keep_accents",
+    "language", "legacy", "legacy_behaviour", "max_len", "model_input_names", "model_max_length",
+    "never_split", "offset", "padding_side", "predict_timestamps", "remove_space", "return_token_type_ids",
+    "spaces_between_special_tokens", "split_by_punct", "split_special_tokens", "src_lang", "strip_accents",
+    "task", "tgt_lang", "tokenize_chinese_chars", "tokenizer_class", "trim_offsets", "truncation_side",
+    "use_default_system_prompt", "wordpieces_prefix",
+}
+# fmt: on
+
+
+def read_json_file(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a file of the folder, {} when there is none. CheckpointError when it is not in order."""
+    if not has_file(folder, name):
+        return {}
+    path, data = folder / name, _content(folder, name, _MAX_SETTINGS_BYTES)
+    if fault := parts_fault(data):
+        raise CheckpointError(f"{path}: {fault}")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON: {one_line(error)}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: found {type(value).__name__}; must be a JSON object")
+    return value
+
+
+@contextmanager
+def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
+    """A folder, for the time of the block, with what transformers may know of the tokenizer in `folder`.
+
+    vocabulary: the names that the class gives its files; absent ones are passed over.
+
+    Raises:
+        CheckpointError: lists the files that are links out of the folder, pipes, too large or damaged.
+    """
+    faults: list[str] = []
+    found: dict[str, bytes] = {}
+    for name in vocabulary:
+        if has_file(folder, name):
+            with collecting(faults):
+                found[name] = _content(folder, name, _MAX_VOCABULARY_BYTES)
+    for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
+        with collecting(faults):
+            if has_file(folder, name):
+                found[name] = _encoded(read_json_file(folder, name), known)
+    for name in _template_names(folder):
+        with collecting(faults):
+            found[name] = _content(folder, name, _MAX_TEMPLATE_BYTES)
+    raise_if_any(faults)
+    with tempfile.TemporaryDirectory(prefix="mindbatch-tokenizer-") as copy:
+        for name, data in found.items():
+            path = Path(copy, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        yield Path(copy)
+
+
+def _content(folder: Path, name: str, max_bytes: int) -> bytes:
+    path = file_in(folder, name)
+    try:
+        data = read_regular(path, max_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    if reason := foreign_format(data):
+        raise CheckpointError(f"{path}: {reason}")
+    return data
+
+
+def _encoded(content: Mapping[str, Any], known: frozenset[str] | None) -> bytes:
+    return json.dumps(
+        {key: value for key, value in content.items() if known is None or key in known}
+    ).encode()
+
+
+def _template_names(folder: Path) -> list[str]:
+    """The files of chat templates, from the folder on."""
+    names = [_TEMPLATE] if has_file(folder, _TEMPLATE) else []
+    if (folder / _TEMPLATES).is_dir():
+        found = [name for name in file_names(folder / _TEMPLATES) if name.endswith(".jinja")]
+        if len(found) > _MAX_TEMPLATES:
+            raise CheckpointError(
+                f"{folder / _TEMPLATES}: {len(found)} templates; at most {_MAX_TEMPLATES} are allowed"
+            )
+        names += [f"{_TEMPLATES}/{name}" for name in found]
+    return names
+
+
+def one_line(error: Exception, limit: int = 200) -> str:
+    """What an error says, cut to one short line."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__

@@ -1,0 +1,40 @@
+"""No test reaches a network: sockets connect within this machine only."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+LOCAL = ("127.", "::1", "localhost")
+
+
+def refuse_strangers(host: object) -> None:
+    if host and not str(host if isinstance(host, str) else bytes(host).decode()).startswith(LOCAL):
+        raise AssertionError(f"a test tried to reach {host!r}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    """Refuses to connect to, or look up, any host but this one."""
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def checked_connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX:
+            refuse_strangers(address[0])
+        connect(self, address)
+
+    def checked_connect_ex(self: socket.socket, address: Any) -> int:
+        if self.family != socket.AF_UNIX:
+            refuse_strangers(address[0])
+        return connect_ex(self, address)
+
+    def checked_getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
+        refuse_strangers(host)
+        return getaddrinfo(host, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(socket.socket, "connect", checked_connect)
+        patched.setattr(socket.socket, "connect_ex", checked_connect_ex)
+        patched.setattr(socket, "getaddrinfo", checked_getaddrinfo)
+        yield
