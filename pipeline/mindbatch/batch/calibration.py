@@ -1,4 +1,4 @@
-"""Measuring how fast rows are run, by running a few of them."""
+"""Measuring how long steps take, by running a few rows, and what that makes of a whole dataset."""
 
 from __future__ import annotations
 
@@ -6,46 +6,114 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import cycle, islice
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
 
 from mindbatch.batch.generation import Generator
 from mindbatch.batch.index import RowIndex
 from mindbatch.dataset.rows import DataRow
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
 from mindbatch.errors import ConfigError
 
-LONGEST = 30.0
-"""Seconds after which a pass over the sample ends, finished or not."""
+LONGEST = 10.0
+"""Seconds after which the sample ends, finished or not."""
+SHARE = 4
+"""At most one row in so many is in the sample, so that calibrating is shorter than the run."""
+MOST_SIMULATED = 20_000
+"""Sequences beyond which the last ones, that run in an emptying batch, are too few to matter."""
 
 Clock = Callable[[], float]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step. computed: tokens that passed through the model. is_first: of its shape, so with compiling."""
+
+    seconds: float
+    computed: int
+    generated: int
+    is_first: bool
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a short run took.
+    """What a few rows took.
 
-    outputs: sequences that were finished.
-    complete: whether all were; then they tell how long an output is on average.
+    steps: seconds of each, and what it did.
+    lengths: generated tokens of each sequence that ended; unfinished: tokens of those that did not.
+    prompt_tokens: of the rows that were admitted; cached: those of them found in the cache.
     """
 
-    seconds: float
-    generated_tokens: int
-    outputs: int
-    complete: bool
+    steps: Sequence[StepTime]
+    lengths: Sequence[int]
+    unfinished: int = 0
+    prompt_tokens: int = 0
+    cached: int = 0
 
     @property
-    def rate(self) -> float:
-        """Generated tokens/s."""
-        return self.generated_tokens / self.seconds
+    def mean_length(self) -> float | None:
+        """Tokens of a sequence; None where none has ended.
+
+        The estimate for exponential lifetimes of which some are cut off (Epstein and Sobel 1953): all tokens
+        by the number of ends.
+        """
+        return (sum(self.lengths) + self.unfinished) / len(self.lengths) if self.lengths else None
+
+    def sequence_lengths(self, count: int, longest: int) -> list[int]:
+        """Plausible lengths of so many sequences: those that were seen, longer where many were cut off."""
+        mean = self.mean_length
+        if mean is None:
+            return [longest] * count
+        factor = mean / max(fmean(self.lengths), 1e-9)
+        return [min(longest, max(1, round(length * factor))) for length in islice(cycle(self.lengths), count)]
+
+    def compile_seconds(self) -> float:
+        """Time beyond that of an ordinary step, in the steps that were the first of their shape."""
+        costs = self._costs()
+        return sum(
+            max(0.0, step.seconds - float(_regressors(step) @ costs)) for step in self.steps if step.is_first
+        )
+
+    def seconds_of(self, steps: float, computed: float, generated: float) -> float:
+        """The time of so many steps with so many tokens in all, everything compiled."""
+        return float(np.array([steps, computed, generated]) @ self._costs())
 
     @property
-    def mean_output(self) -> float | None:
-        """Tokens of an output, or None where only the short ones were finished."""
-        return self.generated_tokens / self.outputs if self.complete and self.outputs else None
+    def computed_per_generated(self) -> float:
+        """Tokens computed for each one that is returned, prompts apart: of searches, more than one."""
+        generated = sum(step.generated for step in self.steps)
+        computed = sum(step.computed for step in self.steps) - (self.prompt_tokens - self.cached)
+        return max(1.0, computed / generated) if generated else 1.0
+
+    def _costs(self) -> FloatArray:
+        """Seconds of a step, of a token computed and of one generated: least squares, none negative."""
+        steps = [step for step in self.steps if not step.is_first] or list(self.steps)
+        rows = np.array([_regressors(step) for step in steps])
+        seconds = np.array([step.seconds for step in steps])
+        costs, kept = np.zeros(3), [0, 1, 2]
+        while kept:
+            found = np.linalg.lstsq(rows[:, kept], seconds, rcond=None)[0]
+            if found.min() >= 0:
+                costs[kept] = found
+                break
+            kept.pop(int(found.argmin()))
+        return costs
 
 
-def sample_rows(index: RowIndex, count: int) -> list[DataRow]:
-    """So many rows, evenly spread over those that can be run; all of them if there are fewer."""
+def _regressors(step: StepTime) -> FloatArray:
+    return np.array([1.0, step.computed, step.generated])
+
+
+def sample_rows(index: RowIndex, most: int) -> list[DataRow]:
+    """At most so many rows, and one in SHARE, evenly spread over those that can be run."""
     total = index.count(None)
+    count = max(1, min(most, total // SHARE))
     places = {number * total // count for number in range(count)}
     return [row for place, row in enumerate(index.pending()) if place in places]
 
@@ -54,32 +122,48 @@ def calibrate(
     generator: Generator,
     rows: Sequence[DataRow],
     params: DecodingParams,
+    max_batched_tokens: int,
     longest: float = LONGEST,
     clock: Clock = time.perf_counter,
 ) -> Calibration:
-    """Runs every other row to warm up, and times the rest: graphs are compiled when they are first needed.
-
-    longest: seconds.
+    """Runs the rows for at most `longest` seconds, and times each step.
 
     Raises:
         ConfigError: none of the rows could be run.
     """
-    _run(generator, rows[::2], params, longest, clock)
-    found = _run(generator, rows[1::2] or rows, params, longest, clock)
-    if not found.generated_tokens:
+    buckets = buckets_up_to(max_batched_tokens)
+    shapes: set[tuple[int, bool]] = set()
+    steps: list[StepTime] = []
+    lengths: list[int] = []
+    begun = before = clock()
+    last = generator.statistics
+    with closing(generator.steps((row.prompt(), row.params(params)) for row in rows)) as results:
+        for result in results:
+            now, statistics = clock(), generator.statistics
+            computed = statistics.computed_tokens - last.computed_tokens
+            generated = statistics.generated_tokens - last.generated_tokens
+            if computed:
+                shape = pad_to_bucket(computed, buckets), computed == generated
+                steps.append(StepTime(now - before, computed, generated, shape not in shapes))
+                shapes.add(shape)
+            lengths += [len(each.token_ids) for output in result.finished for each in output.outputs]
+            before, last = clock(), statistics
+            if before - begun > longest:
+                break
+    total = sum(step.generated for step in steps)
+    if not total:
         raise ConfigError("calibrate=true: none of the rows that were tried could be run")
-    return found
+    return Calibration(
+        steps, lengths, max(0, total - sum(lengths)), last.prompt_tokens, last.cached_prompt_tokens
+    )
 
 
-def _run(
-    generator: Generator, rows: Sequence[DataRow], params: DecodingParams, longest: float, clock: Clock
-) -> Calibration:
-    tokens = outputs = 0
-    started = clock()
-    with closing(generator.steps((row.prompt(), row.params(params)) for row in rows)) as steps:
-        for step in steps:
-            tokens += sum(len(event.token_ids) for event in step.events)
-            outputs += sum(len(output.outputs) for output in step.finished)
-            if clock() - started > longest:
-                return Calibration(clock() - started, tokens, outputs, complete=False)
-    return Calibration(clock() - started, tokens, outputs, complete=True)
+def steps_for(lengths: Sequence[int], batch_size: int) -> float:
+    """Steps until sequences of these lengths have all ended, `batch_size` at a time, in their order."""
+    if len(lengths) > MOST_SIMULATED:
+        return sum(lengths) / batch_size
+    ends = [0] * batch_size
+    heapify(ends)
+    for length in lengths:
+        heapreplace(ends, ends[0] + length)
+    return max(ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mindbatch.batch.calibration import Calibration
+from mindbatch.batch.calibration import Calibration, steps_for
 from mindbatch.batch.index import RowIndex
 from mindbatch.batch.lengths import Lengths
 from mindbatch.batch.row_check import RowCheck
@@ -64,20 +64,20 @@ class Fit:
 class TimeEstimate:
     """How long the rows would take.
 
-    rate: generated tokens/s, prompts included in the time.
-    generated_tokens: of all rows; the most that they may have, unless `is_most` is false.
-    measured: whether the rate is a calibration's.
+    seconds: from the command's start to its end; without starting up where the rate was given.
+    startup_seconds, compile_seconds: of those, until the model is loaded, and for compiling graphs.
+    rate: generated tokens/s between, prompts included in the time.
+    generated_tokens: of all rows; the most that they may have, if `is_most`.
+    measured: whether this is a calibration's.
     """
 
+    seconds: float
     rate: float
     generated_tokens: int
     is_most: bool
     measured: bool
-
-    @property
-    def seconds(self) -> float:
-        """Without starting up."""
-        return self.generated_tokens / self.rate
+    startup_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Plan:
                 "longest": asdict(self.longest),
                 "batch_size": model.settings.batch_size,
             },
-            "time": None if time is None else asdict(time) | {"seconds": time.seconds},
+            "time": None if time is None else asdict(time),
             "notes": list(self.notes),
         }
 
@@ -148,11 +148,30 @@ def _lengths(lengths: Lengths) -> dict[str, int | float]:
 
 def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
     """The time if every row generates all that it may."""
-    return TimeEstimate(rate, rows.outputs.total, is_most=True, measured=False)
+    tokens = rows.outputs.total
+    return TimeEstimate(tokens / rate, rate, tokens, is_most=True, measured=False)
 
 
-def time_after(calibration: Calibration, rows: RowTotals) -> TimeEstimate:
+def time_after(
+    calibration: Calibration, rows: RowTotals, model: ModelOutline, startup_seconds: float
+) -> TimeEstimate:
     """The time if all rows are like those that were run."""
-    mean = calibration.mean_output
-    tokens = rows.outputs.total if mean is None else round(mean * rows.outputs.count)
-    return TimeEstimate(calibration.rate, tokens, is_most=mean is None, measured=True)
+    settings = model.settings
+    lengths = calibration.sequence_lengths(rows.outputs.count, rows.outputs.longest)
+    generated = sum(lengths)
+    width = calibration.computed_per_generated
+    fitting = settings.num_blocks // max(1, settings.blocks_for(rows.sequences.quantile(0.5)))
+    at_once = max(1, round(min(settings.batch_size, fitting) / width))
+    computed = round(rows.prompts.total * (1 - calibration.cached / max(1, calibration.prompt_tokens)))
+    steps = max(steps_for(lengths, at_once), computed / settings.max_batched_tokens)
+    running = calibration.seconds_of(steps, computed + generated * width, generated)
+    compiling = calibration.compile_seconds()
+    return TimeEstimate(
+        seconds=startup_seconds + compiling + running,
+        rate=generated / running,
+        generated_tokens=generated,
+        is_most=calibration.mean_length is None,
+        measured=True,
+        startup_seconds=startup_seconds,
+        compile_seconds=compiling,
+    )

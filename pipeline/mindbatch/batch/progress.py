@@ -85,12 +85,12 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """What a run has done between its first and its last snapshot."""
+    """What this session has run between its first and its last snapshot; the totals are told elsewhere."""
     seconds = max(last.seconds - first.seconds, 1e-9)
-    done, failed = last.rows_done - first.rows_done, last.rows_failed - first.rows_failed
-    rows = f"{done} rows done, {failed} failed"
-    if first.rows_ended:
-        rows += f", {first.rows_ended} before"
+    failed = last.rows_failed - first.rows_failed
+    rows = f"{last.rows_ended - first.rows_ended} rows run"
+    if failed:
+        rows += f", {failed} of them failed,"
     prompts = f"{last.prompt_tokens} prompt tokens ({last.prefix_hits:.0%} found in the cache)"
     generated = f"{last.generated_tokens} generated ({last.generated_tokens / seconds:.0f} tokens/s)"
     return f"{rows} in {seconds:.1f} s; {prompts}, {generated}"

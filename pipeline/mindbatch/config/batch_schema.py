@@ -98,7 +98,7 @@ class PlanConfig(BatchConfig):
     """The keys of `mindbatch plan`."""
 
     rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
-    calibrate: bool = option(False, "measure the rate by running a few of the rows")
+    calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
     report: str = option("text", "text or json", choices=("text", "json"))
     layout: LayoutConfig = section(LayoutConfig)
 

@@ -56,3 +56,8 @@ class CompareConfig(PromptTaskConfig):
     warm_up: bool = option(
         True, "first run each strategy on a few prompts, so that tokens/s does not count compiling"
     )
+    timings: int | None = option(
+        None,
+        "times that each strategy is run to time it, by turns; null: 3, or 1 if that takes a minute",
+        minimum=1,
+    )

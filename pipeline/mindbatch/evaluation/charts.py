@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mindbatch.evaluation.axis import Axis, axis_for
 from mindbatch.evaluation.labels import Box, place_labels
@@ -11,29 +12,47 @@ from mindbatch.evaluation.markup import Markup, element
 from mindbatch.evaluation.measures import Measure
 
 WIDTH, NAMES, VALUES = 340, 122, 58
-"""Of a bar chart: all of it, the column of names, the column of values."""
-ROW, BAR = 22, 14
+"""Of a ranking: all of it, the column of names, the column of values."""
+ROW, FOOT, MARGIN = 22, 20, 8
+"""Height of a row and of the line below all of them; what is left free at both ends of the scale."""
 LONGEST_NAME = 18
 PLOT_WIDTH, PLOT_HEIGHT = 400, 310
 
 
-def bar_chart(measure: Measure, names: Sequence[str], values: Sequence[float | None]) -> Markup:
-    """Horizontal bars from the measure's origin, a row for each name; below the origin they go right, too.
+@dataclass(frozen=True)
+class Ranked:
+    """One strategy in a ranking. interval: between which its value may lie; leads: nobody is ahead of it."""
 
-    A value that is None or not finite has no bar.
+    name: str
+    value: float | None
+    interval: tuple[float, float] | None = None
+    leads: bool = False
+
+
+def ranking(measure: Measure, strategies: Sequence[Ranked]) -> Markup:
+    """A point on a scale for each strategy, the best at the top and towards the right, with its interval.
+
+    A value that is None or not finite has no point, and stands below the others.
     """
-    sizes = [
-        None if value is None or not math.isfinite(value) else abs(value - measure.origin) for value in values
-    ]
-    largest = max((size for size in sizes if size is not None), default=0.0) or 1.0
-    written = [measure.written(value) for value in values]
-    rows = [
-        _bar(position * ROW, name, number, None if size is None else size / largest)
-        for position, (name, number, size) in enumerate(zip(names, written, sizes, strict=True))
-    ]
-    said = ", ".join(f"{name} {number}" for name, number in zip(names, written, strict=True))
-    identity = f"bars-{measure.field}"
-    return _picture(identity, WIDTH, len(names) * ROW, measure.title, said, rows, "bars")
+    sign = -1.0 if measure.best == "low" else 1.0
+    known = [each for each in strategies if each.value is not None and math.isfinite(each.value)]
+    ordered = sorted(known, key=lambda each: -sign * (each.value or 0.0))
+    ordered += [each for each in strategies if each not in known]
+    ends = [end for each in known for end in (each.value, *(each.interval or ())) if end is not None]
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    left, right = NAMES + MARGIN, WIDTH - VALUES - MARGIN
+
+    def place(value: float) -> float:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return left + (share if sign > 0 else 1 - share) * (right - left)
+
+    rows = [_ranked(position * ROW, measure, each, place) for position, each in enumerate(ordered)]
+    foot = len(ordered) * ROW + FOOT - 6
+    rows.append(element("text", f"{measure.toward} →", x=right, y=foot, text_anchor="end", class_="axis"))
+    said = ", ".join(f"{each.name} {measure.written(each.value)}" for each in ordered)
+    described = f"Best first; to the right is {measure.toward}. {said}"
+    identity = f"ranking-{measure.field}"
+    return _picture(identity, WIDTH, foot + 6, measure.title, described, rows, "ranking")
 
 
 def scatter(
@@ -78,21 +97,34 @@ def _picture(
     )
 
 
-def _bar(top: int, name: str, number: str, share: float | None) -> Markup:
-    """A row of a bar chart; `share` of the longest bar, None for no bar."""
-    middle = top + ROW // 2 + 4
-    length = (share or 0.0) * (WIDTH - NAMES - VALUES)
+def _ranked(top: int, measure: Measure, each: Ranked, place: Callable[[float], float]) -> Markup:
+    """A row of a ranking."""
+    middle = top + ROW / 2
+    number = measure.written(each.value)
+    marks: list[Markup] = []
+    if each.value is not None and math.isfinite(each.value):
+        marks.append(element("line", x1=NAMES, x2=WIDTH - VALUES, y1=middle, y2=middle, class_="grid"))
+        if each.interval is not None:
+            ends = sorted(map(place, each.interval))
+            marks.append(
+                element("line", x1=_at(ends[0]), x2=_at(ends[1]), y1=middle, y2=middle, class_="interval")
+            )
+        kind = "point" if each.leads else "point behind"
+        marks.append(element("circle", cx=_at(place(each.value)), cy=middle, r=5, class_=kind))
     return element(
         "g",
-        element("title", f"{name}: {number}"),
-        element("text", _short(name), x=NAMES - 8, y=middle, text_anchor="end", class_="name"),
-        None if share is None else _rectangle(top + (ROW - BAR) // 2, max(length, 1)),
-        element("text", number, x=_at(NAMES + length + 6), y=middle, class_="value"),
+        element("title", f"{each.name}: {number}{_between(measure, each)}"),
+        element("text", _short(each.name), x=NAMES - 8, y=middle + 4, text_anchor="end", class_="name"),
+        marks,
+        element("text", number, x=WIDTH, y=middle + 4, text_anchor="end", class_="value"),
     )
 
 
-def _rectangle(top: int, width: float) -> Markup:
-    return element("rect", x=NAMES, y=top, width=_at(width), height=BAR, rx=2, class_="bar")
+def _between(measure: Measure, each: Ranked) -> str:
+    if each.interval is None:
+        return ""
+    low, high = map(measure.written, each.interval)
+    return f" ({low} to {high})"
 
 
 def _grid(across: Axis, upwards: Axis, frame: Box) -> list[Markup]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Literal
 
 import orjson
 
 from mindbatch.decoding import DecodingParams, strategy_name
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.evaluation.metrics import distinct, mean, perplexity, repetition, self_bleu
+from mindbatch.evaluation.measured import STATISTICS, Extent, Metrics, PromptParts, parts_of
+from mindbatch.evaluation.measures import MEASURES
+from mindbatch.evaluation.metrics import mean, perplexity, repetition, self_bleu
+from mindbatch.evaluation.noise import Interval, fastest, resampled
 
-FORMAT = 1
+FORMAT = 2
 """Of the JSON; it changes when a field is renamed, removed or means something else."""
 
 Among = Literal["samples", "prompts"]
@@ -36,12 +40,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's results, in the order of the prompts, and the seconds that it took for all of them."""
+    """One strategy's results, in the order of the prompts, and the seconds of each time it ran them all."""
 
     name: str
     params: DecodingParams
     results: Sequence[RequestOutput]
-    seconds: float
+    timings: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -82,28 +86,6 @@ class MeasuredOutput:
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """The measures of all outputs of a strategy; None where there is too little to measure.
-
-    logprob: mean of the outputs' sums, in nats. logprob_per_token, perplexity: of all tokens together.
-    repetition: mean over the outputs. tokens_per_second: of the tokens that were returned.
-    """
-
-    num_outputs: int
-    num_tokens: int
-    logprob: float | None
-    logprob_per_token: float | None
-    perplexity: float | None
-    distinct_1: float | None
-    distinct_2: float | None
-    distinct_3: float | None
-    self_bleu: float | None
-    repetition: float | None
-    seconds: float
-    tokens_per_second: float
-
-
-@dataclass(frozen=True)
 class PromptOutputs:
     """What a strategy made of one prompt, or why it could not be run."""
 
@@ -114,12 +96,18 @@ class PromptOutputs:
 
 @dataclass(frozen=True)
 class StrategyReport:
-    """One strategy. name: the option. strategy: its kind. decoding: its values that are no defaults."""
+    """One strategy. name: the option. strategy: its kind. decoding: its values that are no defaults.
+
+    intervals: by measure, between which its value lies with 95% confidence; of tokens_per_second the slowest
+    and the fastest timing. A measure of which nothing can be told is not there.
+    """
 
     name: str
     strategy: str
     decoding: dict[str, Any]
     metrics: Metrics
+    intervals: dict[str, Interval]
+    timings: list[float]
     prompts: list[PromptOutputs]
 
     @property
@@ -143,10 +131,15 @@ class Comparison:
 
     self_bleu_among: which texts self-BLEU compares, the same for all strategies: the samples of each prompt
     if there are always several, else the first outputs of all prompts.
+    tokens_compared: tokens of each strategy that distinct_* and repetition are measured on.
+    leaders: by measure, the strategies that are not behind the best one beyond noise; a measure in which this
+    cannot be told, for too few prompts or timings, is not there.
     """
 
     setup: Setup
     self_bleu_among: Among
+    tokens_compared: int
+    leaders: dict[str, list[str]]
     prompts: list[PromptReport]
     strategies: list[StrategyReport]
 
@@ -164,12 +157,47 @@ def compare(setup: Setup, runs: Sequence[StrategyRun], *, has_text: bool = True)
     done = [result for run in runs for result in run.results if result.error is None]
     always_several = bool(done) and all(len(result.outputs) > 1 for result in done)
     among: Among = "samples" if always_several else "prompts"
+    by_prompt = list(zip(*(run.results for run in runs), strict=True))
+    extents = [Extent.common([result.outputs for result in results]) for results in by_prompt]
+    parts = {
+        run.name: [
+            parts_of(result.outputs, extent) for result, extent in zip(run.results, extents, strict=True)
+        ]
+        for run in runs
+    }
+    intervals, leaders = _told_apart(parts, runs)
     return Comparison(
         setup=setup,
         self_bleu_among=among,
-        prompts=[_prompt(results) for results in zip(*(run.results for run in runs), strict=True)],
-        strategies=[_report(run, among, has_text) for run in runs],
+        tokens_compared=sum(extent.num_outputs * extent.num_tokens for extent in extents),
+        leaders=leaders,
+        prompts=[_prompt(results) for results in by_prompt],
+        strategies=[_report(run, parts[run.name], intervals[run.name], among, has_text) for run in runs],
     )
+
+
+def _told_apart(
+    parts: Mapping[str, Sequence[PromptParts]], runs: Sequence[StrategyRun]
+) -> tuple[dict[str, dict[str, Interval]], dict[str, list[str]]]:
+    """The intervals of each strategy, and the leaders in each measure."""
+    intervals: dict[str, dict[str, Interval]] = {run.name: {} for run in runs}
+    leaders: dict[str, list[str] | None] = {
+        "tokens_per_second": fastest({run.name: run.timings for run in runs})
+    }
+    for measure in MEASURES:
+        if measure.field not in STATISTICS:
+            continue
+        found = resampled(parts, measure.field)
+        leaders[measure.field] = found.leaders(measure.best)
+        for name, known in intervals.items():
+            if interval := found.interval(name):
+                known[measure.field] = interval
+    for run in runs:
+        num_tokens = sum(part.num_tokens for part in parts[run.name])
+        if len(run.timings) > 1:
+            ends = num_tokens / max(run.timings), num_tokens / min(run.timings)
+            intervals[run.name]["tokens_per_second"] = ends
+    return intervals, {field: names for field, names in leaders.items() if names is not None}
 
 
 def _prompt(results: Sequence[RequestOutput]) -> PromptReport:
@@ -178,7 +206,13 @@ def _prompt(results: Sequence[RequestOutput]) -> PromptReport:
     return PromptReport(known.key, known.prompt, known.prompt_token_ids)
 
 
-def _report(run: StrategyRun, among: Among, has_text: bool) -> StrategyReport:
+def _report(
+    run: StrategyRun,
+    parts: Sequence[PromptParts],
+    intervals: dict[str, Interval],
+    among: Among,
+    has_text: bool,
+) -> StrategyReport:
     prompts = [
         PromptOutputs(
             result.key, result.error, [MeasuredOutput.of(each, has_text) for each in result.outputs]
@@ -189,29 +223,24 @@ def _report(run: StrategyRun, among: Among, has_text: bool) -> StrategyReport:
         name=run.name,
         strategy=strategy_name(run.params),
         decoding=_settings(run.params),
-        metrics=_metrics(prompts, run.seconds, among),
+        metrics=_metrics(prompts, parts, median(run.timings), among),
+        intervals=intervals,
+        timings=list(run.timings),
         prompts=prompts,
     )
 
 
-def _metrics(prompts: Sequence[PromptOutputs], seconds: float, among: Among) -> Metrics:
-    outputs = [output for row in prompts for output in row.outputs]
-    tokens = [output.token_ids for output in outputs]
-    num_tokens = sum(map(len, tokens))
-    logprob = sum(output.logprob for output in outputs)
+def _metrics(
+    prompts: Sequence[PromptOutputs], parts: Sequence[PromptParts], seconds: float, among: Among
+) -> Metrics:
+    num_tokens = sum(part.num_tokens for part in parts)
     return Metrics(
-        num_outputs=len(outputs),
+        num_outputs=sum(len(row.outputs) for row in prompts),
         num_tokens=num_tokens,
-        logprob=mean([output.logprob for output in outputs]),
-        logprob_per_token=logprob / num_tokens if num_tokens else None,
-        perplexity=perplexity(logprob, num_tokens),
-        distinct_1=distinct(tokens, 1),
-        distinct_2=distinct(tokens, 2),
-        distinct_3=distinct(tokens, 3),
         self_bleu=_self_bleu(prompts, among),
-        repetition=mean([output.repetition for output in outputs]),
         seconds=seconds,
         tokens_per_second=num_tokens / seconds if seconds > 0 else 0.0,
+        **{field: statistic(parts) for field, statistic in STATISTICS.items()},
     )
 
 

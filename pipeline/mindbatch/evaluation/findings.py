@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.evaluation.comparison import Comparison, StrategyReport
 from mindbatch.evaluation.measures import MEASURES
+from mindbatch.evaluation.noise import FEWEST_PROMPTS, FEWEST_TIMINGS
 
 BY_FIELD = {measure.field: measure for measure in MEASURES}
-_HEADLINES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
-    ("Likeliest text", "perplexity", min),
-    ("Most varied", "distinct_2", max),
-    ("Least repetitive", "repetition", min),
-    ("Fastest", "tokens_per_second", max),
+_HEADLINES = (
+    ("Likeliest text", "perplexity"),
+    ("Most varied", "distinct_2"),
+    ("Least repetitive", "repetition"),
+    ("Fastest", "tokens_per_second"),
 )
 
 
@@ -28,19 +28,38 @@ class Finding:
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """Who stands out in each kind of measure; nobody where all are equal."""
+    """Who stands out beyond noise in each kind of measure; nobody where that cannot be told."""
     found = []
-    for title, field, best in _HEADLINES:
-        measure = BY_FIELD[field]
-        values = {report.name: measure.value(report.metrics) for report in comparison.strategies}
-        known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        written = {name: measure.written(value) for name, value in known.items()}
-        if len(set(written.values())) < 2:
-            continue
-        top = measure.written(best(list(known.values())))
-        who = [name for name in known if written[name] == top]
-        found.append(Finding(title, ", ".join(who), f"{measure.heading} {top}"))
+    for title, field in _HEADLINES:
+        measure, who = BY_FIELD[field], standing_out(comparison, field)
+        if who:
+            values = [measure.value(each.metrics) for each in comparison.strategies if each.name in who]
+            numbers = dict.fromkeys(map(measure.written, values))
+            found.append(Finding(title, ", ".join(who), f"{measure.heading} {', '.join(numbers)}"))
     return found
+
+
+def standing_out(comparison: Comparison, field: str) -> list[str]:
+    """The strategies that lead in a measure, where others are behind them beyond noise."""
+    leaders = comparison.leaders.get(field, [])
+    return leaders if len(leaders) < len(comparison.strategies) else []
+
+
+def untold(comparison: Comparison) -> list[str]:
+    """Why strategies are not told apart, a sentence for each reason."""
+    reasons = []
+    count = len(comparison.prompts)
+    if count < FEWEST_PROMPTS:
+        reasons.append(
+            f"{count} prompts are too few to tell differences from chance: with {FEWEST_PROMPTS} or more the "
+            "best values are marked."
+        )
+    if any(len(report.timings) < FEWEST_TIMINGS for report in comparison.strategies):
+        reasons.append(
+            f"Timed fewer than {FEWEST_TIMINGS} times, no strategy is called the fastest "
+            f"(timings={FEWEST_TIMINGS})."
+        )
+    return reasons
 
 
 def alike(comparison: Comparison) -> Iterator[list[str]]:

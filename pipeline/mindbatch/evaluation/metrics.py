@@ -31,8 +31,13 @@ def distinct(outputs: Sequence[Tokens], n: int) -> float | None:
     same length and number. None when no output has n tokens. Li et al. 2016, "A Diversity-Promoting Objective
     Function for Neural Conversation Models", with the model's tokens as words.
     """
-    every = [ngram for output in outputs for ngram in ngrams(output, n)]
-    return len(set(every)) / len(every) if every else None
+    return distinct_share([ngrams(output, n) for output in outputs])
+
+
+def distinct_share(parts: Sequence[Sequence[tuple[int, ...]]]) -> float | None:
+    """The share of different n-grams among all those of `parts`; None when there are none."""
+    count = sum(map(len, parts))
+    return len(set().union(*parts)) / count if count else None
 
 
 def repetition(output: Tokens, n: int = REPEATED_NGRAM) -> float | None:

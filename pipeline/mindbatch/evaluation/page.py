@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from mindbatch.evaluation.charts import bar_chart, scatter
+from mindbatch.evaluation.charts import Ranked, ranking, scatter
 from mindbatch.evaluation.comparison import Comparison, StrategyReport
-from mindbatch.evaluation.findings import alike, headlines
+from mindbatch.evaluation.findings import alike, headlines, standing_out, untold
 from mindbatch.evaluation.markup import Markup, element, joined
 from mindbatch.evaluation.measures import MEASURES, PLOTTED
 from mindbatch.evaluation.metrics import LARGEST_SET
@@ -29,7 +29,7 @@ def page(comparison: Comparison) -> str:
     body = element(
         "body",
         element("header", _header(comparison)),
-        element("main", _charts(comparison), _plot(comparison), _table(comparison), _texts(comparison)),
+        element("main", _texts(comparison), _table(comparison), _charts(comparison), _plot(comparison)),
         element("footer", _notes(comparison)),
     )
     return DOCTYPE + element("html", _head(comparison), body, lang="en")
@@ -65,6 +65,8 @@ def _header(comparison: Comparison) -> Iterator[Markup]:
     ]
     if found:
         yield element("dl", found, class_="headlines")
+    for reason in untold(comparison):
+        yield element("p", reason, class_="quiet")
     for names in alike(comparison):
         yield element("p", f"{', '.join(names[:-1])} and {names[-1]} gave the same outputs throughout.")
     failed = max(report.errors for report in comparison.strategies)
@@ -78,12 +80,28 @@ def _moment(created: str) -> str:
 
 
 def _charts(comparison: Comparison) -> Iterator[Markup]:
-    names = [report.name for report in comparison.strategies]
     yield element("h2", "Measure by measure")
+    yield element(
+        "p",
+        "The best stands at the top and to the right. A full point is not behind the best one beyond chance. "
+        "A line is where a value would lie with other prompts, 95 times in 100; for the speed it goes from "
+        "the slowest to the fastest run.",
+    )
     figures = []
     for measure in PLOTTED:
-        values = [measure.value(report.metrics) for report in comparison.strategies]
-        chart = bar_chart(measure, names, values)
+        leaders = standing_out(comparison, measure.field)
+        chart = ranking(
+            measure,
+            [
+                Ranked(
+                    report.name,
+                    measure.value(report.metrics),
+                    report.intervals.get(measure.field),
+                    report.name in leaders,
+                )
+                for report in comparison.strategies
+            ],
+        )
         caption = element("figcaption", measure.meaning)
         figures.append(element("figure", element("h3", measure.title), caption, chart))
     yield element("div", figures, class_="charts")
@@ -111,38 +129,46 @@ def _plot(comparison: Comparison) -> Iterator[Markup]:
         "Perplexity and distinct-2 of each strategy",
         [name for name, _ in points],
         [place for _, place in points],
-        ("perplexity", "distinct-2"),
+        ("perplexity (likelier to the left)", "distinct-2 (more varied upwards)"),
     )
     yield element("figure", chart, class_="plot")
 
 
 def _table(comparison: Comparison) -> Iterator[Markup]:
     yield element("h2", "All numbers")
-    yield _rows(
-        "All numbers",
-        ["strategy", *(measure.heading for measure in MEASURES), "seconds"],
-        [
+    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
+    if any(best.values()):
+        yield element(
+            "p",
+            "In bold, marked ●: the best, and those that are not behind it beyond chance.",
+            class_="quiet",
+        )
+    head = element("tr", [element("th", text, scope="col") for text in _headings()])
+    body = [
+        element(
+            "tr",
+            element("th", report.name, scope="row"),
             [
-                report.name,
-                *(measure.shown(report.metrics) for measure in MEASURES),
-                f"{report.metrics.seconds:.2f}",
-            ]
-            for report in comparison.strategies
-        ],
-    )
+                _cell(measure.shown(report.metrics), report.name in best[measure.field])
+                for measure in MEASURES
+            ],
+            element("td", f"{report.metrics.seconds:.2f}"),
+        )
+        for report in comparison.strategies
+    ]
+    table = element("table", element("thead", head), element("tbody", body))
+    # It scrolls by itself where it is wider than the page.
+    yield element("div", table, class_="scroll", tabindex="0", role="region", aria_label="All numbers")
     yield element("h2", "Settings")
     yield element("dl", [_settings(report) for report in comparison.strategies], class_="settings")
 
 
-def _rows(label: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """A table, which scrolls by itself where it is wider than the page."""
-    head = element("tr", [element("th", heading, scope="col") for heading in headings])
-    body = [
-        element("tr", element("th", name, scope="row"), [element("td", cell) for cell in cells])
-        for name, *cells in rows
-    ]
-    table = element("table", element("thead", head), element("tbody", body))
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+def _headings() -> list[str]:
+    return ["strategy", *(measure.heading for measure in MEASURES), "seconds"]
+
+
+def _cell(number: str, is_best: bool) -> Markup:
+    return element("td", f"● {number}", class_="best") if is_best else element("td", number)
 
 
 def _settings(report: StrategyReport) -> Markup:
@@ -156,15 +182,14 @@ def _texts(comparison: Comparison) -> Iterator[Markup]:
     yield element("h2", "The texts")
     yield element(
         "p",
-        "Grey is what a text has in common with the first one of its prompt; ",
+        "What differs from the first text of a prompt is ",
         element("mark", "marked"),
-        " is what it has not. A text with neither has nothing in common with it.",
+        ".",
     )
     yield joined(texts(comparison))
 
 
 def _notes(comparison: Comparison) -> Iterator[Markup]:
-    setup = comparison.setup
     yield element("h2", "How this was measured")
     for note in (
         "Probabilities are those of the model's raw logits, before any processor, penalty or temperature. "
@@ -172,30 +197,37 @@ def _notes(comparison: Comparison) -> Iterator[Markup]:
         "A low perplexity is no sign of good text: the likeliest texts are often dull and repeat themselves "
         "(Holtzman et al. 2020).",
         "distinct-n is that of Li et al. 2016 and repetition is seq-rep-4 of Welleck et al. 2020, with the "
-        "model's tokens as words. distinct-n falls as there is more text: it compares strategies only where "
-        "they returned about as many tokens.",
+        "model's tokens as words. Both depend on how much text there is, so they are measured on as many "
+        "outputs and tokens for each prompt as every strategy has: "
+        f"{comparison.tokens_compared:,} tokens of each.",
+        "Differences are told from chance by random halves of the prompts (McCarthy 1969): a strategy is "
+        "behind the best one if it is so in 97.5 of 100 of them, or if its runs are all slower. With many "
+        "strategies and measures some differences pass by chance.",
         f"Self-BLEU (Zhu et al. 2018) is the mean BLEU, by sacrebleu, of each text against the others among "
         f"{SELF_BLEU_OF[comparison.self_bleu_among]}, of at most {LARGEST_SET} texts.",
-        _timing(setup.warm_up_prompts, setup.prefix_caching, setup.batch_size),
+        _timing(comparison),
     ):
         yield element("p", note, class_="quiet")
 
 
-def _timing(warm_up_prompts: int, prefix_caching: bool, batch_size: int) -> str:
+def _timing(comparison: Comparison) -> str:
+    setup = comparison.setup
     warm_up = (
-        f"Before any was timed, every strategy ran the first {_count(warm_up_prompts, 'prompt', 'prompts')}, "
-        "so that the graphs for steps like theirs were compiled already."
-        if warm_up_prompts
+        "Before any was timed, every strategy ran the first "
+        f"{_count(setup.warm_up_prompts, 'prompt', 'prompts')}, so that the graphs for steps like theirs "
+        "were compiled already."
+        if setup.warm_up_prompts
         else "There was no warm-up: compiling is counted, most of it for the first strategy."
     )
     caching = (
-        "Prefix caching was on, which favours every strategy but the first."
-        if prefix_caching
+        "Prefix caching was on, which favours every run but the first."
+        if setup.prefix_caching
         else "Prefix caching was off, so that no strategy found its prompts in the cache."
     )
+    times = _count(len(comparison.strategies[0].timings), "time", "times, by turns")
     return (
-        f"Each strategy was timed once, by itself, with up to {batch_size} sequences in a batch. {warm_up} "
-        f"{caching} Tokens that a search drops again are not counted."
+        f"Each strategy was timed {times}, by itself, with up to {setup.batch_size} sequences in a batch; "
+        f"the median counts. {warm_up} {caching} Tokens that a search drops again are not counted."
     )
 
 

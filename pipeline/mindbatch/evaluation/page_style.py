@@ -51,15 +51,15 @@ figure {
 figcaption { margin-top: 0.4rem; }
 .charts figcaption { margin: 0 0 0.6rem; min-height: 2.8em; line-height: 1.4; }
 svg { display: block; width: 100%; height: auto; }
-svg.bars { max-width: 26rem; }
+svg.ranking { max-width: 26rem; }
 .plot { max-width: 38rem; }
 svg .leader { stroke: var(--quiet); stroke-width: 1; }
 svg text { fill: var(--quiet); font-size: 12px; }
 svg .name, svg .value { fill: var(--ink); }
 svg .value { font-variant-numeric: tabular-nums; }
-svg .missing { font-style: italic; }
-svg .bar, svg .point { fill: var(--bar); }
-svg .point { stroke: var(--card); stroke-width: 1.5; }
+svg .point { fill: var(--bar); stroke: var(--bar); stroke-width: 1.5; }
+svg .behind { fill: var(--card); }
+svg .interval { stroke: var(--bar); stroke-width: 3; stroke-linecap: round; opacity: 0.45; }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 .scroll {
   overflow-x: auto;
@@ -90,6 +90,7 @@ tbody tr:last-child > * { border-bottom: 0; }
 }
 .settings dt { font-weight: 600; }
 .settings dd { margin: 0; overflow-wrap: anywhere; }
+td.best { font-weight: 700; }
 thead th { color: var(--quiet); font-weight: 500; }
 details { margin-top: 1.25rem; border-top: 1px solid var(--line); padding-top: 0.75rem; }
 summary { cursor: pointer; overflow-wrap: anywhere; }
@@ -115,7 +116,6 @@ summary .number { color: var(--quiet); margin-right: 0.5rem; }
 }
 .prompt { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; font-weight: 600; }
 @media (max-width: 40rem) { .plot { padding: 0.5rem; } }
-.shared { color: var(--quiet); }
 mark { background: var(--shade); color: inherit; border-radius: 2px; }
 .error { color: var(--alert); overflow-wrap: anywhere; }
 """

@@ -75,11 +75,8 @@ def _text(output: MeasuredOutput, reference: tuple[str, MeasuredOutput] | None) 
     name, other = reference
     if output.text == other.text:
         return element("p", f"the same text as {name}", class_="quiet")
-    found = stretches(output.text, other.text)
-    if not any(piece.shared for piece in found):  # nothing to see among marks everywhere
-        return element("p", output.text, class_="output", dir="auto")
     pieces = [
-        element("span", piece.text, class_="shared") if piece.shared else element("mark", piece.text)
-        for piece in found
+        piece.text if piece.shared else element("mark", piece.text)
+        for piece in stretches(output.text, other.text)
     ]
     return element("p", pieces, class_="output", dir="auto")

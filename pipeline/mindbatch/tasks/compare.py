@@ -40,7 +40,7 @@ def run(config: CompareConfig) -> int:
     )
     llm = LLM.from_config(config.model, config.runtime)
     setup = _setup(config, rows)
-    runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts)
+    runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts, config.timings)
     comparison = compare(setup, runs, has_text=llm.tokenizer is not None)
     written = [] if config.output.dir is None else _write(comparison, config, Path(config.output.dir))
     if config.output.format == "json":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
+from mindbatch.evaluation.findings import standing_out, untold
 from mindbatch.evaluation.measures import MEASURES
 from mindbatch.screen_text import printable
 
@@ -26,7 +27,7 @@ def compare_page(comparison: Comparison, limit: int) -> str:
     more = len(comparison.prompts) - limit
     if more > 0:
         blocks.append(f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all")
-    return "\n\n".join([*blocks, _drawn(_measures(comparison))])
+    return "\n\n".join([*blocks, _drawn(_measures(comparison)), "\n".join(_notes(comparison))])
 
 
 def _prompt(prompt: PromptReport) -> str:
@@ -51,10 +52,24 @@ def _lines(row: PromptOutputs) -> Iterator[str]:
 
 
 def _measures(comparison: Comparison) -> Table:
-    table = _table(("strategy", "left"), *((measure.heading, "right") for measure in MEASURES))
+    """The numbers; a space or the mark of the best stands behind each, so that they stay aligned."""
+    table = _table(("strategy", "left"), *((f"{measure.heading} ", "right") for measure in MEASURES))
+    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
     for report in comparison.strategies:
-        _add(table, [printable(report.name), *(measure.shown(report.metrics) for measure in MEASURES)])
+        cells = [
+            measure.shown(report.metrics) + ("*" if report.name in best[measure.field] else " ")
+            for measure in MEASURES
+        ]
+        _add(table, [printable(report.name), *cells])
     return table
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """How to read the table."""
+    notes = untold(comparison)
+    if any(standing_out(comparison, measure.field) for measure in MEASURES):
+        notes.insert(0, "* the best, and those that are not behind it beyond chance")
+    return notes
 
 
 def _table(*columns: tuple[str, str]) -> Table:

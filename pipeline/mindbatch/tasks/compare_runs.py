@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 
 from rich.console import Console
 
@@ -15,31 +16,49 @@ from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import StrategyRun
 from mindbatch.llm import LLM
 
+MOST_TIMINGS = 3
+LONGEST_ROUND = 60.0
+"""Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
+
 
 def run_strategies(
-    llm: LLM, strategies: Mapping[str, DecodingParams], rows: PromptRows, warm_up_prompts: int
+    llm: LLM,
+    strategies: Mapping[str, DecodingParams],
+    rows: PromptRows,
+    warm_up_prompts: int,
+    timings: int | None = 1,
 ) -> list[StrategyRun]:
-    """Each strategy's results for all rows, in their order, and what it took.
+    """Each strategy's results for all rows, in their order, and the seconds of each time that it ran them.
 
     warm_up_prompts: every strategy runs so many of the rows before any is timed. The same rows take the same
     steps again, so that the graphs that these need are there already.
+    timings: rounds in which each strategy runs all rows; None is MOST_TIMINGS, but one of a long round.
     """
-    total = len(strategies) * (len(rows.prompts) + warm_up_prompts)
-    runs, ended = [], 0
+    rounds = MOST_TIMINGS if timings is None else timings
+    total = len(strategies) * (rounds * len(rows.prompts) + warm_up_prompts)
+    seconds: dict[str, list[float]] = {name: [] for name in strategies}
+    results: dict[str, list[RequestOutput]] = {}
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        for name, params in strategies.items():
-            for _ in _results(llm, params, rows.prompts[:warm_up_prompts]):
-                ended += 1
-                bar.set(ended, total, f"{name}, warming up")
-        for name, params in strategies.items():
-            started, results = time.perf_counter(), _refused(rows)
-            for result in _results(llm, params, rows.prompts):
-                results.append(result)
-                ended += 1
-                bar.set(ended, total, name)
-            seconds = time.perf_counter() - started
-            runs.append(StrategyRun(name, params, sorted(results, key=_position), seconds))
-    return runs
+        ended = count(1)
+
+        def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
+            found = []
+            for result in _results(llm, strategies[name], prompts):
+                found.append(result)
+                bar.set(next(ended), total, f"{name}{note}")
+            return found
+
+        for name in strategies:
+            run(name, rows.prompts[:warm_up_prompts], ", warming up")
+        for _ in range(rounds):
+            for name in strategies:
+                started = time.perf_counter()
+                found = run(name, rows.prompts)
+                seconds[name].append(time.perf_counter() - started)
+                results[name] = sorted(found + _refused(rows), key=_position)
+            if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
+                break
+    return [StrategyRun(name, params, results[name], seconds[name]) for name, params in strategies.items()]
 
 
 def _results(llm: LLM, params: DecodingParams, prompts: Sequence[Prompt]) -> Iterator[RequestOutput]:

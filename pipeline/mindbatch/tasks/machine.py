@@ -4,10 +4,13 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
+PROCESS_STATUS = Path("/proc/self/stat")
+_STARTED = 19  # of the fields after the name: starttime, proc(5)
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 USED_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16")
@@ -45,6 +48,13 @@ def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT) -> dict[str, int
     }
     maximum = "".join(_lines(limit)).strip()
     return found | ({"limit": int(maximum)} if maximum.isdigit() else {})
+
+
+def process_age(status: Path = PROCESS_STATUS) -> float:
+    """Seconds since this process was started; 0 where the system does not say."""
+    fields = "".join(_lines(status)).rpartition(")")[2].split()
+    started = int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK") if len(fields) > _STARTED else None
+    return 0.0 if started is None else time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def compilers() -> dict[str, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -109,28 +109,38 @@ class RunPair:
         self._database.execute("BEGIN")
         self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)", entries)
         insert = f"INSERT OR IGNORE INTO {table} (key, kind) VALUES (?, 'error')"
-        self._database.executemany(insert, ((key,) for key in _error_keys(folder)))
+        self._database.executemany(insert, ((name,) for name in _failures(folder)))
         self._database.execute("COMMIT")
         self.notes += ledger.notes
         return ledger
 
 
-def _error_keys(folder: RunFolder) -> Iterator[str]:
-    """The keys in the file of errors, in either of its forms; a row without a key is in no other run."""
+def _failures(folder: RunFolder) -> Iterator[str]:
+    """The rows in the file of errors, in either of its forms: keys, or places of rows that have none."""
     try:
         descriptor = open_regular(folder.errors)
     except OSError:  # the run has not come so far
         return
     with open(descriptor, "rb") as file:
         for line in file:
-            key = _key_of(line)
-            if isinstance(key, str):
-                yield key
+            content = _mapping(_json(line))
+            key = content.get("key", content.get("custom_id"))
+            yield key if isinstance(key, str) else _place(content)
 
 
-def _key_of(line: bytes) -> Any:
+def _place(content: Mapping[str, Any]) -> str:
+    """Where a row without a key stands; OpenAI's form has that in the message, before the reason."""
+    if "line" in content:
+        return f"{content.get('source')}:{content['line']}"
+    return str(_mapping(content.get("error")).get("message"))
+
+
+def _json(line: bytes) -> Any:
     try:
-        content = orjson.loads(line)
+        return orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    return content.get("key", content.get("custom_id")) if isinstance(content, dict) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

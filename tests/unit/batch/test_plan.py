@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.batch.calibration import Calibration
+from mindbatch.batch.calibration import Calibration, StepTime
 from mindbatch.batch.index import RowIndex
 from mindbatch.batch.plan import MOST_FAILURES, Plan, RowTotals, count_rows, time_after, time_at
 from mindbatch.batch.row_check import RowCheck
@@ -168,14 +168,21 @@ def test_as_json_all_figures_are_there(index: RowIndex) -> None:
         "generated_tokens": 20,
         "is_most": True,
         "measured": False,
+        "startup_seconds": 0,
+        "compile_seconds": 0,
         "seconds": 5,
     }
 
 
-def test_a_calibration_that_saw_whole_outputs_tells_their_length(index: RowIndex) -> None:
+def test_a_calibration_becomes_a_time(index: RowIndex) -> None:
+    """Ten rows of 7 + 4 tokens, four at a time: three rounds of 4 steps, which take 1 s whatever they hold."""
     fill(index, *[ids(7)] * 10)
     rows = counted(index, model())
-    seen = time_after(Calibration(seconds=2, generated_tokens=12, outputs=3, complete=True), rows)
-    assert (seen.rate, seen.generated_tokens, seen.is_most, seen.seconds) == (6, 40, False, 40 / 6)
-    cut = time_after(Calibration(seconds=2, generated_tokens=12, outputs=3, complete=False), rows)
-    assert (cut.generated_tokens, cut.is_most) == (100, True)
+    steps = [StepTime(3.0, 7, 1, is_first=True)]
+    steps += [StepTime(1.0, *shape, is_first=False) for shape in [(1, 1), (2, 2), (7, 1), (9, 3)]]
+    seen = time_after(Calibration(steps, [4], prompt_tokens=18), rows, model(), startup_seconds=5.0)
+    assert (seen.generated_tokens, seen.is_most, seen.measured) == (40, False, True)
+    assert (seen.startup_seconds, seen.compile_seconds) == (5.0, pytest.approx(2.0))
+    assert seen.seconds == pytest.approx(5 + 2 + 12)
+    unseen = time_after(Calibration(steps, [], unfinished=6), rows, model(), 0.0)
+    assert (unseen.generated_tokens, unseen.is_most) == (100, True)

@@ -9,7 +9,7 @@ from mindbatch.batch.progress import RunProgress, clock, closing_line, seconds_l
 from mindbatch.batch.snapshot import Snapshot
 
 LAST = (
-    "8 rows done, 1 failed, 2 before in 100.0 s; 400 prompt tokens (25% found in the cache), "
+    "9 rows run, 1 of them failed, in 100.0 s; 400 prompt tokens (25% found in the cache), "
     "900 generated (9 tokens/s)\n"
 )
 
@@ -128,9 +128,9 @@ def test_the_clock(seconds: float | None, text: str) -> None:
     assert clock(seconds) == text
 
 
-def test_the_closing_line_of_a_first_run_has_nothing_before() -> None:
+def test_the_closing_line_is_about_the_session_alone() -> None:
     line = closing_line(at(0.0), at(2.0, 3, 1, 90))
     assert line.startswith(
-        "3 rows done, 1 failed in 2.0 s; 40 prompt tokens (25% found in the cache), 90 generated"
+        "4 rows run, 1 of them failed, in 2.0 s; 40 prompt tokens (25% found in the cache), 90 generated"
     )
-    assert closing_line(at(1.0), at(1.0)).startswith("0 rows done")
+    assert closing_line(at(1.0), at(1.0)).startswith("0 rows run in ")

@@ -18,6 +18,6 @@ def runs() -> list[StrategyRun]:
     greedy = [result(0, completion(0, [1, 2, 3, 4], -2.0)), result(1, completion(0, [1, 2, 3, 4], -4.0))]
     sampled = [result(0, completion(0, [5, 5, 5, 5, 5], -20.0)), result(1, completion(0, [6, 7, 8], -4.0))]
     return [
-        StrategyRun("greedy", DecodingParams(max_new_tokens=5), greedy, 2.0),
-        StrategyRun("mine", DecodingParams(do_sample=True, top_p=0.9, max_new_tokens=5), sampled, 4.0),
+        StrategyRun("greedy", DecodingParams(max_new_tokens=5), greedy, [2.0]),
+        StrategyRun("mine", DecodingParams(do_sample=True, top_p=0.9, max_new_tokens=5), sampled, [4.0]),
     ]

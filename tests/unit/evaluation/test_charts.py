@@ -1,4 +1,4 @@
-"""Plots: bars as long as their values, points where they belong, names that do not cover each other."""
+"""Plots: points where they belong, the best first, names that do not cover each other."""
 
 import math
 import re
@@ -10,40 +10,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.evaluation.axis import axis_for
-from mindbatch.evaluation.charts import bar_chart, scatter
+from mindbatch.evaluation.charts import Ranked, ranking, scatter
 from mindbatch.evaluation.labels import Box, place_labels
 from mindbatch.evaluation.measures import Measure
 
-SPEED = Measure("speed", "speed", "Speed", "How fast.", ".1f")
-FROM_ONE = Measure("odd", "odd", "Odd", "From 1.", ".1f", origin=1.0)
+SPEED = Measure("speed", "speed", "Speed", "How fast.", ".1f", toward="faster")
+COST = Measure("cost", "cost", "Cost", "How dear.", ".1f", "low", "cheaper")
 
 
-def widths(svg: str) -> list[float]:
-    return [float(bar.attrib["width"]) for bar in ElementTree.fromstring(svg).iter("rect")]
+def points(svg: str) -> list[float]:
+    return [float(point.attrib["cx"]) for point in ElementTree.fromstring(svg).iter("circle")]
 
 
-def test_bars_are_in_proportion() -> None:
-    one, two, four = widths(bar_chart(SPEED, ["a", "b", "c"], [1.0, -2.0, 4.0]))
-    assert (two / one, four / one) == (pytest.approx(2, rel=0.01), pytest.approx(4, rel=0.01))
+def names(svg: str) -> list[str | None]:
+    texts = ElementTree.fromstring(svg).iter("text")
+    return [text.text for text in texts if text.attrib.get("class") == "name"]
 
 
-def test_bars_begin_at_the_origin() -> None:
-    two, four = widths(bar_chart(FROM_ONE, ["a", "b"], [2.0, 4.0]))
-    assert four / two == pytest.approx(3, rel=0.01)
+@pytest.mark.parametrize(("measure", "order"), [(SPEED, ["c", "b", "a"]), (COST, ["a", "b", "c"])])
+def test_the_best_stands_at_the_top_and_to_the_right(measure: Measure, order: list[str]) -> None:
+    svg = ranking(measure, [Ranked("a", 1.0), Ranked("b", 2.0), Ranked("c", 4.0)])
+    assert names(svg) == order
+    first, second, third = points(svg)
+    assert first > second > third
+    assert abs(first - third) / abs(points(svg)[0 if measure is COST else 2] - second) == pytest.approx(3)
+    assert f"{measure.toward} →" in svg
 
 
-def test_what_is_missing_has_no_bar_but_is_named() -> None:
-    svg = bar_chart(SPEED, ["a", "b", "c"], [None, math.inf, 0.0])
-    assert len(widths(svg)) == 1
+def test_an_interval_is_drawn_around_its_value() -> None:
+    svg = ranking(COST, [Ranked("a", 2.0, (1.0, 3.0)), Ranked("b", 5.0, leads=True)])
+    lines = ElementTree.fromstring(svg).iter("line")
+    (drawn,) = (line for line in lines if line.attrib["class"] == "interval")
+    assert float(drawn.attrib["x1"]) < points(svg)[0] < float(drawn.attrib["x2"])
+    kinds = [point.attrib["class"] for point in ElementTree.fromstring(svg).iter("circle")]
+    assert kinds == ["point behind", "point"]
+    assert "a: 2.0 (1.0 to 3.0)" in svg
+
+
+def test_what_is_missing_has_no_point_but_is_named() -> None:
+    svg = ranking(SPEED, [Ranked("a", None), Ranked("b", math.inf), Ranked("c", 0.0)])
+    assert len(points(svg)) == 1
     root = ElementTree.fromstring(svg)
-    assert root.findtext("desc") == "a -, b infinite, c 0.0"
+    assert root.findtext("desc") == "Best first; to the right is faster. c 0.0, a -, b infinite"
     assert root.findtext("title") == "Speed"
     assert root.attrib["role"] == "img"
 
 
 def test_a_long_name_is_cut_and_kept_in_the_hint() -> None:
     name = "a_name_that_is_too_long_for_its_column"
-    svg = bar_chart(SPEED, [name], [1.0])
+    svg = ranking(SPEED, [Ranked(name, 1.0)])
     assert [each.text for each in ElementTree.fromstring(svg).iter("title")][1] == f"{name}: 1.0"
     assert "a_name_that_is_to…" in svg
 

@@ -67,8 +67,8 @@ def evil_page(setup: Setup, evil: str) -> str:
         compare(
             replace(setup, model=evil),
             [
-                StrategyRun("greedy", DecodingParams(), plain, 1),
-                StrategyRun(evil, params, [outputs, failed], 1),
+                StrategyRun("greedy", DecodingParams(), plain, [1]),
+                StrategyRun(evil, params, [outputs, failed], [1]),
             ],
         )
     )
@@ -111,7 +111,7 @@ def test_it_says_what_there_is(setup: Setup, runs: list[StrategyRun]) -> None:
     text = " ".join(reader.text.split())
     assert "2 decoding strategies compared" in text
     assert "2 prompts · models/tiny · 2026-01-02 03:04 UTC" in text
-    assert "Likeliest text greedy perplexity 2.12".replace(" ", "") in text.replace(" ", "")
+    assert "2 prompts are too few to tell differences from chance" in text
     assert "one two three four" in text
     assert "do_sample=true, top_p=0.9, max_new_tokens=5" in text
     assert "among the first outputs of all prompts" in text
@@ -124,15 +124,35 @@ def test_it_says_what_there_is(setup: Setup, runs: list[StrategyRun]) -> None:
 
 def test_differences_are_marked(setup: Setup) -> None:
     def run(name: str, text: str) -> StrategyRun:
-        return StrategyRun(name, DecodingParams(), [result(0, completion(0, [1, 2], -1.0, text))], 1.0)
+        return StrategyRun(name, DecodingParams(), [result(0, completion(0, [1, 2], -1.0, text))], [1.0])
 
     content = page(
         compare(setup, [run("a", "one two three"), run("b", "one two four"), run("c", "one two three")])
     )
-    assert '<span class="shared">one two</span><mark> four</mark>' in content
+    assert ">one two<mark> four</mark></p>" in content
     assert "the same text as a" in content
     assert "a and c gave" not in content  # their tokens are the same, and those of b are, too
     assert "a, b and c gave the same outputs throughout" in content
+
+
+def test_a_text_with_nothing_in_common_is_marked_whole(setup: Setup) -> None:
+    first = StrategyRun("a", DecodingParams(), [result(0, completion(0, [1], -1.0, "one two"))], [1.0])
+    second = StrategyRun("b", DecodingParams(), [result(0, completion(0, [3], -1.0, "three"))], [1.0])
+    content = page(compare(setup, [first, second]))
+    assert "<mark>three</mark>" in content
+    assert "<mark>one" not in content
+
+
+def test_the_texts_come_first_and_the_best_numbers_are_marked(setup: Setup) -> None:
+    def run(name: str, logprob: float) -> StrategyRun:
+        results = [result(key, completion(0, [1, 2], logprob)) for key in range(8)]
+        return StrategyRun(name, DecodingParams(), results, [1.0])
+
+    content = page(compare(setup, [run("bad", -4.0), run("good", -2.0)]))
+    assert content.index("The texts") < content.index("All numbers") < content.index("Measure by measure")
+    assert re.findall('<td class="best">([^<]+)</td>', content) == ["● 2.72", "● -2.0", "● -1.000"]
+    likeliest = content[content.index('id="ranking-perplexity-title"') :]
+    assert likeliest.index(">good<") < likeliest.index(">bad<")
 
 
 def test_one_strategy_has_no_plot_of_two_measures(setup: Setup, runs: list[StrategyRun]) -> None:

@@ -53,7 +53,8 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
     for run in runs:
         alone = llm.generate(["hello", [300, 301], "world"], run.params)
         assert [result.outputs for result in run.results] == [result.outputs for result in alone]
-        assert run.seconds > 0
+        assert len(run.timings) == 1
+        assert run.timings[0] > 0
 
 
 def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +62,7 @@ def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest
     monkeypatch.setattr(compare_runs.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
     rows = read_prompts(prompts=["hello", "world", "more"])
     runs = run_strategies(llm, STRATEGIES, rows, 2)
-    assert [run.seconds for run in runs] == [18, 18, 18]
+    assert [run.timings for run in runs] == [[18], [18], [18]]
     assert llm.statistics.generated_tokens == 3 * (12 + 18)
     assert [len(run.results) for run in runs] == [3, 3, 3]
 
@@ -86,7 +87,9 @@ def test_the_page_shows_texts_side_by_side_and_a_table(llm: LLM) -> None:
     assert lines[1].removeprefix("  greedy ").strip() == lines[3].removeprefix("  greedy too ").strip()
     assert "1 more prompts; limit=N shows the texts of more" in lines[5]
     assert lines[7].split()[:3] == ["strategy", "perplexity", "log-prob"]
-    greedy, sampling, too = (line.split() for line in lines[-3:])
+    greedy, sampling, too = (line.split() for line in lines[9:12])
+    assert lines[13].startswith("2 prompts are too few")
+    assert lines[14].startswith("Timed fewer than 3 times")
     assert (greedy[0], sampling[0], greedy[-1]) == ("greedy", "sampling", "12")
     assert too[2:9] == greedy[1:8]
 

@@ -56,7 +56,7 @@ def test_every_kind_of_difference(tmp_path: Path, capsys: pytest.CaptureFixture[
         result("4", "x"),
         result("6", "only there"),
         manifest=COMPLETE,
-        errors=[{"key": "7", "stage": "read"}, {"key": None, "stage": "read"}],
+        errors=[{"key": "7", "stage": "read"}],
         temperature=0.7,
     )
     code, found = diff(tmp_path, capsys)
@@ -84,6 +84,19 @@ def test_what_one_run_lacks_is_a_difference(
     make_run(tmp_path / runs[1], result("1", "x"), *other)
     code, found = diff(tmp_path, capsys)
     assert (code, found["equal"], found["changed"]) == (1, 1, 0)
+
+
+def test_rows_without_a_key_failed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines that are no rows have no key; they go by their place, which OpenAI's form has in its message."""
+    broken = [{"key": None, "source": "rows.jsonl", "line": line, "stage": "read"} for line in (2, 5)]
+    unread = {"custom_id": None, "error": {"code": "invalid_line", "message": "rows.jsonl:9: not valid JSON"}}
+    make_run(tmp_path / "a", result("1", "x"), failure("8"), errors=[*broken, unread])
+    make_run(
+        tmp_path / "b", result("1", "x"), failure("8"), errors=[*broken, unread, broken[0] | {"line": 7}]
+    )
+    code, found = diff(tmp_path, capsys)
+    assert (code, found["failed_in_both"]) == (1, 4)
+    assert found["only_in_second"] == {"count": 1, "keys": ["rows.jsonl:7"]}
 
 
 def test_the_last_outcome_of_a_row_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

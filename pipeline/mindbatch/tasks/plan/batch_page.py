@@ -77,8 +77,10 @@ def _time(time: TimeEstimate | None) -> str:
     if time is None:
         return "not estimated; give rate=TOKENS_PER_SECOND or calibrate=true"
     most = "at most " if time.is_most else ""
-    measured = "measured" if time.measured else "given"
+    work = f"{time.generated_tokens:,} tokens to generate at {time.rate:,.1f} tokens/s"
+    if not time.measured:
+        return f"{most}{duration(time.seconds)}: {work} (given), without starting up"
     return (
-        f"{most}{duration(time.seconds)}: {time.generated_tokens:,} tokens to generate at {time.rate:,.1f} "
-        f"tokens/s ({measured}), without starting up"
+        f"{most}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
+        f"{duration(time.compile_seconds)} to compile, {work} (measured)"
     )

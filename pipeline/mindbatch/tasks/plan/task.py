@@ -31,7 +31,7 @@ from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.run_state import state_of
 
 SAMPLE_BATCHES = 4
-"""How many batches a calibration runs, the half of them to warm up."""
+"""How many batches a calibration runs at most."""
 
 
 def run(config: PlanConfig) -> int:
@@ -84,7 +84,7 @@ def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Pl
     with RowIndex(scratch.index) as index:
         _survey(config, params, index, scratch)
         rows = count_rows(index, RowCheck(model.idle_engine(), model.tokenizer, params))
-        time = _time(config, params, rows, index)
+        time = _time(config, model, params, rows, index)
     plan = Plan(rows, model, time)
     return Plan(rows, model, time, (*_memory_notes(plan), *_run_notes(config)))
 
@@ -96,14 +96,16 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
 
 
 def _time(
-    config: PlanConfig, params: DecodingParams, rows: RowTotals, index: RowIndex
+    config: PlanConfig, model: ModelOutline, params: DecodingParams, rows: RowTotals, index: RowIndex
 ) -> TimeEstimate | None:
     if not rows.usable:
         return None
     if config.calibrate:
         llm = LLM.from_config(config.model, config.runtime)
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
-        return time_after(calibrate(llm, sample, params), rows)
+        startup = machine.process_age()
+        found = calibrate(llm, sample, params, config.runtime.max_batched_tokens)
+        return time_after(found, rows, model, startup)
     return None if config.rate is None else time_at(config.rate, rows)
 
 

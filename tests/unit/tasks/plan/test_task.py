@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.batch.calibration import Calibration
+from mindbatch.batch.calibration import Calibration, StepTime
 from mindbatch.batch.plan import Plan, RowTotals
 from mindbatch.config.schema import (
     BatchOutputConfig,
@@ -127,15 +127,16 @@ def test_calibrating_takes_the_rate_of_the_rows(
 ) -> None:
     seen = []
 
-    def calibrate(llm: str, rows: list[Any], params: Any) -> Calibration:
+    def calibrate(llm: str, rows: list[Any], params: Any, max_batched_tokens: int) -> Calibration:
         seen.extend([llm, *(row.line for row in rows)])
-        return Calibration(seconds=1, generated_tokens=12, outputs=3, complete=True)
+        return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
 
     monkeypatch.setattr(plan, "calibrate", calibrate)
     monkeypatch.setattr(plan.LLM, "from_config", lambda model, runtime: "the model")
     time = planned(config(folder, calibrate=True), capsys)["time"]
-    assert seen == ["the model", 1, 2, 3, 5]
-    assert (time["rate"], time["generated_tokens"], time["measured"]) == (12, 12, True)
+    assert seen == ["the model", 1]
+    assert (time["generated_tokens"], time["measured"]) == (12, True)
+    assert time["seconds"] > time["startup_seconds"] > 0
 
 
 @pytest.mark.parametrize("path", ["rows.jsonl", "-"])
