@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from itertools import cycle, islice
-from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -46,32 +46,40 @@ class Calibration:
     """What a few rows took.
 
     steps: seconds of each, and what it did.
-    lengths: generated tokens of each sequence that ended; unfinished: tokens of those that did not.
+    lengths: generated tokens of each sequence that ended; unfinished: of those that had not ended yet.
     prompt_tokens: of the rows that were admitted; cached: those of them found in the cache.
     """
 
     steps: Sequence[StepTime]
     lengths: Sequence[int]
-    unfinished: int = 0
+    unfinished: Sequence[int] = ()
     prompt_tokens: int = 0
     cached: int = 0
 
-    @property
-    def mean_length(self) -> float | None:
-        """Tokens of a sequence; None where none has ended.
-
-        The estimate for exponential lifetimes of which some are cut off (Epstein and Sobel 1953): all tokens
-        by the number of ends.
-        """
-        return (sum(self.lengths) + self.unfinished) / len(self.lengths) if self.lengths else None
-
     def sequence_lengths(self, count: int, longest: int) -> list[int]:
-        """Plausible lengths of so many sequences: those that were seen, longer where many were cut off."""
-        mean = self.mean_length
-        if mean is None:
-            return [longest] * count
-        factor = mean / max(fmean(self.lengths), 1e-9)
-        return [min(longest, max(1, round(length * factor))) for length in islice(cycle(self.lengths), count)]
+        """Plausible lengths of so many sequences, in no order; none is above `longest`.
+
+        From the distribution of lengths of which some are only known to be longer than what was seen (Kaplan
+        and Meier 1958); what it leaves open at its end counts as `longest`.
+        """
+        survivors = self._survivors()
+        shares = [1 - (number + 0.5) / count for number in range(count)]
+        random.Random(count).shuffle(shares)
+        return [
+            min(longest, next((length for length, share in survivors if share < wanted), longest))
+            for wanted in shares
+        ]
+
+    def _survivors(self) -> list[tuple[int, float]]:
+        """Each length at which a sequence ended, with the share of sequences that are longer."""
+        at_risk, share, found = len(self.lengths) + len(self.unfinished), 1.0, []
+        ended = Counter(self.lengths)
+        for length in sorted({*self.lengths, *self.unfinished}):
+            if ended[length]:
+                share *= 1 - ended[length] / at_risk
+                found.append((length, share))
+            at_risk -= ended[length] + self.unfinished.count(length)
+        return found
 
     def compile_seconds(self) -> float:
         """Time beyond that of an ordinary step, in the steps that were the first of their shape."""
@@ -135,6 +143,7 @@ def calibrate(
     shapes: set[tuple[int, bool]] = set()
     steps: list[StepTime] = []
     lengths: list[int] = []
+    unfinished: Counter[tuple[str, int]] = Counter()
     begun = before = clock()
     last = generator.statistics
     with closing(generator.steps((row.prompt(), row.params(params)) for row in rows)) as results:
@@ -146,16 +155,19 @@ def calibrate(
                 shape = pad_to_bucket(computed, buckets), computed == generated
                 steps.append(StepTime(now - before, computed, generated, shape not in shapes))
                 shapes.add(shape)
-            lengths += [len(each.token_ids) for output in result.finished for each in output.outputs]
+            for event in result.events:
+                unfinished[event.key, event.index] += len(event.token_ids)
+            for row in result.finished:
+                lengths += [len(output.token_ids) for output in row.outputs]
+                for index in range(len(row.outputs)):
+                    unfinished.pop((row.key, index), None)
             before, last = clock(), statistics
             if before - begun > longest:
                 break
-    total = sum(step.generated for step in steps)
-    if not total:
+    if not any(step.generated for step in steps):
         raise ConfigError("calibrate=true: none of the rows that were tried could be run")
-    return Calibration(
-        steps, lengths, max(0, total - sum(lengths)), last.prompt_tokens, last.cached_prompt_tokens
-    )
+    open_lengths = list(unfinished.values())
+    return Calibration(steps, lengths, open_lengths, last.prompt_tokens, last.cached_prompt_tokens)
 
 
 def steps_for(lengths: Sequence[int], batch_size: int) -> float:

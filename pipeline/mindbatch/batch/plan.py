@@ -170,7 +170,7 @@ def time_after(
         seconds=startup_seconds + compiling + running,
         rate=generated / running,
         generated_tokens=generated,
-        is_most=calibration.mean_length is None,
+        is_most=not calibration.lengths,
         measured=True,
         startup_seconds=startup_seconds,
         compile_seconds=compiling,

@@ -5,25 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindbatch.config.schema import RunsConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.screen_text import printable, show, show_json
 from mindbatch.tasks.run_state import RunState, state_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from mindbatch.tasks.text_table import table
 
 DEEPEST = 6
 """Folders are looked into this far: more would be a search of the whole disk."""
 
-WIDEST = 10_000
-"""Columns of a page that no terminal shows: lines are not broken for other programs."""
+TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
+NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
 
@@ -34,7 +31,7 @@ def run(config: RunsConfig) -> int:
     if config.format == "json":
         show_json([as_json(state) for state in states])
     elif states:
-        _print_table(as_table(states))
+        print("\n".join(as_lines(states)))
     else:
         show(f"{printable(config.folder)}: {NO_RUNS}")
     return EXIT_DONE
@@ -64,41 +61,19 @@ def as_json(state: RunState) -> dict[str, Any]:
     return content | ({"fault": fault} if fault else {})
 
 
-def as_table(states: Iterable[RunState]) -> Table:
-    """The states as a table, a run a line."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("run", "status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "command"):
-        is_number = title in ("done", "failed", "rows", "tokens/s")
-        is_long = title in ("run", "command")
-        table.add_column(
-            title, justify="right" if is_number else "left", overflow="fold", no_wrap=not is_long
-        )
-    for state in states:
-        table.add_row(*map(Text, _cells(state)))  # as text: brackets in a name are no markup
-    return table
+def as_lines(states: Sequence[RunState]) -> list[str]:
+    """A line for each run, and below it the command, which may be long, or what is wrong with the run."""
+    heading, *rows = table([TITLES, *map(_cells, states)], right=NUMBERS)
+    below = (printable(state.fault or shlex.join(state.command)) for state in states)
+    return [heading, *(line for row, text in zip(rows, below, strict=True) for line in (row, f"    {text}"))]
 
 
 def _cells(state: RunState) -> list[str]:
     speed = state.tokens_per_second
-    command = state.fault or shlex.join(state.command)
     return [
-        printable(state.folder),
         printable(state.status),
         *(f"{count:,}" if count is not None else "-" for count in (state.done, state.failed, state.total)),
         f"{speed:,.1f}" if speed is not None else "-",
         printable((state.created or "-")[:16].replace("T", " ")),
-        printable(command),
+        printable(state.folder),
     ]
-
-
-def _print_table(table: Table) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))

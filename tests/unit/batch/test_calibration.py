@@ -71,7 +71,7 @@ def test_every_step_is_timed_and_the_first_of_a_shape_is_known() -> None:
     assert model.keys == ["0", "1", "2", "3"]
     assert found.steps[0] == StepTime(5.0, 8, 2, is_first=True)
     assert set(found.steps[1:]) == {StepTime(1.0, 8, 2, is_first=False)}
-    assert (found.lengths, found.unfinished, found.mean_length) == ([2, 2, 2, 2], 0, 2.0)
+    assert (found.lengths, found.unfinished) == ([2, 2, 2, 2], [])
     assert found.compile_seconds() == pytest.approx(4.0)
     assert found.seconds_of(10, 80, 20) == pytest.approx(10.0)
     assert found.computed_per_generated == 1.0
@@ -114,13 +114,16 @@ def test_no_cost_is_negative() -> None:
     assert found.seconds_of(0, 1000, 0) >= 0
 
 
+def test_lengths_are_like_those_that_were_seen() -> None:
+    assert sorted(Calibration([], [10, 20]).sequence_lengths(4, 128)) == [10, 10, 20, 20]
+    assert Calibration([], [10, 20]).sequence_lengths(1000, 15).count(15) == 500
+
+
 def test_outputs_that_were_cut_off_count_as_longer() -> None:
-    seen = Calibration([], [10, 20], unfinished=0)
-    cut = Calibration([], [10, 20], unfinished=30)
-    assert (seen.mean_length, cut.mean_length) == (15.0, 30.0)
-    assert seen.sequence_lengths(3, 128) == [10, 20, 10]
-    assert cut.sequence_lengths(2, 30) == [20, 30]  # none is longer than it may be
-    assert Calibration([], [], unfinished=50).sequence_lengths(2, 128) == [128, 128]
+    """Of four, one ended at 2; of two left beyond 5, one at 10: a quarter, 3/8, and 3/8 of no known end."""
+    found = Calibration([], [2, 10], unfinished=[5, 12]).sequence_lengths(800, 128)
+    assert [found.count(length) for length in (2, 10, 128)] == [200, 300, 300]
+    assert Calibration([], [], unfinished=[50]).sequence_lengths(2, 128) == [128, 128]
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_as_json_all_figures_are_there(index: RowIndex) -> None:
 
 
 def test_a_calibration_becomes_a_time(index: RowIndex) -> None:
-    """Ten rows of 7 + 4 tokens, four at a time: three rounds of 4 steps, which take 1 s whatever they hold."""
+    """Ten rows of 7 + 4 tokens, four at a time: three rounds of 4 steps of 1 s each."""
     fill(index, *[ids(7)] * 10)
     rows = counted(index, model())
     steps = [StepTime(3.0, 7, 1, is_first=True)]
@@ -184,5 +184,5 @@ def test_a_calibration_becomes_a_time(index: RowIndex) -> None:
     assert (seen.generated_tokens, seen.is_most, seen.measured) == (40, False, True)
     assert (seen.startup_seconds, seen.compile_seconds) == (5.0, pytest.approx(2.0))
     assert seen.seconds == pytest.approx(5 + 2 + 12)
-    unseen = time_after(Calibration(steps, [], unfinished=6), rows, model(), 0.0)
+    unseen = time_after(Calibration(steps, [], unfinished=[6]), rows, model(), 0.0)
     assert (unseen.generated_tokens, unseen.is_most) == (100, True)

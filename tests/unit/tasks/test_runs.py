@@ -49,28 +49,16 @@ def test_a_complete_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_the_table_has_a_line_for_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("mindbatch", "batch", "data.path=[red]a b.jsonl", "x=\x1b[2J" + "y" * 200)
+def test_a_run_is_a_line_and_its_command_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("mindbatch", "batch", "data.path=[red]a b.jsonl", "x=\x1b[2J" + "y" * 90)
     make_run(tmp_path / "a", manifest=MANIFEST, command=command)
     make_run(tmp_path / "b")
     assert run(RunsConfig(folder=str(tmp_path))) == 0
-    title, _, first, second = capsys.readouterr().out.splitlines()
-    assert title.split() == [
-        "run",
-        "status",
-        "done",
-        "failed",
-        "rows",
-        "tokens/s",
-        "begun",
-        "(UTC)",
-        "command",
-    ]
-    words = first.split(maxsplit=8)
-    assert words[1:6] == ["complete", "1,190", "10", "1,200", "1,234.6"]
-    assert words[6:8] == ["2026-01-02", "03:04"]
-    assert words[8] == f"mindbatch batch 'data.path=[red]a b.jsonl' 'x=\\x1b[2J{'y' * 200}'"
-    assert second.split()[1:6] == ["incomplete", "-", "-", "-", "-"]
+    title, first, below, second, _ = capsys.readouterr().out.splitlines()
+    assert title == "status       done  failed   rows  tokens/s  begun (UTC)       run"
+    assert first == f"complete    1,190      10  1,200   1,234.6  2026-01-02 03:04  {tmp_path}/a"
+    assert below == f"    mindbatch batch 'data.path=[red]a b.jsonl' 'x=\\x1b[2J{'y' * 90}'"
+    assert second.split()[:5] == ["incomplete", "-", "-", "-", "-"]
 
 
 def test_an_interrupted_run(tmp_path: Path) -> None:
