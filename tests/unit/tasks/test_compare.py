@@ -121,7 +121,7 @@ def test_the_command_writes_three_files(
     assert [each["name"] for each in content["strategies"]] == ["greedy", "sampling"]
     assert content["setup"]["warm_up_prompts"] == 2
     assert content["setup"]["prefix_caching"] is False
-    saved = compose_task("compare", [], folder / "comparison.config.yaml").finish()
+    saved = compose_task("compare", ["output.overwrite=true"], folder / "comparison.config.yaml").finish()
     assert list(saved.variants) == ["greedy", "sampling"]
 
 
