@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 PUT_OFF = (signal.SIGINT, signal.SIGTERM)
+_SIGACTION_BYTES = 512  # room for a struct sigaction of any C library
 
 
 class Terminated(KeyboardInterrupt):
@@ -55,7 +57,7 @@ def interruptible() -> Iterator[None]:
     the signals off too (a thread inherits that), and so do those of the kernels. An older thread, such as
     NumPy's, may still take a SIGINT that turns into a SIGTERM: where the program has no handler for that, it
     gets the one for SIGINT meanwhile.
-    Does nothing in threads other than the main one, which may not set handlers.
+    Does nothing in threads other than the main one, which may not set handlers: see `sigint_kept`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -75,6 +77,17 @@ def interruptible() -> Iterator[None]:
         finally:
             if answers_both:
                 _set(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def sigint_kept() -> Iterator[None]:
+    """Puts the process's answer to SIGINT back at the end, in whatever thread MindSpore has changed it."""
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION_BYTES)
+    libc.sigaction(signal.SIGINT, None, before)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGINT, before, None)
 
 
 def _set(number: int, handler: Handler) -> None:

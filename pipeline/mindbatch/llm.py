@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from mindbatch.calls import Call, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.user_paths import settle_model_paths
@@ -21,17 +22,19 @@ from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import ConfigError, MindBatchError, PromptError
-from mindbatch.interrupts import interruptible
+from mindbatch.errors import ConfigError, PromptError
 from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
+from mindbatch.mindspore_lock import loading
 from mindbatch.streaming import Streamer, StreamerFeed
 
 ON_ERROR = ("raise", "record")
-OVERTAKEN = "this generation ended early: a newer call of generate, stream or submit took its place"
 
 
 class LLM:
-    """Generates text for prompts with one model, one call at a time.
+    """Generates text for prompts with one model.
+
+    Any number of threads may call it: their requests are computed together, each caller gets its own, and
+    what they are does not depend on who else calls. A call that is not finished may be left.
 
     Args:
         path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
@@ -102,13 +105,13 @@ class LLM:
         if faults:
             raise ConfigError(faults)
         prepare_environment(runtime.verbose, runtime.num_threads)
-        self._take(load_model(model, runtime))
+        self._take(_load(model, runtime))
 
     @classmethod
     def from_config(cls, model: ModelConfig, runtime: RuntimeConfig) -> LLM:
         """The model of a configuration that has been validated."""
         prepare_environment(runtime.verbose, runtime.num_threads)
-        return cls.over(load_model(model, runtime))
+        return cls.over(_load(model, runtime))
 
     @classmethod
     def over(cls, model: LoadedModel) -> LLM:
@@ -119,7 +122,7 @@ class LLM:
 
     def _take(self, model: LoadedModel) -> None:
         self._model = model
-        self._turn = 0  # counts submissions: only the newest may run
+        self._calls = EngineCalls(model.engine)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -164,12 +167,10 @@ class LLM:
         """
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
-        requests, failures = self._prepare(prompts, params)
-        if failures and on_error == "raise":
-            self._refuse(failures)
-        results = {failure.key: failure for failure in failures}
-        for item in self._fed(streamer, requests):
-            results[item.key] = item
+        with closing(self._submitted(prompts, params)) as run:
+            if run.refused and on_error == "raise":
+                _refuse_failed(run.refused)
+            results = {result.key: result for result in (*run.refused, *self._fed(streamer, run))}
         in_order = [results[key] for key in sorted(results, key=int)]
         if on_error == "raise":
             _refuse_failed(in_order)
@@ -184,124 +185,55 @@ class LLM:
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        requests, failures = self._prepare(prompts, params)
-        if failures:
-            self._refuse(failures)
-        return self._streamed(requests)
+        run = self._submitted(prompts, params)
+        if run.refused:
+            run.close()
+            _refuse_failed(run.refused)
+        return self._streamed(run)
 
-    def _streamed(self, requests: Sequence[Request]) -> Iterator[StreamEvent]:
-        for item in self.run(requests):
+    def _streamed(self, run: Run) -> Iterator[StreamEvent]:
+        for item in run:
             if isinstance(item, StreamEvent):
                 yield item
             else:
                 _refuse_failed([item])
 
-    def submit(
-        self, rows: Iterable[tuple[Prompt, DecodingParams]]
-    ) -> tuple[list[Request], list[RequestOutput]]:
-        """Queues rows; returns the requests to `run`, and a result with an error for each row refused.
-
-        What was submitted before and not run to its end is dropped.
-        """
-        self._begin()
-        requests: list[Request] = []
-        failures: list[RequestOutput] = []
-        for row, params in rows:
-            queued = self._queue(row, params)
-            if isinstance(queued, Request):
-                requests.append(queued)
-            else:
-                failures.append(queued)
-        return requests, failures
-
-    def run(self, requests: Sequence[Request]) -> Iterator[StreamEvent | RequestOutput]:
-        """Yields what each step adds and each result as it finishes, until the queued requests are done.
-
-        What is left is dropped if the caller stops early.
-
-        Raises:
-            MindBatchError: something else was submitted before the end.
-        """
-        return self._steps({request.key for request in requests}, self._turn)
+    def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Run:
+        """Queues rows; they run while the result is iterated over."""
+        return Run(self._calls, (self._request(row, params) for row, params in rows))
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        """Runs any number of rows, taken as the engine has room for them; yields what each step brought.
+        """Runs any number of rows, taken as the engine can use them; yields what each step brought.
 
         A row that is refused is among the finished ones of a step, with its `error`. What is left is dropped
         if the caller stops early.
-
-        Raises:
-            MindBatchError: something else was submitted before the end.
         """
-        turn = self._begin()
-        source = iter(rows)
-        with self._turn_ending(turn):
+        source, ahead = iter(rows), 3 * self._model.engine.settings.batch_size
+        with closing(Call(self._calls)) as call:
             while True:
-                self._check_turn(turn)
-                refused = self._fill(source)
-                if self._model.engine.has_work:
-                    result = self._step()
+                taken = islice(source, max(0, ahead - call.num_unfinished))
+                refused = call.add([self._request(row, params) for row, params in taken])
+                if call.num_unfinished:
+                    result = call.next()
                     yield StepResult(result.events, refused + result.finished)
                 elif refused:
                     yield StepResult([], refused)
                 else:
                     return
 
-    def _fill(self, source: Iterator[tuple[Prompt, DecodingParams]]) -> list[RequestOutput]:
-        """Queues rows until as many wait as two batches hold; returns the results of those refused."""
-        engine = self._model.engine
-        room = 2 * engine.settings.batch_size - len(engine.scheduler.waiting)
-        queued = [self._queue(row, params) for row, params in islice(source, max(0, room))]
-        return [item for item in queued if isinstance(item, RequestOutput)]
-
-    def _queue(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
-        """Gives a row to the engine; a result with an error if it is refused."""
+    def _request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
+        """The request of a row; a result with an error if it is no prompt for this model."""
         request = Request(row.key, (), params, row.text, source=row.source)
         try:
-            request = replace(request, prompt_token_ids=tuple(token_ids_of(row, self.tokenizer)))
-            self._model.engine.add(request)
+            return replace(request, prompt_token_ids=tuple(token_ids_of(row, self.tokenizer)))
         except PromptError as error:
             return request.failure(error)
-        return request
 
-    def _begin(self) -> int:
-        """A new turn: what was submitted before and not run to its end is dropped."""
-        self._turn += 1
-        self._model.engine.abort()
-        return self._turn
-
-    def _steps(self, unfinished: set[str], turn: int) -> Iterator[StreamEvent | RequestOutput]:
-        with self._turn_ending(turn):
-            while unfinished:
-                self._check_turn(turn)
-                result = self._step()
-                unfinished.difference_update(output.key for output in result.finished)
-                yield from result.events
-                yield from result.finished
-
-    def _check_turn(self, turn: int) -> None:
-        if turn != self._turn:
-            raise MindBatchError(OVERTAKEN)
-
-    def _step(self) -> StepResult:
-        with interruptible():
-            return self._model.engine.step()
-
-    @contextmanager
-    def _turn_ending(self, turn: int) -> Iterator[None]:
-        """However the caller's loop ends, nothing of this turn stays in the engine."""
+    def _fed(self, streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:
+        """Gives the events to the streamer, which is ended whatever happens: a thread may wait for it."""
+        feed = None if streamer is None else StreamerFeed(streamer, run.requests)
         try:
-            yield
-        finally:
-            if turn == self._turn:
-                self._model.engine.abort()
-
-    def _fed(self, streamer: Streamer | None, requests: Sequence[Request]) -> Iterator[RequestOutput]:
-        """Runs the requests; gives the events to the streamer, which is ended whatever happens: a thread may
-        be waiting for it."""
-        feed = None if streamer is None else StreamerFeed(streamer, requests)
-        try:
-            for item in self.run(requests):
+            for item in run:
                 if isinstance(item, RequestOutput):
                     yield item
                 elif feed is not None:
@@ -310,17 +242,19 @@ class LLM:
             if feed is not None:
                 feed.end()
 
-    def _prepare(self, prompts: Any, params: Params) -> tuple[list[Request], list[RequestOutput]]:
+    def _submitted(self, prompts: Any, params: Params) -> Run:
         given = prompt_list(prompts)
         each = params_for_each(len(given), params)
         rows = read_prompts(prompts=given) if given else PromptRows()
-        requests, failures = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
-        failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
-        return requests, failures
+        run = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
+        run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+        run.refused.sort(key=lambda failure: int(failure.key))
+        return run
 
-    def _refuse(self, failures: Sequence[RequestOutput]) -> None:
-        self._model.engine.abort()
-        _refuse_failed(sorted(failures, key=lambda failure: int(failure.key)))
+
+def _load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
+    with loading():
+        return load_model(model, runtime)
 
 
 def _refuse_failed(results: Iterable[RequestOutput]) -> None:

@@ -45,7 +45,9 @@ MAY_ENTER: dict[str, set[str]] = {
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
     "llm_input": {"decoding"} | LOWEST,
-    "llm": FACADE | {"interrupts", "llm_input"} | LOWEST,
+    "mindspore_lock": LOWEST,
+    "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
+    "llm": FACADE | {"calls", "llm_input", "mindspore_lock"} | LOWEST,
     "storage": LOWEST,
     "ledger": {"storage"} | LOWEST,
     "dataset": {"data", "decoding", "config", "storage"} | LOWEST,
@@ -64,7 +66,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "evaluation": {"decoding", "engine"} | LOWEST,
     "launch": {"storage"} | LOWEST,
     "tasks": FACADE
-    | {"llm", "backends", "kernels", "checkpoint", "layers", "models", "parallel"}
+    | {"llm", "calls", "backends", "kernels", "checkpoint", "layers", "models", "parallel"}
     | {"batch", "dataset", "evaluation", "ledger", "launch", "storage", "interrupts"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
+from mindbatch import ConfigError, DecodingParams, PromptError
 from mindbatch.config.paths import data_root
 from mindbatch.data.prompts import Prompt
 from mindbatch.data.tokenizer import Tokenizer
@@ -153,16 +154,28 @@ def test_stream_gives_the_text_of_generate(shadow_llm: LLM) -> None:
         assert events[-1].finish_reason == output.finish_reason
 
 
-def test_a_stream_that_was_left_does_not_reach_the_next_call(shadow_llm: LLM) -> None:
+def test_streams_go_on_beside_other_calls(shadow_llm: LLM) -> None:
+    expected, other = tokens_of(shadow_llm, "hello"), tokens_of(shadow_llm, "world")
+    begun = shadow_llm.stream("hello", FEW)
+    first = next(begun)
+    assert tokens_of(shadow_llm, "world") == other
+    tokens = [token for event in (first, *begun) for token in event.token_ids]
+    assert [tokens] == expected
+
+
+def test_a_stream_that_is_left_is_dropped(shadow_llm: LLM) -> None:
     expected = tokens_of(shadow_llm, "world")
     shadow_llm.stream("hello", FEW)  # never begun
-    assert tokens_of(shadow_llm, "world") == expected
     begun = shadow_llm.stream("hello", FEW)
     next(begun)
+    closed = shadow_llm.stream("hello", FEW)
+    next(closed)
+    closed.close()  # type: ignore[attr-defined]
+    del begun
+    before = shadow_llm.statistics.generated_tokens
     assert tokens_of(shadow_llm, "world") == expected
-    with pytest.raises(MindBatchError, match="^this generation ended early: a newer call"):
-        list(begun)
-    assert tokens_of(shadow_llm, "world") == expected
+    assert shadow_llm.statistics.generated_tokens == before + 5
+    assert not shadow_llm._model.engine.has_work
 
 
 def test_a_call_after_a_streams_last_event_does_not_disturb_it(shadow_llm: LLM) -> None:
@@ -197,7 +210,7 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
 
 def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, runtime: seen.append(model))
+    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, runtime: seen.append(model) or Mock())
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     LLM(f"~/{tmp_path.name}")
@@ -269,9 +282,10 @@ def test_rows_that_are_left_are_dropped(shadow_llm: LLM) -> None:
     assert tokens_of(shadow_llm, [[30]]) == [greedy_tokens([30], 5)]
 
 
-def test_newer_calls_take_the_place_of_steps(shadow_llm: LLM) -> None:
-    steps = shadow_llm.steps([(Prompt(key="0", source="row", token_ids=[30]), FEW)])
-    next(steps)
-    shadow_llm.generate([[31]], FEW)
-    with pytest.raises(MindBatchError, match="newer call"):
-        next(steps)
+def test_steps_go_on_beside_other_calls(shadow_llm: LLM) -> None:
+    rows = [(Prompt(key=str(i), source="row", token_ids=[30 + i]), FEW) for i in range(20)]
+    finished = {}
+    for step in shadow_llm.steps(rows):
+        finished |= {output.key: output.outputs[0].token_ids for output in step.finished}
+        assert tokens_of(shadow_llm, [[31]]) == [greedy_tokens([31], 5)]
+    assert finished == {str(i): greedy_tokens([30 + i], 5) for i in range(20)}

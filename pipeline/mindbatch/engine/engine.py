@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +101,8 @@ class Engine:
         max_tokens = params.max_total_tokens(len(prompt), self.settings.seq_length)
         self._check(request, max_tokens)
         eos = self._eos_token_ids if params.eos_token_id is None else params.eos_token_id
-        row = Row(params, prompt, [], eos, row_hash(request.key), key=request.key, max_tokens=max_tokens)
+        row_number = row_hash(request.row_key or request.key)
+        row = Row(params, prompt, [], eos, row_number, key=request.key, max_tokens=max_tokens)
         row.constraint = None if self._make_constraint is None else self._make_constraint(params, prompt)
         strategy, text = strategy_for(params), self._text_of(request)
         # A search shows text of its own; its rows need theirs only to see a stop string.
@@ -125,10 +126,9 @@ class Engine:
         self._counters.count_outputs(output for result in finished for output in result.outputs)
         return StepResult(events, finished)
 
-    def abort(self) -> None:
-        """Drops all requests; the engine can be used again, and what its cache holds is still found."""
-        self._forget(sequence for group in self.scheduler.running for sequence in group.sequences)
-        self.scheduler.abort()
+    def abort(self, keys: Set[str] | None = None) -> None:
+        """Drops the requests with these keys, or all; what the cache holds of them is still found."""
+        self._forget(self.scheduler.abort(keys))
 
     def _check(self, request: Request, max_tokens: int) -> None:
         prompt, key = request.prompt_token_ids, request.key

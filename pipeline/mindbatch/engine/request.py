@@ -12,7 +12,8 @@ from mindbatch.errors import PromptError
 class Request:
     """One prompt to continue.
 
-    key: names the row; with the seed, the sample and the step it fixes the random numbers.
+    key: names the request among all that the engine has.
+    row_key: with the seed, the sample and the step it fixes the random numbers; empty is `key`.
     adapter: the LoRA adapter that the row asks for; None is the base model.
     source: what errors call the prompt; empty is its key.
     """
@@ -23,6 +24,7 @@ class Request:
     prompt: str | None = None
     adapter: str | None = None
     source: str = ""
+    row_key: str = ""
 
     def failure(self, error: PromptError) -> RequestOutput:
         """The result when the prompt cannot be run, or cannot go on."""

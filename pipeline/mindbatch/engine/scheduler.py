@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from mindbatch.engine.block_manager import BlockManager
@@ -110,12 +110,16 @@ class Scheduler:
             self.running = [group for group in self.running if not group.is_finished]
         return finished
 
-    def abort(self) -> None:
-        """Drops every request and frees its blocks."""
-        for group in [*self.running, *self.waiting]:
-            self.release(group.sequences)
-        self.running.clear()
-        self.waiting.clear()
+    def abort(self, keys: Set[str] | None = None) -> list[Sequence]:
+        """Drops the requests with these keys, or all, and frees their blocks; returns their sequences."""
+        dropped = [
+            group for group in (*self.running, *self.waiting) if keys is None or group.request.key in keys
+        ]
+        self.running = [group for group in self.running if group not in dropped]
+        self.waiting = deque(group for group in self.waiting if group not in dropped)
+        sequences = [sequence for group in dropped for sequence in group.sequences]
+        self.release(sequences)
+        return sequences
 
     def _schedule_running(self, group: SequenceGroup, step: Step) -> None:
         if group not in self.running:  # pre-empted by an earlier one of this step

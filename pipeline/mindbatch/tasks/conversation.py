@@ -59,12 +59,12 @@ def _show(text: str) -> None:
 
 def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
     """Streams the answer to standard output; None when the prompt could not be run."""
-    requests, failures = llm.submit([(row, params)])
-    if failures:
-        say(failures[0].error)
+    run = llm.submit([(row, params)])
+    if run.refused:
+        say(run.refused[0].error)
         return None
     parts, output = [], data_output()
-    for event in llm.run(requests):
+    for event in run:
         if isinstance(event, StreamEvent):
             print(event.text, end="", flush=True, file=output)
             parts.append(event.text)

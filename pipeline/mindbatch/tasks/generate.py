@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
@@ -43,14 +44,16 @@ def run(config: GenerateConfig) -> int:
     llm = LLM.from_config(config.model, config.runtime)
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
-    requests, failures = llm.submit([(row, params) for row in rows.prompts])
-    failures += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
-    labelled = len(requests) + len(failures) > 1 or params.num_return_sequences > 1
+    run = llm.submit((row, params) for row in rows.prompts)
+    failures = run.refused + [
+        RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors
+    ]
+    labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
-            failures += _stream(llm, requests, params, destination, labelled)
+            failures += _stream(llm, run, params, destination, labelled)
         else:
-            failures += _write(llm, requests, failures, config, destination, labelled)
+            failures += _write(llm, run, failures, config, destination, labelled)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
         save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"))
@@ -58,7 +61,7 @@ def run(config: GenerateConfig) -> int:
 
 
 def _stream(
-    llm: LLM, requests: list[Request], params: DecodingParams, destination: Destination, labelled: bool
+    llm: LLM, run: Run, params: DecodingParams, destination: Destination, labelled: bool
 ) -> list[RequestOutput]:
     """Prints the outputs one after the other, the first one token by token while all of them run.
 
@@ -74,9 +77,9 @@ def _stream(
             file=destination.file,
         )
 
-    live = LiveText(requests, streamer, destination.file, labelled=labelled)
+    live = LiveText(run.requests, streamer, destination.file, labelled=labelled)
     failures = []
-    for item in llm.run(requests):
+    for item in run:
         if isinstance(item, RequestOutput):
             live.finish(item)
             failures += [item] if item.error is not None else []
@@ -87,14 +90,14 @@ def _stream(
 
 def _write(
     llm: LLM,
-    requests: list[Request],
+    run: Run,
     failures: Iterable[RequestOutput],
     config: GenerateConfig,
     destination: Destination,
     labelled: bool,
 ) -> list[RequestOutput]:
     """Writes each result once all before it are there; returns those of prompts that could not go on."""
-    keys = sorted([request.key for request in requests] + [failure.key for failure in failures], key=int)
+    keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
     writer = ResultWriter(
         keys,
         destination.file,
@@ -105,8 +108,8 @@ def _write(
     for failure in failures:
         writer.add(failure)
     failed = []
-    with Progress(len(requests), shown=len(keys) > 1, output=destination.file) as progress:
-        for item in llm.run(requests):
+    with Progress(len(run.requests), shown=len(keys) > 1, output=destination.file) as progress:
+        for item in run:
             if isinstance(item, RequestOutput):
                 writer.add(item)
                 failed += [item] if item.error is not None else []

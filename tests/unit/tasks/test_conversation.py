@@ -28,9 +28,9 @@ def asked(shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     submit = shadow_llm.submit
 
     def recording(rows: Any) -> Any:
-        requests, failures = submit(rows)
-        seen.extend(list(request.prompt_token_ids) for request in requests)
-        return requests, failures
+        run = submit(rows)
+        seen.extend(list(request.prompt_token_ids) for request in run.requests)
+        return run
 
     monkeypatch.setattr(shadow_llm, "submit", recording)
     return seen

@@ -66,16 +66,16 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
     params = DecodingParams(
         do_sample=True, num_return_sequences=3, max_new_tokens=40, seed=5, stop=stop, temperature=0.7
     )
-    requests, _ = shadow_llm._prepare(prompts, params)
+    run = shadow_llm._submitted(prompts, params)
     live_file, file = io.StringIO(), io.StringIO()
     tokenizer = shadow_llm.required_tokenizer
 
     def streamer(request: Request) -> TextStreamer:
         return TextStreamer(tokenizer, skip_prompt=True, stop=params.stop, file=live_file)
 
-    live = LiveText(requests, streamer, live_file, labelled=True)
-    writer = ResultWriter([request.key for request in requests], file, as_json=False, labelled=True)
-    for item in shadow_llm.run(requests):
+    live = LiveText(run.requests, streamer, live_file, labelled=True)
+    writer = ResultWriter([request.key for request in run.requests], file, as_json=False, labelled=True)
+    for item in run:
         live.put(item) if isinstance(item, StreamEvent) else writer.add(item)
     assert live_file.getvalue() == file.getvalue()
     assert file.getvalue().startswith("[0.0] hello")

@@ -1,0 +1,215 @@
+"""Calls from any number of threads, batched together in one engine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from mindbatch.engine.engine import Engine, StepResult
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.errors import MindBatchError, PromptError
+from mindbatch.interrupts import interruptible, sigint_kept
+from mindbatch.mindspore_lock import mindspore_lock, refuse_forked
+
+Delivery = StepResult | Exception
+
+
+class Inbox(Protocol):
+    """Takes what steps bring for one call, in whatever thread computes them."""
+
+    def append(self, delivery: Delivery, /) -> None: ...
+
+
+class _Owner(NamedTuple):
+    """Whose an engine's request is, and what its caller calls it."""
+
+    inbox: Inbox
+    key: str
+
+
+class EngineCalls:
+    """One engine, shared by its callers.
+
+    Each thread that waits for results computes steps, one thread at a time; a step computes the requests of
+    all calls, and what it brings goes to the inbox of each. In the engine a request has a key that no other
+    has; its row key, which fixes the random numbers, is the caller's.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._process = os.getpid()
+        self._engine_keys = map(str, itertools.count())
+        self._owners: dict[str, _Owner] = {}  # by the engine's key
+        # Of calls that have ended; closed without the lock, which a destructor must not wait for.
+        self._ended: deque[Inbox] = deque()
+        self._over: str | None = None  # why no call is taken any more
+
+    def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
+        """Queues requests; returns a result with an error for each that is refused.
+
+        Raises:
+            MindBatchError: the engine was closed, or belongs to the process that this one was forked from.
+        """
+        refuse_forked(self._process)
+        with mindspore_lock:
+            if self._over is not None:
+                raise MindBatchError(self._over)
+            self._abort_ended()
+            added = (self._add(request, inbox) for request in requests)
+            return [failure for failure in added if failure is not None]
+
+    def _add(self, request: Request, inbox: Inbox) -> RequestOutput | None:
+        key = next(self._engine_keys)
+        queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
+        self._owners[key] = _Owner(inbox, request.key)
+        try:
+            self.engine.add(queued)
+        except PromptError as error:
+            del self._owners[key]
+            return replace(queued.failure(error), key=request.key)
+        return None
+
+    def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
+        """Computes a step for all calls; nothing if it `is_needed` no longer when the engine is free.
+
+        Raises:
+            MindBatchError: the engine belongs to the process that this one was forked from.
+            Exception: the step failed; every call ends with it.
+        """
+        refuse_forked(self._process)
+        with interruptible(), mindspore_lock, sigint_kept():
+            self._abort_ended()
+            if not (self.engine.has_work and is_needed()):
+                return
+            try:
+                self._deliver(self.engine.step())
+            except BaseException as error:
+                self._fail(f"generation ended: a step of the engine failed: {error!r}", error)
+                raise
+
+    def end(self, inbox: Inbox) -> None:
+        """Drops what is left of a call, before the next step; the others go on. Never waits."""
+        self._ended.append(inbox)
+
+    def close(self, reason: str) -> None:
+        """Ends all calls with an error; those that come later are refused with it."""
+        with mindspore_lock:
+            self._over = reason
+            self._fail(reason)
+
+    def _abort_ended(self) -> None:
+        while self._ended:
+            inbox = self._ended.popleft()
+            keys = [key for key, owner in self._owners.items() if owner.inbox is inbox]
+            for key in keys:
+                del self._owners[key]
+            if keys:
+                self.engine.abort(set(keys))
+
+    def _deliver(self, result: StepResult) -> None:
+        """Gives each call its part of a step, under its own keys."""
+        parts: dict[int, tuple[Inbox, StepResult]] = {}
+
+        def part(owner: _Owner) -> StepResult:
+            return parts.setdefault(id(owner.inbox), (owner.inbox, StepResult([], [])))[1]
+
+        for event in result.events:
+            owner = self._owners[event.key]
+            part(owner).events.append(replace(event, key=owner.key))
+        for output in result.finished:
+            owner = self._owners.pop(output.key)
+            part(owner).finished.append(replace(output, key=owner.key))
+        for inbox, mine in parts.values():
+            inbox.append(mine)
+
+    def _fail(self, reason: str, cause: BaseException | None = None) -> None:
+        """Ends all calls: what a step has left half done cannot go on."""
+        error = MindBatchError(reason)
+        error.__cause__ = cause
+        for inbox in {id(owner.inbox): owner.inbox for owner in self._owners.values()}.values():
+            inbox.append(error)
+        self._owners.clear()
+        self.engine.abort()
+
+
+class Call:
+    """The requests of one caller; what is left of them is dropped when it is closed or forgotten."""
+
+    def __init__(self, calls: EngineCalls) -> None:
+        self._calls = calls
+        self._inbox: deque[Delivery] = deque()
+        self._num_unfinished = 0
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests whose results have not been taken yet."""
+        return self._num_unfinished
+
+    def add(self, rows: Iterable[Request | RequestOutput]) -> list[RequestOutput]:
+        """Queues requests under the caller's own keys; returns the results with an error, those among the
+        rows and those of requests that are refused. Raises what `EngineCalls.add` raises."""
+        requests, refused = [], []
+        for row in rows:
+            if isinstance(row, Request):
+                requests.append(row)
+            else:
+                refused.append(row)
+        self._num_unfinished += len(requests)
+        failures = self._calls.add(requests, self._inbox)
+        self._num_unfinished -= len(failures)
+        return refused + failures
+
+    def next(self) -> StepResult:
+        """What a step has brought, which may be nothing; computes one if nothing is there yet.
+
+        Raises:
+            MindBatchError: the engine was closed, or a step failed that another caller computed.
+            Exception: the step failed.
+        """
+        if not self._inbox:
+            self._calls.step(lambda: not self._inbox)
+        delivery = self._inbox.popleft() if self._inbox else StepResult([], [])
+        if isinstance(delivery, Exception):
+            raise delivery
+        self._num_unfinished -= len(delivery.finished)
+        return delivery
+
+    def close(self) -> None:
+        """Drops what is not finished. Never waits."""
+        if self._num_unfinished:
+            self._num_unfinished = 0
+            self._calls.end(self._inbox)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Run:
+    """A call whose rows are all there: the requests, and the results of the rows that were refused.
+
+    Iterate over it for what each step adds and each result as it finishes.
+    """
+
+    def __init__(self, calls: EngineCalls, rows: Iterable[Request | RequestOutput]) -> None:
+        given = list(rows)
+        self._call = Call(calls)
+        self.refused = self._call.add(given)
+        keys = {failure.key for failure in self.refused}
+        self.requests = [row for row in given if isinstance(row, Request) and row.key not in keys]
+
+    def __iter__(self) -> Iterator[StreamEvent | RequestOutput]:
+        try:
+            while self._call.num_unfinished:
+                result = self._call.next()
+                yield from result.events
+                yield from result.finished
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Drops what is not finished."""
+        self._call.close()

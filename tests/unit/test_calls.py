@@ -1,0 +1,140 @@
+"""Calls of several threads: computed together, each as if alone, none hurt by what becomes of another."""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from harness.forks import run_forked
+from mindbatch import DecodingParams, MindBatchError, PromptError
+from mindbatch.llm import LLM
+from mindbatch.mindspore_lock import FairLock, refuse_forked
+from shadow_llm import greedy_tokens, make_llm
+
+SAMPLED = DecodingParams(do_sample=True, num_return_sequences=2, max_new_tokens=12, seed=5, eos_token_id=())
+THREADS = 8
+
+
+def tokens_of(llm: LLM, prompts: list[list[int]], params: DecodingParams = SAMPLED) -> list[list[list[int]]]:
+    return [[output.token_ids for output in result.outputs] for result in llm.generate(prompts, params)]
+
+
+def streamed(llm: LLM, prompts: list[list[int]]) -> list[list[list[int]]]:
+    tokens: list[list[list[int]]] = [[[], []] for _ in prompts]
+    for event in llm.stream(prompts, SAMPLED):
+        tokens[int(event.key)][event.index] += event.token_ids
+    return tokens
+
+
+def gathered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Makes the first step wait until a call of each thread is there; gives the most requests at once."""
+    engine, everybody, most = llm._model.engine, threading.Barrier(THREADS), []
+    step, add = engine.step, llm._calls.add
+
+    def counted() -> Any:
+        most.append(len(engine.scheduler.running) + len(engine.scheduler.waiting))
+        return step()
+
+    def added(*given: Any) -> Any:
+        refused = add(*given)
+        everybody.wait(60)
+        return refused
+
+    monkeypatch.setattr(engine, "step", counted)
+    monkeypatch.setattr(llm._calls, "add", added)
+    return lambda: max(most)
+
+
+def test_threads_get_what_they_would_get_alone_from_shared_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make_llm(None)
+    calls = [[[30 + i, 40], [50, 60 + i, 7], [9]][: 1 + i % 3] for i in range(3 * THREADS)]
+    alone = [tokens_of(llm, prompts) for prompts in calls]
+    steps = llm.statistics.steps
+    most = gathered(llm, monkeypatch)
+    with ThreadPoolExecutor(THREADS) as pool:
+        one_way = [streamed if i % 2 else tokens_of for i in range(len(calls))]
+        assert list(pool.map(lambda call, prompts: call(llm, prompts), one_way, calls)) == alone
+    assert most() >= THREADS
+    assert llm.statistics.steps - steps < steps, "the calls were served one after the other"
+
+
+def test_an_end_of_one_call_leaves_the_others_alone() -> None:
+    llm = make_llm(None)
+    left = llm.stream([[30, 40], [50]], SAMPLED)
+    failing = llm.stream([[31]], SAMPLED)
+    going_on = llm.stream([[32]], DecodingParams(max_new_tokens=9, eos_token_id=()))
+    next(left), next(failing)
+    with pytest.raises(PromptError, match="outside the vocabulary"):
+        llm.generate([[10**6]])
+    with suppress(ZeroDivisionError):
+        raise ZeroDivisionError(next(failing))
+    del left, failing
+    tokens = [token for event in going_on for token in event.token_ids]
+    assert tokens == greedy_tokens([32], 9)
+    assert not llm._model.engine.has_work
+
+
+def test_a_step_that_fails_ends_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make_llm(None)
+    first, second = llm.stream([[30]], SAMPLED), llm.stream([[31]], SAMPLED)
+    next(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(llm._model.engine._runner, "run", lambda step: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            list(second)
+    with pytest.raises(MindBatchError, match="^generation ended: a step of the engine failed: ZeroDivision"):
+        list(first)
+    assert tokens_of(llm, [[30]]) == tokens_of(make_llm(None), [[30]])
+
+
+def test_a_function_that_the_engine_calls_may_not_call_the_model() -> None:
+    llm = make_llm(None)
+
+    def allowed(key: str, tokens: Any) -> list[int]:
+        return llm.generate([[30]])[0].prompt_token_ids
+
+    params = DecodingParams(max_new_tokens=2, prefix_allowed_tokens_fn=allowed)
+    with pytest.raises(MindBatchError, match="may not call a model"):
+        llm.generate([[31]], params)
+
+
+def test_the_lock_goes_to_those_who_wait() -> None:
+    lock, order, asked = FairLock(), [], threading.Event()
+
+    def other() -> None:
+        asked.set()
+        with lock:
+            order.append("other")
+
+    with lock:
+        thread = threading.Thread(target=other)
+        thread.start()
+        asked.wait(60)
+        while not lock._next.locked():
+            pass
+    with lock:
+        order.append("first")
+    thread.join(60)
+    assert order == ["other", "first"]
+
+
+def test_a_forked_child_is_refused() -> None:
+    llm = make_llm(None)
+
+    def session(send: Callable[[str], None]) -> None:
+        for use in (lambda: llm.generate([[30]]), lambda: next(llm.stream([[30]])), lambda: refuse_forked(1)):
+            with pytest.raises(MindBatchError) as caught:
+                use()
+            send(str(caught.value))
+
+    parent = os.getpid()
+    ending = run_forked(session)
+    assert ending.code == 0
+    assert ending.lines[0].startswith(f"MindSpore was loaded in process {parent} and cannot run in process")
+    assert ending.lines[0].endswith('(multiprocessing: the "spawn" start method)')
+    assert len(set(ending.lines[:2])) == 1
+    assert len(ending.lines) == 3
