@@ -11,6 +11,7 @@ import orjson
 import xxhash
 
 from mindbatch.config.schema import BatchConfig
+from mindbatch.data.chat_options import chat_options
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised
 from mindbatch.engine.described import open_model
@@ -34,6 +35,8 @@ _DATA_KEYS = (
     "prompt_column",
     "messages_column",
     "decoding_column",
+    "tools_column",
+    "chat_template_kwargs_column",
     "chat",
     "system",
 )
@@ -47,12 +50,13 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the model's folder is not in order.
-        ConfigError: the file of the template cannot be read.
+        ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
     folder, _ = open_model(model.checkpoint_name_or_path, model.type)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
+    chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
     return {
         "weights": digest_of(folder.weight_paths),
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
@@ -64,6 +68,8 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.seq_length": model.seq_length,
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
+        "data.tools": chat.tools,
+        "data.chat_template_kwargs": chat.chat_template_kwargs,
         **{
             f"decoding.{name}": normalised(name, value)
             for name, value in dataclasses.asdict(config.decoding).items()

@@ -92,7 +92,10 @@ class BatchJob:
         if self._retry:
             refuse_unfinished(folder)
         dataset = self._input.dataset(folder)
-        with closing(RowMaker(self._config.data, self._params, dataset.is_openai)) as maker:
+        maker = RowMaker(
+            self._config.data, self._params, dataset.is_openai, columns=self._config.output.columns
+        )
+        with closing(maker):
             survey(dataset, maker, selection_of(self._config.data), index)
         record = RunRecord(
             created=now(), command=self._command, fields=self._fields, dataset=dataset.digest()

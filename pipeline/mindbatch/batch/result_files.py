@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mindbatch.batch.index import IndexedRow, RowIndex
 from mindbatch.batch.outputs.files import Outputs, open_outputs
-from mindbatch.batch.outputs.rows import FailedRow, FinishedRow, OutputOptions
+from mindbatch.batch.outputs.rows import FailedRow, FinishedRow, OutputOptions, columns_of
 from mindbatch.config.schema import BatchConfig
 from mindbatch.data.token_bytes import TokenBytes
 from mindbatch.ledger.ledger import Ledger
@@ -28,6 +30,7 @@ def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenByt
     return OutputOptions(
         prompt=config.output.prompt,
         token_ids=config.output.token_ids,
+        columns=config.output.columns,
         logprobs=config.decoding.logprobs,
         fingerprint=record.fingerprint,
         created=int(datetime.fromisoformat(record.created).timestamp()),
@@ -44,9 +47,26 @@ def write_result_files(
     Raises:
         StorageError: a file cannot be written, or the ledger cannot be read back.
     """
-    with open_outputs(format, folder, options, storage) as outputs:
+    kinds = _kinds(index, options.columns) if format == "parquet" else None
+    with open_outputs(format, folder, options, storage, kinds) as outputs:
         for indexed in index.in_order():
             _put(indexed, ledger, outputs)
+
+
+def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
+    """The types of the values in columns of the data, null left out."""
+    kinds: dict[str, set[type]] = {name: set() for name in names}
+    rows = (indexed.row for indexed in index.in_order() if indexed.row is not None) if names else ()
+    for row in rows:
+        for name, value in columns_of(row).items():
+            if value is not None:
+                kinds[name].add(_kind(value))
+    return kinds
+
+
+def _kind(value: Any) -> type:
+    """Its type; one of its own for a whole number that 64 bits hold only without a sign."""
+    return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
 def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> None:

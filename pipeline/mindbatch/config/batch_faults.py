@@ -9,7 +9,23 @@ from mindbatch.config.settings import shown
 from mindbatch.config.sizes import parse_bytes
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
-COLUMNS = ("key_column", "prompt_column", "messages_column", "decoding_column")
+COLUMNS = (
+    "key_column",
+    "prompt_column",
+    "messages_column",
+    "decoding_column",
+    "tools_column",
+    "chat_template_kwargs_column",
+)
+BESIDE_CHATS = ("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column")
+RESULT_FIELDS = frozenset(
+    ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
+)
+CSV_FIELDS = RESULT_FIELDS | {
+    *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
+    *("score", "rank", "drafted_tokens", "accepted_tokens"),
+}
+"""What results hold already: no column of the data can have such a name there."""
 LARGEST_ROW = 1 << 30
 
 
@@ -81,8 +97,9 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
                 yield f"data.{name}: there are no columns with data.format=text; remove it"
     if data.chat and data.messages_column is not None:
         yield "data.chat=true: has no effect with data.messages_column, whose chats go as they are; remove it"
-    if data.system is not None and not data.chat and _never_chats(data):
-        yield "data.system: has no effect on prompts that are no chats; set data.chat=true or remove it"
+    for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
+        if getattr(data, name) is not None:
+            yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
 
 
 def _never_chats(data: DataConfig) -> bool:
@@ -96,6 +113,26 @@ def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
             f"output.format=openai: answers requests in OpenAI's format, not data.format={data.format}; "
             "use jsonl, parquet or csv"
         )
+    yield from _column_faults(output, data)
+
+
+def _column_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+    names = output.columns
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        yield f"output.columns={shown(names)}: must be a list of names of columns, like [label, source]"
+        return
+    if not names:
+        return
+    if "openai" in (output.format, data.format):
+        yield (
+            "output.columns: OpenAI's requests have no columns, and its responses no place for them; remove "
+            "it, or let custom_id tell what the rows are"
+        )
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"output.columns: {shown(name)} is given twice"
+    taken = CSV_FIELDS if output.format == "csv" else RESULT_FIELDS
+    for name in dict.fromkeys(name for name in names if name in taken):
+        yield f"output.columns: {name}: results have a field of that name already"
 
 
 def _plan_faults(config: PlanConfig) -> Iterator[str]:

@@ -40,6 +40,21 @@ class DataConfig:
     template_file: str | None = option(None, "file that holds the template", is_path=True)
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
     system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    tools: Any = option(
+        None,
+        "what the chat template is given as tools",
+        accepts="list of JSON objects, JSON file that holds it, or null",
+        is_path=True,
+    )
+    tools_column: str | None = option(None, "column of a row's own tools, a list as in data.tools")
+    chat_template_kwargs: Any = option(
+        None,
+        "further variables of the chat template, like {enable_thinking: false}",
+        accepts="mapping or null",
+    )
+    chat_template_kwargs_column: str | None = option(
+        None, "column of a row's own variables of the chat template; they go before those of the run"
+    )
     decoding_column: str | None = option(
         None, "column of a row's own decoding parameters, like {temperature: 0.7}"
     )
@@ -71,6 +86,9 @@ class BatchOutputConfig:
     )
     prompt: bool = option(True, "write the prompt beside its generations")
     token_ids: bool = option(False, "write the token ids beside the text")
+    columns: Any = option(
+        (), "columns of the data that stand beside the results", accepts="list of names of columns"
+    )
     on_mismatch: str = option(
         "refuse",
         "what to do when the folder holds a run with other settings or rows",

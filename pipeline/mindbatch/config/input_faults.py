@@ -19,10 +19,16 @@ def input_faults(config: PromptTaskConfig) -> Iterator[str]:
         )
     if len(given) > 1:
         yield f"{', '.join(given)}: only one of these can be given"
-    if config.system is not None and not config.chat and config.messages is None:
-        yield "system: has no effect without chat=true or messages; set chat=true or remove it"
+    for name in ("system", "tools", "chat_template_kwargs") if not (config.chat or _may_chat(config)) else ():
+        if getattr(config, name) is not None:
+            yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
     if isinstance(config, GenerateConfig):
         yield from _generate_faults(config)
+
+
+def _may_chat(config: PromptTaskConfig) -> bool:
+    """Whether prompts may be conversations by themselves: read_prompts knows better."""
+    return config.messages is not None or config.prompts_file is not None or isinstance(config.prompts, list)
 
 
 def _generate_faults(config: GenerateConfig) -> Iterator[str]:

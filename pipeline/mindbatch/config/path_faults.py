@@ -15,6 +15,9 @@ LONGEST_SHOWN = 200
 
 IS_THERE = "is there already; give another name, or output.overwrite=true"
 
+DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
+"""Of files with rows, which prompts_file cannot be."""
+
 Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
@@ -81,6 +84,18 @@ def input_file_fault(holds: str, hint: str = "") -> Check:
         return None if path.is_file() else f"is no regular file; give a file with {holds}{hint}"
 
     return fault
+
+
+def prompts_file_fault(path: Path) -> str | None:
+    """For a file with a prompt on each line, text or JSON lines."""
+    if fault := input_file_fault("a prompt on each line", ", or - for standard input")(path):
+        return fault
+    if path.suffix.lower() not in DATA_SUFFIXES:
+        return None
+    return (
+        "must be a text with a prompt on each line, or .jsonl; the rows of this file are run by "
+        f"mindbatch batch data.path={path} output.dir=DIR"
+    )
 
 
 def rows_fault(path: Path) -> str | None:

@@ -24,3 +24,14 @@ class PromptTaskConfig(ModelTaskConfig):
     )
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
     system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    tools: Any = option(
+        None,
+        "what the chat template is given as tools",
+        accepts="list of JSON objects, JSON file that holds it, or null",
+        is_path=True,
+    )
+    chat_template_kwargs: Any = option(
+        None,
+        "further variables of the chat template, like {enable_thinking: false}",
+        accepts="mapping or null",
+    )

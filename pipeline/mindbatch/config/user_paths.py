@@ -1,5 +1,7 @@
 """The paths in a configuration: made definite, and checked before anything is loaded."""
 
+from typing import Any
+
 from mindbatch.config.compare_schema import COMPARISON_FILES
 from mindbatch.config.path_faults import (
     Check,
@@ -11,6 +13,7 @@ from mindbatch.config.path_faults import (
     new_files_fault,
     new_folder_fault,
     output_file_fault,
+    prompts_file_fault,
     rows_fault,
     run_folder_fault,
     settled,
@@ -42,7 +45,6 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
 NO_TARGET = "target.dir: must be given: the folder to make"
-OR_STANDARD_INPUT = ", or - for standard input"
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
 
@@ -89,8 +91,16 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
 
 def _settle_prompts(config: PromptTaskConfig, faults: list[str]) -> None:
     if config.prompts_file != STANDARD_INPUT:
-        fault_of = input_file_fault("a prompt on each line", OR_STANDARD_INPUT)
+        fault_of = prompts_file_fault
         config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
+    config.tools = _settled_tools("tools", config.tools, faults)
+
+
+def _settled_tools(key: str, tools: Any, faults: list[str]) -> Any:
+    """Tools that are given as a text are the path of a file."""
+    if not isinstance(tools, str):
+        return tools
+    return settled(key, tools, input_file_fault("a JSON list of tools"), faults)
 
 
 def _settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> None:
@@ -100,6 +110,7 @@ def _settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) ->
         data.path = settled("data.path", data.path, rows_fault, faults)
     fault_of = input_file_fault("the template")
     data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
+    data.tools = _settled_tools("data.tools", data.tools, faults)
     if isinstance(data.filter_keys, str):
         fault_of = input_file_fault("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)

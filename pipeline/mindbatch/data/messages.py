@@ -17,11 +17,10 @@ DEEPEST_VALUE = 64
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
-    """A copy of one conversation in which every content is a string (or None beside tool calls).
+    """A copy of one conversation in which every content is a string, a list of parts like
+    {"type": "text", "text": ...}, or None beside tool calls.
 
-    A content given as parts, [{"type": "text", "text": ...}, ...], is joined without a separator, so a
-    template written for strings and one written for parts read the same text. Keys other than role and
-    content are handed to the template unchanged.
+    Keys other than role and content are handed to the template unchanged.
 
     Raises:
         PromptError: one line per fault, each beginning with `where` and the position of the message.
@@ -56,8 +55,19 @@ def _checked_message(message: object, where: str, faults: list[str]) -> Message:
         return {}
     faults.extend(_role_faults(message, where))
     checked: Message = {**message, "content": _content(message, where, faults)}
-    faults.extend(_value_faults(checked, where))
+    faults.extend(value_faults(checked, where))
     return checked
+
+
+def with_joined_parts(message: Message) -> Message:
+    """The message with its parts as one text, without a separator, for templates that take no parts."""
+    content = message["content"]
+    return {**message, "content": "".join(map(_text, content))} if isinstance(content, list) else message
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    text: str = part["text"]
+    return text
 
 
 def _role_faults(message: Mapping[Any, Any], where: str) -> list[str]:
@@ -71,14 +81,16 @@ def _role_faults(message: Mapping[Any, Any], where: str) -> list[str]:
     return [f"{where}.role={shown(role)}: {allowed}" + "".join(f"; did you mean {name}?" for name in near)]
 
 
-def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str | None:
+def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str | list[Any] | None:
     content = message.get("content")
     if isinstance(content, str):
         return content
     if content is None and message.get("tool_calls"):
         return None
     if isinstance(content, Sequence) and not isinstance(content, bytes):
-        return "".join(_part_text(part, f"{where}.content[{i}]", faults) for i, part in enumerate(content))
+        for i, part in enumerate(content):
+            faults.extend(_part_faults(part, f"{where}.content[{i}]"))
+        return list(content)
     found = f"={shown(content)}" if "content" in message else ": missing"
     faults.append(
         f'{where}.content{found}; must be a string or a list of {{"type": "text", "text": ...}} parts'
@@ -86,22 +98,21 @@ def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str |
     return None
 
 
-def _part_text(part: object, where: str, faults: list[str]) -> str:
+def _part_faults(part: object, where: str) -> list[str]:
     if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    faults.append(f'{where}={shown(part)}: must be {{"type": "text", "text": ...}}; only text is supported')
-    return ""
+        return []
+    return [f'{where}={shown(part)}: must be {{"type": "text", "text": ...}}; only text is supported']
 
 
-def _value_faults(value: object, where: str, depth: int = 0) -> list[str]:
-    """Whatever a template may see must be JSON: it travels to another process."""
+def value_faults(value: object, where: str, depth: int = 0) -> list[str]:
+    """A line for each value that is no JSON; what a template may see travels to another process."""
     if isinstance(value, str):
         fault = text_fault(value)
         return [f"{where}: {fault}"] if fault else []
     if isinstance(value, (Mapping, list, tuple)):
         if depth > DEEPEST_VALUE:
             return [f"{where}: nested more than {DEEPEST_VALUE} deep"]
-        nested = [_value_faults(item, where + place, depth + 1) for place, item in _items(value)]
+        nested = [value_faults(item, where + place, depth + 1) for place, item in _items(value)]
         return [*_key_faults(value, where), *chain.from_iterable(nested)]
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
         return []

@@ -3,24 +3,29 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from mindbatch.data.messages import Message, checked_conversation, shown, text_fault
+from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.data.messages import checked_conversation, shown, text_fault
+from mindbatch.data.sharegpt import is_sharegpt, messages_of
 from mindbatch.errors import PromptError
 
+TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
+"""What a row may hold for the chat template beside its messages."""
+_USUAL = ("prompt", "messages", "conversations")
 
-def content_of(value: object, *, chat: bool = False, system: str | None = None) -> dict[str, Any]:
-    """One of text, token_ids and messages, as `Prompt` takes them.
 
-    A list of mappings is a conversation. `chat` makes a text the one user message of a conversation; `system`
-    goes before it, or before given messages.
+def content_of(value: object, *, chat: bool = False, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
+    """One of text, token_ids and messages, as `Prompt` takes them; messages with their options.
+
+    A list of mappings is a conversation. `chat` makes a text the one user message of a conversation.
 
     Raises:
         PromptError: a line for each fault; those of a conversation begin with "prompt".
     """
     if isinstance(value, str):
         text = _checked_text(value)
-        return {"messages": _as_chat(text, system)} if chat else {"text": text}
+        return options.content([{"role": "user", "content": text}]) if chat else {"text": text}
     if is_conversation(value):
-        return conversation_of(value, "prompt", system)
+        return conversation_of(value, "prompt", options)
     if not is_list(value):
         raise PromptError(
             f"found {shown(value)}; must be a text (quote it), a list of token ids or a list of chat messages"
@@ -30,21 +35,21 @@ def content_of(value: object, *, chat: bool = False, system: str | None = None) 
     return {"token_ids": _checked_ids(value)}
 
 
-def conversation_of(value: object, where: str, system: str | None = None) -> dict[str, Any]:
-    """The messages of one conversation, after the system message if one is given.
+def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
+    """The messages of one conversation with its options; one in ShareGPT's form is taken as well.
 
     Raises:
         PromptError: a line for each fault, each beginning with `where`.
     """
-    conversation = checked_conversation(value, where=where)
-    if system is not None and conversation[0]["role"] == "system":
+    conversation = checked_conversation(messages_of(value, where) if is_sharegpt(value) else value, where)
+    if options.system is not None and conversation[0]["role"] == "system":
         raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
-    return {"messages": [*_system_message(system), *conversation]}
+    return options.content(conversation)
 
 
-def system_fault(system: str) -> str | None:
-    """Why a text cannot be the system message, or None."""
-    return text_fault(system) if system else "is empty; leave it out"
+def usual_name(row: Mapping[str, Any], names: Sequence[str] = _USUAL) -> str | None:
+    """The column that holds a row's prompt where nobody named one: the first of `names` that is no null."""
+    return next((name for name in names if row.get(name) is not None), None)
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
@@ -74,11 +79,3 @@ def _checked_ids(ids: Sequence[object]) -> list[int]:
         position, bad = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)
         raise PromptError(f"token id {shown(bad)} at position {position}: must be an integer from 0")
     return good
-
-
-def _as_chat(text: str, system: str | None) -> list[Message]:
-    return [*_system_message(system), {"role": "user", "content": text}]
-
-
-def _system_message(system: str | None) -> list[Message]:
-    return [] if system is None else [{"role": "system", "content": system}]

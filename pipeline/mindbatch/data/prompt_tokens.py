@@ -20,5 +20,6 @@ def token_ids_of(prompt: Prompt, tokenizer: Tokenizer | None) -> Sequence[int]:
     if tokenizer is None:
         raise PromptError(NO_TOKENIZER)
     if prompt.messages is not None:
-        return tokenizer.encode_chat(prompt.messages)
+        variables = {**(prompt.chat_template_kwargs or {}), "tools": prompt.tools}
+        return tokenizer.encode_chat(prompt.messages, variables=variables)
     return tokenizer.encode(prompt.text or "")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.data.messages import shown, text_fault
-from mindbatch.data.prompt_content import content_of, conversation_of, is_conversation
+from mindbatch.data.prompt_content import (
+    TEMPLATE_KWARGS,
+    TOOLS,
+    content_of,
+    conversation_of,
+    is_conversation,
+    usual_name,
+)
 from mindbatch.dataset.columns import ColumnError, column, missing_column
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
@@ -19,15 +28,19 @@ from mindbatch.errors import PromptError
 
 PROMPT, MESSAGES = "prompt", "messages"
 _LARGEST_KEY = 2**64
-_NO_CHAT = "data.system has no effect on a prompt that is no chat; set data.chat=true or remove it"
+_NO_CHAT = " has no effect on a prompt that is no chat; set data.chat=true or remove it"
 
 
 class ColumnRows:
-    """Reads rows as `data` says; `template` is data.template, or None."""
+    """Reads rows as `data` says; `template` is data.template, or None, and `options` go with every chat."""
 
-    def __init__(self, data: DataConfig, template: DataTemplate | None) -> None:
+    def __init__(
+        self, data: DataConfig, template: DataTemplate | None, options: ChatOptions = NO_OPTIONS
+    ) -> None:
         self._data = data
         self._template = template
+        self._options = options
+        self._is_usual = template is None and data.messages_column is None and data.prompt_column is None
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of the row at a position of the dataset.
@@ -79,47 +92,65 @@ class ColumnRows:
     def _content(self, record: Record) -> dict[str, Any]:
         data = self._data
         if self._template is not None:
-            return self._prompt(self._template.render(record), self._template.source.subject)
+            return self._prompt(self._template.render(record), self._template.source.subject, record)
         if data.messages_column is not None:
-            return self._messages(column(record, data.messages_column, "data.messages_column"))
+            value = column(record, data.messages_column, "data.messages_column")
+            return self._messages(value, data.messages_column, record)
         if data.prompt_column is not None:
-            return self._prompt(column(record, data.prompt_column, "data.prompt_column"), data.prompt_column)
+            value = column(record, data.prompt_column, "data.prompt_column")
+            return self._prompt(value, data.prompt_column, record)
         return self._usual(record)
 
     def _usual(self, record: Record) -> dict[str, Any]:
-        """What is meant where nothing was said: the column prompt, or else messages."""
+        """What is meant where nothing was said: the column prompt, or else messages or conversations."""
         columns = record.columns or {}
-        if columns.get(PROMPT) is None and columns.get(MESSAGES) is not None:
-            return self._messages(columns[MESSAGES])
+        name = usual_name(columns)
+        if name not in (None, PROMPT):
+            return self._messages(columns[name], name, record)
         if PROMPT not in columns:
             line = missing_column(PROMPT, record)
             raise ColumnError(f"{line}; name the prompt with data.prompt_column or data.template")
-        return self._prompt(columns[PROMPT], PROMPT)
+        return self._prompt(columns[PROMPT], PROMPT, record)
 
-    def _messages(self, value: object) -> dict[str, Any]:
-        name = self._data.messages_column or MESSAGES
-        return conversation_of(from_text(value), name, self._data.system)
+    def _messages(self, value: object, name: str, record: Record) -> dict[str, Any]:
+        given = from_text(value)
+        return conversation_of([given] if isinstance(given, Mapping) else given, name, self._of_row(record))
 
-    def _prompt(self, value: object, name: str) -> dict[str, Any]:
+    def _prompt(self, value: object, name: str, record: Record) -> dict[str, Any]:
         if is_conversation(value):
-            return conversation_of(value, name, self._data.system)
-        content = text_or_ids(value, name, chat=self._data.chat, system=self._data.system)
-        refuse_idle_system(content, self._data.system)
+            return conversation_of(value, name, self._of_row(record))
+        options = self._of_row(record) if self._data.chat else self._options
+        content = text_or_ids(value, name, chat=self._data.chat, options=options)
+        refuse_idle_options(content, options)
         return content
 
+    def _of_row(self, record: Record) -> ChatOptions:
+        """What goes with this row's chat; it may say so in the columns named for that, or those usual beside
+        messages."""
+        columns = record.columns or {}
+        tools_at = self._data.tools_column or (TOOLS if self._is_usual else "")
+        kwargs_at = self._data.chat_template_kwargs_column or (TEMPLATE_KWARGS if self._is_usual else "")
+        if tools_at not in columns and kwargs_at not in columns:
+            return self._options
+        tools, kwargs = (from_text(columns.get(name) or None) for name in (tools_at, kwargs_at))
+        return self._options.of_row(tools, kwargs, tools_at, kwargs_at)
 
-def text_or_ids(value: object, name: str, *, chat: bool = False, system: str | None = None) -> dict[str, Any]:
+
+def text_or_ids(
+    value: object, name: str, *, chat: bool = False, options: ChatOptions = NO_OPTIONS
+) -> dict[str, Any]:
     """As `content_of`; each fault line begins with the name of what holds the value."""
     try:
-        return content_of(value, chat=chat, system=system)
+        return content_of(value, chat=chat, options=options)
     except PromptError as error:
         raise PromptError([f"{name}: {fault}" for fault in error.faults]) from error
 
 
-def refuse_idle_system(content: Mapping[str, Any], system: str | None) -> None:
-    """Raises ColumnError where a system message was given that this prompt has no place for."""
-    if system is not None and MESSAGES not in content:
-        raise ColumnError(_NO_CHAT)
+def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> None:
+    """Raises ColumnError where something was given for chats that this prompt has no place for."""
+    if MESSAGES not in content and options != NO_OPTIONS:
+        names = (name for name, value in asdict(options).items() if value is not None)
+        raise ColumnError([f"data.{name}{_NO_CHAT}" for name in names])
 
 
 def key_fault(value: object) -> str | None:

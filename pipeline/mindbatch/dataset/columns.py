@@ -1,6 +1,6 @@
 """Owns finding a column in a row, and what to say where there is none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -32,8 +32,8 @@ def column(record: Record, name: str, option: str) -> Any:
 class OptionalColumns:
     """Columns that a row may lack, but not every row: by the option that names each, those not yet found."""
 
-    def __init__(self, columns: Mapping[str, str | None]) -> None:
-        self._sought = {option: name for option, name in columns.items() if name is not None}
+    def __init__(self, columns: Iterable[tuple[str, str | None]]) -> None:
+        self._sought = [(option, name) for option, name in columns if name is not None]
         self._found: dict[str, None] = {}
 
     def look_in(self, record: Record) -> None:
@@ -41,15 +41,14 @@ class OptionalColumns:
         if not self._sought:
             return
         columns = {*(record.columns or ()), *record.unusable}
-        self._sought = {option: name for option, name in self._sought.items() if name not in columns}
+        self._sought = [(option, name) for option, name in self._sought if name not in columns]
         if len(self._found) < _MOST_KEPT:
             self._found |= dict.fromkeys(record.columns or ())
 
     def faults(self) -> list[str]:
         """A line for each column that no row had."""
         return [
-            f"{option}: {_line(name, tuple(self._found), 'the rows have')}"
-            for option, name in self._sought.items()
+            f"{option}: {_line(name, tuple(self._found), 'the rows have')}" for option, name in self._sought
         ]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mindbatch.data.prompt_lines import BYTE_ORDER_MARK, too_long_fault, utf8_fault
+from mindbatch.data.strict_json import RowFault, parse_row
 from mindbatch.dataset.byte_streams import BUFFER_BYTES, opened
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.dataset.json_row import parse_row
-from mindbatch.dataset.records import Record, RowFault
+from mindbatch.dataset.records import Record
 
 NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
 _MISSING = "an element is missing beside a comma"

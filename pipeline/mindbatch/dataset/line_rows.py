@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from mindbatch.data.prompt_lines import text_lines
+from mindbatch.data.strict_json import RowFault, parse_row
 from mindbatch.dataset.byte_streams import opened
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.dataset.json_row import parse_row
-from mindbatch.dataset.records import Record, RowFault
+from mindbatch.dataset.records import Record
 
 TEXT_COLUMN = "prompt"
 

@@ -6,12 +6,14 @@ The format is that of OpenAI's Batch API; its decoding parameters are in `openai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mindbatch.config.suggest import did_you_mean, nearest
+from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.data.messages import shown, text_fault
-from mindbatch.data.prompt_content import conversation_of
-from mindbatch.dataset.column_rows import key_fault, refuse_idle_system, text_or_ids
+from mindbatch.data.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
+from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
@@ -26,21 +28,22 @@ _WITHOUT_EFFECT = ("user", "metadata", "store", "safety_identifier", "prompt_cac
 """What concerns OpenAI's service only."""
 _ONE_VALUE: dict[str, Any] = {
     "stream": False,
-    "tools": [],
-    "tool_choice": "none",
     "modalities": ["text"],
+    "parallel_tool_calls": True,
     "suffix": "",
     "echo": False,
     "include_stop_str_in_output": False,
 }
 """Fields that are known, and the one value with which leaving them out changes nothing."""
+_OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice")
+_TOOL_CHOICES = (None, "none", "auto")
 
 
 class OpenAIRequests:
-    """Reads requests; `system` is put before the messages of each chat."""
+    """Reads requests; `options` go with each chat, what a request says itself before them."""
 
-    def __init__(self, system: str | None = None) -> None:
-        self._system = system
+    def __init__(self, options: ChatOptions = NO_OPTIONS) -> None:
+        self._options = options
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
@@ -67,11 +70,18 @@ class OpenAIRequests:
         if name not in body:
             raise ColumnError(f"body.{name}: missing; {endpoint} needs it")
         if endpoint == CHAT:
-            return conversation_of(body[name], f"body.{name}", self._system)
+            return conversation_of(body[name], f"body.{name}", self._of_request(body))
         _refuse_several(body[name])
         content = text_or_ids(body[name], f"body.{name}")
-        refuse_idle_system(content, self._system)
+        refuse_idle_options(content, self._options)
         return content
+
+    def _of_request(self, body: Mapping[str, Any]) -> ChatOptions:
+        """What goes with this request's chat. With tool_choice none it is as if there were no tools."""
+        options = self._options.of_row(
+            body.get(TOOLS), body.get(TEMPLATE_KWARGS), f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}"
+        )
+        return replace(options, tools=None) if body.get("tool_choice") == "none" else options
 
 
 def _refuse_several(prompt: object) -> None:
@@ -104,6 +114,7 @@ def _id_fault(value: object) -> str | None:
 
 def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
     known = {*PARAMETERS, *_WITHOUT_EFFECT, "model", _PROMPTS[endpoint]}
+    known |= {*_OF_CHATS} if endpoint == CHAT else set()
     faults = []
     for name, value in body.items():
         if name in known or (name in _ONE_VALUE and value in (None, _ONE_VALUE[name])):
@@ -112,6 +123,9 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
             faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
             faults.append(f"body.{name}: unknown{did_you_mean(nearest(name, known))}")
+    if endpoint == CHAT and body.get("tool_choice") not in _TOOL_CHOICES:
+        choice = shown(body["tool_choice"])
+        faults.append(f"body.tool_choice={choice}: must be auto or none; a call cannot be forced")
     model = body.get("model", "")
     if not isinstance(model, (str, type(None))):
         faults.append(f"body.model={shown(model)}: must be a text")

@@ -5,10 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class RowFault(ValueError):
-    """Why one row cannot be read; the message is the reason, without the row's place."""
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """One row: either its columns, as plain JSON values, or a fault.

@@ -10,18 +10,17 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from mindbatch.config.batch_schema import DataConfig
+from mindbatch.data.chat_options import chat_options
 from mindbatch.data.chat_process import ChatLimits
-from mindbatch.data.prompt_content import system_fault
 from mindbatch.data.prompts import Prompt
 from mindbatch.dataset.column_rows import ColumnRows
-from mindbatch.dataset.columns import OptionalColumns
+from mindbatch.dataset.columns import OptionalColumns, missing_column
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
 
 Stage = Literal["read", "row", "prompt"]
 
@@ -36,7 +35,10 @@ _FIXED_BY_OPENAI = (
     "template_file",
     "chat",
     "decoding_column",
+    "tools_column",
+    "chat_template_kwargs_column",
 )
+_MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class DataRow:
     source, line: the file that it stood in and the line where it began, from 1.
     content: exactly one of text, token_ids and messages, as `Prompt` takes them.
     overrides: the decoding parameters that the row itself gives, validated with those of the run.
-    extra: of an OpenAI request: its endpoint and the model that it names.
+    extra: what results say of the row besides: of an OpenAI request its endpoint and the model that it names;
+        else the columns that were asked for.
     """
 
     key: str
@@ -121,20 +124,30 @@ class RowMaker:
         decoding: DecodingParams,
         is_openai: bool,
         template_limits: ChatLimits | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
-        """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format.
+        """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
+        those that rows bring along for the results.
 
         Raises:
             ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
         """
-        if faults := [*_system_faults(data), *(_idle_columns(data) if is_openai else [])]:
-            raise ConfigError(faults)
+        idle = _idle_columns(data, columns) if is_openai else []
+        options = chat_options(
+            data.system, data.tools, data.chat_template_kwargs, prefix="data.", faults=idle
+        )
         source = template_source(data)
         self._template = None if source is None else DataTemplate(source, template_limits)
-        self._reader: _Reader = OpenAIRequests(data.system) if is_openai else ColumnRows(data, self._template)
+        self._reader: _Reader = (
+            OpenAIRequests(options) if is_openai else ColumnRows(data, self._template, options)
+        )
         self._overrides = OverrideRules(decoding)
         self._numbered = not is_openai and data.key_column is None
-        self._optional = OptionalColumns({"data.decoding_column": data.decoding_column})
+        self._columns = columns
+        self._optional = OptionalColumns(
+            [(f"data.{name}", getattr(data, name)) for name in _MAY_LACK]
+            + [("output.columns", name) for name in columns]
+        )
 
     def make(self, position: int, record: Record) -> DataRow | RowFailure:
         """The row of the record at a position of the dataset, or what is wrong with it.
@@ -171,33 +184,37 @@ class RowMaker:
         if self._template is not None:
             self._template.close()
 
+    def _carried(self, record: Record, draft: RowDraft) -> dict[str, Any]:
+        """The columns for the results; null where the row has none."""
+        bad = [name for name in self._columns if name in record.unusable]
+        draft.row_faults += [f"output.columns: {missing_column(name, record)}" for name in bad]
+        return {name: (record.columns or {}).get(name) for name in self._columns}
+
     def _filled(self, position: int, record: Record, draft: RowDraft) -> dict[str, Any]:
         """Fills in the draft; returns its decoding parameters in their one form."""
         overrides: dict[str, Any] = {}
         try:
             self._reader.read(position, record, draft)
+            if self._columns:
+                draft.extra["columns"] = self._carried(record, draft)
             if draft.decoding:
                 overrides, faults = self._overrides.check(draft.decoding, draft.shown_as)
                 draft.row_faults += faults
             if "text" not in draft.content:
-                orjson.dumps(draft.content)
+                orjson.dumps([draft.content, draft.extra])
         except TypeError as error:
             draft.prompt_faults.append(f"cannot be kept as JSON: {error}")
         return overrides
 
 
-def _system_faults(data: DataConfig) -> list[str]:
-    fault = None if data.system is None else system_fault(data.system)
-    return [f"data.system {fault}"] if fault else []
-
-
-def _idle_columns(data: DataConfig) -> list[str]:
+def _idle_columns(data: DataConfig, columns: Sequence[str]) -> list[str]:
     unset = DataConfig()
-    return [
+    faults = [
         f"data.{name}={getattr(data, name)!r} has no effect: OpenAI requests say themselves what it would say"
         for name in _FIXED_BY_OPENAI
         if getattr(data, name) != getattr(unset, name)
     ]
+    return faults + ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
 
 
 def _joined(faults: Sequence[str]) -> str:

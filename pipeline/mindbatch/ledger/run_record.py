@@ -74,12 +74,13 @@ class RunRecord:
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """A line for each field that differs, by name: `decoding.temperature 0.0 -> 0.7`.
 
-    Where long values differ late, what is shown begins shortly before that.
+    One that is not there is as null: the run was begun before there was such a setting. Where long values
+    differ late, what is shown begins shortly before that.
     """
     lines = []
     for name in sorted(old.keys() | new.keys()):
         before, after = _json(old, name), _json(new, name)
-        if before != after:
+        if before != after and not (old.get(name) is new.get(name) is None):
             if _bare(before) != _bare(after):  # the text "0" and the number 0 keep what tells them apart
                 before, after = _bare(before), _bare(after)
             start = _first_difference(before, after)

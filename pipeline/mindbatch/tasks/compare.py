@@ -37,6 +37,8 @@ def run(config: CompareConfig) -> int:
         messages=config.messages,
         chat=config.chat,
         system=config.system,
+        tools=config.tools,
+        chat_template_kwargs=config.chat_template_kwargs,
     )
     llm = LLM.from_config(config.model, config.runtime)
     setup = _setup(config, rows)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.data.prompt_lines import EMPTY_LINE, text_lines
 from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
@@ -19,8 +20,8 @@ NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tok
 NO_TEMPLATE = "chat=true: the model's tokenizer has no chat template; leave chat=true out"
 
 
-def converse(llm: LLM, params: DecodingParams, *, chat: bool, system: str | None) -> int:
-    """Answers each line on standard input; a chat keeps its history.
+def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptions = NO_OPTIONS) -> int:
+    """Answers each line on standard input; a chat keeps its history and has the options.
 
     Raises:
         ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
@@ -29,10 +30,11 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, system: str | None
         raise ConfigError(NO_TEXT)
     if chat and not llm.tokenizer.has_chat_template:
         raise ConfigError(NO_TEMPLATE)
-    history: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+    history: list[dict[str, Any]] = []
     for turn, text in enumerate(_asked(sys.stdin.buffer, at_terminal=sys.stdin.isatty())):
         messages = [*history, {"role": "user", "content": text}] if chat else None
-        row = Prompt(key=str(turn), source="your prompt", text=None if chat else text, messages=messages)
+        content = {"text": text} if messages is None else options.content(messages)
+        row = Prompt(key=str(turn), source="your prompt", **content)
         answer = _answer(llm, row, params)
         if messages is not None and answer is not None:
             history = [*messages, {"role": "assistant", "content": answer}]

@@ -10,6 +10,7 @@ from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
+from mindbatch.data.chat_options import chat_options
 from mindbatch.data.prompts import read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
@@ -32,14 +33,17 @@ def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     params = DecodingParams(**dataclasses.asdict(config.decoding))
     if config.interactive:
+        options = chat_options(config.system, config.tools, config.chat_template_kwargs)
         llm = LLM.from_config(config.model, config.runtime)
-        return converse(llm, params, chat=config.chat, system=config.system)
+        return converse(llm, params, chat=config.chat, options=options)
     rows = read_prompts(
         prompts=config.prompts,
         prompts_file=config.prompts_file,
         messages=config.messages,
         chat=config.chat,
         system=config.system,
+        tools=config.tools,
+        chat_template_kwargs=config.chat_template_kwargs,
     )
     llm = LLM.from_config(config.model, config.runtime)
     if config.stream and llm.tokenizer is None:

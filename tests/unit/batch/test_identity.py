@@ -77,6 +77,9 @@ def test_each_file_is_in_one_digest(folder: Path, name: str, field: str) -> None
         ({"data__template": "{{ q }}"}, "data.template"),
         ({"data__key_column": "id"}, "data.key_column"),
         ({"data__system": "Be brief."}, "data.system"),
+        ({"data__tools": [{"name": "f"}]}, "data.tools"),
+        ({"data__chat_template_kwargs": {"enable_thinking": False}}, "data.chat_template_kwargs"),
+        ({"data__tools_column": "t"}, "data.tools_column"),
     ],
 )
 def test_each_setting_that_decides_is_in_it_by_name(folder: Path, change: dict[str, Any], field: str) -> None:

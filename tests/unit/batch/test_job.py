@@ -1,5 +1,6 @@
 """Batch jobs: every row once, whatever interrupts them; nothing mixed, nothing written over."""
 
+import csv
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,37 @@ def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
     assert manifest["digests"]["data.template"].startswith("xxh3-128:")
     with pytest.raises(ConfigError, match=r"data\.template .*id.* -> .*prompt"):
         make_job(job_config(data, tmp_path / "run", template="{{ prompt }}"), load=never).run()
+
+
+def test_columns_of_the_data_stand_beside_the_results_in_every_format(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    data, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    rows = [{"n": 1, "label": "x", "odd": "=1"}, {"n": 2.5, "label": None, "odd": {"y": [1]}}, {}]
+    data.write_bytes(b"".join(orjson.dumps({"prompt": "a", **row}) + b"\n" for row in rows))
+    names = ["n", "label", "odd"]
+    config = job_config(data, run)
+    config.output.columns = names
+    assert make_job(config).run() == EXIT_DONE
+    found = [{name: line[name] for name in names} for line in lines_of(run / "results.jsonl")]
+    assert found == [rows[0], rows[1], dict.fromkeys(names)]
+
+    config.output.format = "csv"
+    assert make_job(config, load=never).run() == EXIT_DONE
+    with (run / "results.csv").open(newline="") as file:
+        cells = [tuple(line[name] for name in names) for line in csv.DictReader(file)]
+    assert cells == [("1", "x", "=1"), ("2.5", "", '{"y":[1]}'), ("", "", "")]
+
+    config.output.format = "parquet"
+    assert make_job(config, load=never).run() == EXIT_DONE
+    found = pq.read_table(run / "results.parquet", columns=names).to_pylist()
+    assert [line["n"] for line in found] == [1.0, 2.5, None]
+    assert [line["label"] for line in found] == ["x", None, None]
+    assert [line["odd"] for line in found] == ['"=1"', '{"y":[1]}', None]
+
+    config.output.columns = ["labl"]
+    with pytest.raises(ConfigError, match=r"output\.columns: no column labl; .* did you mean label"):
+        make_job(config, load=never).run()
 
 
 def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:

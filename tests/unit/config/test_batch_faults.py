@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.batch_faults import CSV_FIELDS, RESULT_FIELDS
 from mindbatch.config.compose import compose_task
 from mindbatch.config.schema import BatchConfig, PlanConfig
 from mindbatch.errors import ConfigError
@@ -227,3 +228,41 @@ def test_rates(usable: list[str]) -> None:
         assert line.endswith(": must be above 0, in generated tokens/s")
     (line,) = faults([*usable, "rate=1", "calibrate=true"], "plan")
     assert line.startswith("rate, calibrate: only one of these can be given")
+
+
+COLUMNS: dict[str, tuple[list[str], str]] = {
+    "a text": (["output.columns=label"], "output.columns=label: must be a list of names of columns"),
+    "a number": (["output.columns=[7]"], "output.columns=[7]: must be a list of names"),
+    "twice": (["output.columns=[a,b,a]"], "output.columns: a is given twice"),
+    "a field of results": (
+        ["output.columns=[prompt]"],
+        "output.columns: prompt: results have a field of that",
+    ),
+    "a field of CSV": (["output.columns=[text]", "output.format=csv"], "output.columns: text: results have"),
+    "OpenAI": (["output.columns=[a]", "data.format=openai"], "output.columns: OpenAI's requests have no col"),
+    "OpenAI's results": (["output.columns=[a]", "output.format=openai"], "and its responses no place"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "said"), COLUMNS.values(), ids=COLUMNS)
+def test_columns_for_the_results(overrides: list[str], said: str, usable: list[str]) -> None:
+    assert [said in fault for fault in faults([*usable, *overrides])] == [True]
+
+
+def test_the_fields_of_results_are_those_that_columns_cannot_be_called() -> None:
+    from mindbatch.batch.outputs.csv_table import columns
+    from mindbatch.batch.outputs.parquet import schema
+    from mindbatch.batch.outputs.rows import OutputOptions
+
+    options = OutputOptions(token_ids=True)
+    assert {*columns(options)} <= CSV_FIELDS
+    assert {*schema(options, {}).names} == RESULT_FIELDS
+
+
+def test_variables_of_chats_need_chats(usable: list[str]) -> None:
+    for name in ("tools=[{name: f}]", "chat_template_kwargs={x: 1}", "tools_column=t"):
+        found = faults([*usable, f"data.{name}", "data.template='{{ q }}'"])
+        assert found == [
+            f"data.{name.partition('=')[0]}: has no effect on prompts that are no chats; set data.chat=true "
+            "or remove it"
+        ]

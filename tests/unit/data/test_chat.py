@@ -74,6 +74,28 @@ def test_the_same_text_as_transformers(template: str, variables: dict[str, Any])
         )
 
 
+PARTS = {
+    "texts only": ("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", False),
+    "whatever it gets": ("{% for m in messages %}{{ m.content }}{% endfor %}", False),
+    "as JSON": ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", False),
+    "both": (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}<{{ part.text | trim }}>{% endfor %}{% endif %}{% endfor %}",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "as_parts"), PARTS.values(), ids=PARTS)
+def test_parts_reach_the_templates_that_know_them(template: str, as_parts: bool):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": " b"}]
+    messages = [{"role": "user", "content": parts if as_parts else "a  b"}]
+    expected, _ = render_jinja_template([messages], chat_template=template)
+    assert rendered(template, [{"role": "user", "content": parts}]) == expected[0]
+
+
 def test_the_date():
     before, text, after = datetime.now(), rendered("{{ strftime_now('%Y-%m-%d') }}"), datetime.now()
     assert text in {f"{before:%Y-%m-%d}", f"{after:%Y-%m-%d}"}

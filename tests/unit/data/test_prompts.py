@@ -30,6 +30,48 @@ def test_texts_and_token_ids():
     assert not rows.errors
 
 
+def test_json_lines(tmp_path: Path):
+    rows = [
+        '"Q\\nA"',
+        "[1, 2]",
+        '{"id": 1, "prompt": "a"}',
+        '{"text": "b"}',
+        '{"messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "f"}], '
+        '"chat_template_kwargs": {"x": 1}}',
+        '{"conversations": [{"from": "human", "value": "hi"}]}',
+        '{"question": "a", "answer": "b"}',
+        "three plus four is",
+        "5",
+        "",
+        '{"a": 1, "a": 2}',
+    ]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    found = read_prompts(prompts_file=path, chat_template_kwargs={"x": 0, "y": 2})
+    assert [prompt.text or prompt.token_ids for prompt in found.prompts[:4]] == ["Q\nA", [1, 2], "a", "b"]
+    chat, turns = found.prompts[4:]
+    assert chat == Prompt(
+        key="4",
+        source=f"{path}:5",
+        messages=[HI],
+        tools=[{"name": "f"}],
+        chat_template_kwargs={"x": 1, "y": 2},
+    )
+    assert turns.messages == [HI]
+    said = reasons(found)
+    assert "found an object with ['question', 'answer']; must have one of prompt, messages" in said["6"]
+    assert "mindbatch batch" in said["6"]
+    assert "not valid JSON" in said["7"]
+    assert "found 5; must be a text" in said["8"]
+    assert said["9"] == "the line is empty"
+    assert "stands twice" in said["10"]
+    assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
+
+
+def test_one_message_is_a_conversation():
+    assert read_prompts(messages=HI).prompts[0].messages == [HI]
+
+
 def test_bad_rows_keep_their_keys():
     rows = read_prompts(prompts=["", 5, [], [1, True], [1, -2], [1, "x"], "\ud83d", "good"])
     assert [(p.key, p.text) for p in rows.prompts] == [("7", "good")]
@@ -110,6 +152,9 @@ USAGE: dict[str, tuple[dict[str, Any], str]] = {
     "empty list": ({"prompts": []}, "holds no prompt"),
     "flat ids": ({"prompts": [1, 2]}, r"write \[\[1, 2\]\]"),
     "system alone": ({"prompts": "a", "system": "x"}, "system has no effect without chat=true"),
+    "tools alone": ({"prompts": "a", "tools": [{"name": "f"}]}, "tools has no effect without chat=true"),
+    "bad tools": ({"messages": [HI], "tools": [1]}, r"tools=\[1\]: must be a list of JSON objects"),
+    "variables": ({"messages": [HI], "chat_template_kwargs": 1}, "chat_template_kwargs=1: must be a mapping"),
     "empty system": ({"prompts": "a", "chat": True, "system": ""}, "system is empty"),
     "messages text": ({"messages": "hi"}, "messages='hi': must be a list"),
     "no messages": ({"messages": []}, "holds no message"),

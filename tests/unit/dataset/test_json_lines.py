@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mindbatch.data.strict_json import MAX_DEPTH, parse_row
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.dataset.json_row import MAX_DEPTH, parse_row
 from mindbatch.dataset.records import Record
 
 GOOD = b'{"id": 1, "prompt": "two"}'

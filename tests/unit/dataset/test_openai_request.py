@@ -13,6 +13,9 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HI = {"role": "user", "content": "hi"}
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 def line(url: str = CHAT, **body: Any) -> dict[str, Any]:
     given = {"messages": [HI]} if url == CHAT else {"prompt": "hi"}
     return {"custom_id": "r-1", "method": "POST", "url": url, "body": given | body}
@@ -45,6 +48,22 @@ def test_a_chat():
         overrides={"do_sample": True, "max_new_tokens": 5, "temperature": 0.5},
         extra={"endpoint": CHAT, "model": "gpt-4o"},
     )
+
+
+def test_tools_and_variables_of_the_template():
+    own = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True}
+    item = row(line(**own, chat_template_kwargs={"a": 1}), chat_template_kwargs={"a": 0, "b": 2})
+    assert (item.prompt().tools, item.prompt().chat_template_kwargs) == ([TOOL], {"a": 1, "b": 2})
+    assert row(line(), tools=[TOOL]).content["tools"] == [TOOL]
+    assert "tools" not in row(line(tools=[TOOL], tool_choice="none")).content
+    assert "body.tools: unknown" in reason(line(COMPLETION, tools=[TOOL]))
+
+
+def test_tool_calls_and_answers_go_to_the_template_as_they_are():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "17"}]}
+    messages = [{"role": "user", "content": "hi"}, call, answer]
+    assert row(line(messages=messages)).content["messages"] == messages
 
 
 @pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])
@@ -205,9 +224,15 @@ def test_a_request_is_held_against_the_runs_strategy():
 
 BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
-    "tools": (
-        {"tools": [{"type": "function"}]},
-        "body.tools=[{'type': 'function'}]: not supported; leave it out",
+    "tools": ({"tools": ["f"]}, "body.tools=['f']: must be a list of JSON objects like"),
+    "forced call": (
+        {"tools": [TOOL], "tool_choice": "required"},
+        "body.tool_choice='required': must be auto",
+    ),
+    "variables": ({"chat_template_kwargs": [1]}, "body.chat_template_kwargs=[1]: must be a mapping"),
+    "messages twice": (
+        {"chat_template_kwargs": {"messages": []}},
+        "body.chat_template_kwargs.messages: no variable of a template",
     ),
     "penalty": ({"presence_penalty": 2.5}, "body.presence_penalty=2.5: must be from -2 to 2"),
     "bias": ({"logit_bias": {"x": 5}}, "body.logit_bias=(('x', 5.0),): must be a mapping from token ids"),

@@ -1,5 +1,7 @@
 """Rows of a dataset: the key, the prompt, and every fault of a row in one line that stops no other row."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 HI = {"role": "user", "content": "hi"}
 SYSTEM = {"role": "system", "content": "be brief"}
 
@@ -48,6 +51,39 @@ SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "messages": ({"messages": [HI]}, {}, {"messages": [HI]}),
     "a null prompt leaves the messages": ({"prompt": None, "messages": [HI]}, {}, {"messages": [HI]}),
     "messages in prompt": ({"prompt": [HI]}, {}, {"messages": [HI]}),
+    "one message": ({"messages": HI}, {}, {"messages": [HI]}),
+    "ShareGPT": (
+        {
+            "conversations": [
+                {"from": "system", "value": "be brief"},
+                {"from": "human", "value": "hi", "id": 1},
+            ]
+        },
+        {},
+        {"messages": [SYSTEM, HI]},
+    ),
+    "ShareGPT in a column": (
+        {"talk": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "?"}]},
+        {"messages_column": "talk"},
+        {"messages": [HI, {"role": "assistant", "content": "?"}]},
+    ),
+    "messages under ShareGPT's name": ({"conversations": [HI]}, {}, {"messages": [HI]}),
+    "tools and variables beside messages": (
+        {"messages": [HI], "tools": [TOOL], "chat_template_kwargs": {"a": 1}},
+        {"chat_template_kwargs": {"a": 0, "b": 2}},
+        {"messages": [HI], "tools": [TOOL], "chat_template_kwargs": {"a": 1, "b": 2}},
+    ),
+    "tools for all, and a cell of a CSV file": (
+        {"q": "hi", "how": '{"a": 1}', "t": ""},
+        {"prompt_column": "q", "chat": True, "tools": [TOOL], "tools_column": "t"}
+        | {"chat_template_kwargs_column": "how"},
+        {"messages": [HI], "tools": [TOOL], "chat_template_kwargs": {"a": 1}},
+    ),
+    "a column of that name beside a named one": (
+        {"talk": [HI], "tools": 5},
+        {"messages_column": "talk"},
+        {"messages": [HI]},
+    ),
     "prompt column": ({"q": "a", "prompt": "b"}, {"prompt_column": "q"}, {"text": "a"}),
     "token ids": ({"q": [3, 4]}, {"prompt_column": "q"}, {"token_ids": [3, 4]}),
     "messages column": ({"talk": [HI]}, {"messages_column": "talk"}, {"messages": [HI]}),
@@ -88,6 +124,18 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "role": ({"messages": [{"role": "bot", "content": ""}]}, {}, "messages[0].role='bot': must be one of"),
     "no messages": ({"talk": []}, {"messages_column": "talk"}, "talk: holds no message"),
     "text for messages": ({"talk": "hi"}, {"messages_column": "talk"}, "talk: found 'hi'; must be a list"),
+    "odd turns": (
+        {"conversations": [{"from": "bot", "value": "x"}, {"from": "human"}]},
+        {},
+        "conversations[0].from='bot': must be one of human, user, gpt, chatgpt, assistant, system, tool, "
+        "observation; conversations[1].value: missing; must be a text",
+    ),
+    "tools": ({"messages": [HI], "tools": "f"}, {}, "tools='f': must be a list of JSON objects"),
+    "variables": (
+        {"messages": [HI], "chat_template_kwargs": {"tools": []}},
+        {},
+        "chat_template_kwargs.tools: no variable of a template",
+    ),
     "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message is there already"),
 }
 
@@ -116,6 +164,7 @@ BAD_COLUMNS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"prompt_column": "text"},
         "the row has c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 and 28 more",
     ),
+    "tools without a chat": ({"prompt": "a"}, {"tools": [{"a": 1}]}, "data.tools has no effect"),
     "system without a chat": ({"prompt": "a"}, {"system": "x"}, "data.system has no effect"),
     "no key": ({"prompt": "a"}, {"key_column": "id"}, "data.key_column: no column id; the row has prompt"),
     "empty key": ({"prompt": "a", "id": ""}, {"key_column": "id"}, "id: the key is empty"),
@@ -225,8 +274,35 @@ def test_the_digest_is_of_what_decides_the_result():
         DataRow(key="7", source="rows.jsonl", line=3, content={"text": "a"}, adapter="x"),
         row({"prompt": [97]}),
         row({"prompt": "a"}, chat=True),
+        row({"prompt": "a"}, chat=True, chat_template_kwargs={"x": 1}),
+        row({"prompt": "a"}, chat=True, tools=[TOOL]),
     ]
-    assert len({first.digest, *(item.digest for item in others)}) == 7
+    assert len({first.digest, *(item.digest for item in others)}) == 9
+
+
+def test_columns_come_along_for_the_results():
+    maker = RowMaker(DataConfig(), DecodingParams(), False, columns=["label", "n"])
+    item = maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "label": {"x": [1]}}))
+    assert isinstance(item, DataRow)
+    assert DataRow.from_json(item.to_json()).extra == {"columns": {"label": {"x": [1]}, "n": None}}
+    assert item.digest == row({"prompt": "a"}).digest
+    assert maker.missing_columns() == ["output.columns: no column n; the rows have prompt, label"]
+    odd = maker.make(1, Record("rows.parquet", 2, {"prompt": "a"}, unusable={"n": "is binary"}))
+    assert isinstance(odd, RowFailure)
+    assert odd.reason == "output.columns: column n: is binary"
+    with pytest.raises(ConfigError, match=r"output\.columns: OpenAI's requests have no columns"):
+        RowMaker(DataConfig(), DecodingParams(), True, columns=["n"])
+
+
+def test_tools_in_a_file(tmp_path: Path):
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([TOOL]))
+    assert row({"messages": [HI]}, tools=str(file)).content["tools"] == [TOOL]
+    file.write_text("[")
+    with pytest.raises(ConfigError, match=r"data\.tools=.*tools\.json: not valid JSON: .* at character 1"):
+        row({"messages": [HI]}, tools=str(file))
+    with pytest.raises(ConfigError, match=r"data\.tools=/no: cannot be read: No such file"):
+        row({"messages": [HI]}, tools="/no")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +321,8 @@ OPENAI_COLUMNS: dict[str, Any] = {
     "template_file": "t.jinja",
     "chat": True,
     "decoding_column": "own",
+    "tools_column": "t",
+    "chat_template_kwargs_column": "k",
 }
 
 

@@ -112,7 +112,7 @@ def test_a_change_names_both_values(before: Any, after: Any, line: str) -> None:
 
 
 def test_fields_of_one_side_only() -> None:
-    assert changes({"a": None}, {"b": 1}) == ["a null -> (none)", "b (none) -> 1"]
+    assert changes({"a": None}, {"b": 1}) == ["b (none) -> 1"]
     assert changes({"a": "(none)"}, {}) == ['a "(none)" -> (none)']
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams
+from mindbatch.data.chat_options import ChatOptions
 from mindbatch.llm import LLM
 from mindbatch.tasks.conversation import INTRODUCTION, converse
 from shadow_llm import load_tokenizer, make_llm
@@ -45,7 +46,7 @@ def test_each_line_is_answered_until_an_empty_one(
 ) -> None:
     expected = answer(shadow_llm, "hello") + "\n" + answer(shadow_llm, "今天") + "\n"
     typed(monkeypatch, "hello\n今天\r\n\nnot read\n".encode())
-    assert converse(shadow_llm, FEW, chat=False, system=None) == 0
+    assert converse(shadow_llm, FEW, chat=False) == 0
     captured = capsys.readouterr()
     assert captured.out == expected
     assert captured.err == ""
@@ -55,7 +56,7 @@ def test_a_terminal_is_asked(
     shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, b"hello\n", at_terminal=True)
-    converse(shadow_llm, FEW, chat=False, system=None)
+    converse(shadow_llm, FEW, chat=False)
     assert capsys.readouterr().err == f"{INTRODUCTION}\n> > \n"
 
 
@@ -70,7 +71,7 @@ def test_a_chat_keeps_its_history(
         history.append({"role": "assistant", "content": answer(shadow_llm, history)})
     asked.clear()
     typed(monkeypatch, b"hello\nworld\n")
-    converse(shadow_llm, FEW, chat=True, system="be brief")
+    converse(shadow_llm, FEW, chat=True, options=ChatOptions(system="be brief"))
     assert asked == expected
 
 
@@ -79,7 +80,7 @@ def test_a_prompt_that_cannot_be_run_is_not_the_end(
 ) -> None:
     good = answer(shadow_llm, "hello") + "\n"
     typed(monkeypatch, b"x" * 300 + b"\n\xff\nhello\n")
-    assert converse(shadow_llm, FEW, chat=False, system=None) == 0
+    assert converse(shadow_llm, FEW, chat=False) == 0
     captured = capsys.readouterr()
     assert captured.out == good
     first, second = captured.err.splitlines()
@@ -89,7 +90,7 @@ def test_a_prompt_that_cannot_be_run_is_not_the_end(
 
 def test_what_the_model_lacks_is_told_before_asking(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^interactive=true: the model's folder has no tokenizer"):
-        converse(make_llm(None), FEW, chat=False, system=None)
+        converse(make_llm(None), FEW, chat=False)
     plain = make_llm(load_tokenizer(tmp_path, chat_template=None))
     with pytest.raises(ConfigError, match="^chat=true: the model's tokenizer has no chat template"):
-        converse(plain, FEW, chat=True, system=None)
+        converse(plain, FEW, chat=True)

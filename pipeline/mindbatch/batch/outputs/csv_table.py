@@ -7,7 +7,15 @@ import io
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from mindbatch.batch.outputs.rows import STRATEGY_FIELDS, FinishedRow, OutputOptions, json_text, prompt_text
+from mindbatch.batch.outputs.rows import (
+    STRATEGY_FIELDS,
+    FinishedRow,
+    OutputOptions,
+    cell_text,
+    columns_of,
+    json_text,
+    prompt_text,
+)
 
 
 class CsvTable:
@@ -27,6 +35,7 @@ class CsvTable:
     def add(self, row: FinishedRow) -> None:
         """Takes one row."""
         shared = {
+            **{name: cell_text(value) for name, value in columns_of(row.row).items()},
             "key": row.key,
             "prompt": prompt_text(row.row) if self._options.prompt else "",
             "prompt_tokens": row.body["prompt_tokens"],
@@ -50,6 +59,7 @@ def columns(options: OutputOptions) -> list[str]:
     ranked and nothing drafted."""
     return [
         "key",
+        *options.columns,
         *(["prompt"] if options.prompt else []),
         "index",
         "text",

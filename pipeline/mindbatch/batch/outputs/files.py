@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
@@ -37,9 +37,15 @@ class Outputs:
 
 @contextmanager
 def open_outputs(
-    format: str, folder: RunFolder, options: OutputOptions, storage: Storage | None = None
+    format: str,
+    folder: RunFolder,
+    options: OutputOptions,
+    storage: Storage | None = None,
+    kinds: Mapping[str, set[type]] | None = None,
 ) -> Iterator[Outputs]:
     """The outputs of a run: `format` is jsonl, parquet, csv or openai; errors are JSON lines in each of them.
+
+    kinds: the types of the values of each column of the data that is written, which Parquet needs to know.
 
     At the end of the `with` both files take the place of older ones, the errors first; an exception within
     leaves the older ones as they were. The error file is written even if it is empty: an older one would tell
@@ -52,7 +58,7 @@ def open_outputs(
         WholeFile(folder.results(format), storage) as result_file,
         WholeFile(folder.errors, storage) as error_file,
     ):
-        results = _result_writer(format, cast(BinaryIO, result_file), options)
+        results = _result_writer(format, cast(BinaryIO, result_file), options, kinds)
         errors = cast(BinaryIO, error_file)
         outputs = Outputs(
             results, refusal_lines(errors, options) if format == "openai" else error_lines(errors)
@@ -61,11 +67,13 @@ def open_outputs(
         outputs.close()
 
 
-def _result_writer(format: str, file: BinaryIO, options: OutputOptions) -> ResultWriter:
+def _result_writer(
+    format: str, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None
+) -> ResultWriter:
     if format == "parquet":
         from mindbatch.batch.outputs.parquet import ParquetTable  # pyarrow takes long to import
 
-        return ParquetTable(file, options)
+        return ParquetTable(file, options, kinds)
     writers: dict[str, Callable[[BinaryIO, OutputOptions], ResultWriter]] = {
         "jsonl": result_lines,
         "csv": CsvTable,

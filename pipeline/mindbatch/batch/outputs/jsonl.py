@@ -12,6 +12,7 @@ from mindbatch.batch.outputs.rows import (
     FailedRow,
     FinishedRow,
     OutputOptions,
+    columns_of,
     num_generated_tokens,
     prompt_of,
 )
@@ -39,17 +40,17 @@ class JsonLines:
 def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     """The project's own form of results.
 
-    key, prompt (unless left out), generations, prompt_tokens, generated_tokens and, where a row asked for
-    them, prompt_logprobs. A generation has index, text, token_ids (if wanted), finish_reason, tokens,
-    cumulative_logprob and, where the row asked for them, logprobs; of a search that ranks, score and rank; of
-    speculative decoding, drafted_tokens and accepted_tokens. There are no times: a resumed run writes what an
-    unbroken one does.
+    key, the columns asked for, prompt (unless left out), generations, prompt_tokens, generated_tokens and,
+    where a row asked for them, prompt_logprobs. A generation has index, text, token_ids (if wanted),
+    finish_reason, tokens, cumulative_logprob and, where the row asked for them, logprobs; of a search that
+    ranks, score and rank; of speculative decoding, drafted_tokens and accepted_tokens. There are no times: a
+    resumed run writes what an unbroken one does.
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
         body = row.body
         generations = body["generations"]
-        line: dict[str, Any] = {"key": row.key}
+        line: dict[str, Any] = {"key": row.key, **columns_of(row.row)}
         if options.prompt:
             line["prompt"] = prompt_of(row.row)
         line["generations"] = [_generation(generation, options) for generation in generations]

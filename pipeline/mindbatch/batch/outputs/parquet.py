@@ -13,6 +13,8 @@ from mindbatch.batch.outputs.rows import (
     STRATEGY_FIELDS,
     FinishedRow,
     OutputOptions,
+    columns_of,
+    json_text,
     num_generated_tokens,
     prompt_text,
 )
@@ -21,6 +23,7 @@ ROWS_PER_GROUP = 1000
 BYTES_PER_GROUP = 64 << 20  # long rows: a group is held in memory until it is written
 _BYTES_PER_TOKEN = 16
 
+_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 _LIKELY_TOKENS = pa.list_(pa.struct([("token_id", pa.int64()), ("logprob", pa.float64())]))
 
 
@@ -31,9 +34,13 @@ class ParquetTable:
     {token_id, logprob} in the order in which the model likes them.
     """
 
-    def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
+    def __init__(
+        self, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None = None
+    ) -> None:
+        """kinds: by column of the data the types of its values; one with several is written as JSON."""
         self._options = options
-        self._schema = schema(options)
+        self._types = {name: _column_type((kinds or {}).get(name, set())) for name in options.columns}
+        self._schema = schema(options, self._types)
         self._writer = pq.ParquetWriter(_Sink(file), self._schema)
         self._num_groups = 0
         self._group: list[dict[str, Any]] = []
@@ -41,7 +48,7 @@ class ParquetTable:
 
     def add(self, row: FinishedRow) -> None:
         """Takes one row."""
-        cells = _cells(row, self._options)
+        cells = self._columns(row) | _cells(row, self._options)
         self._group.append(cells)
         self._num_bytes += _size(cells, row.body)
         if len(self._group) >= ROWS_PER_GROUP or self._num_bytes >= BYTES_PER_GROUP:
@@ -52,6 +59,13 @@ class ParquetTable:
         if self._group or not self._num_groups:  # pyarrow cannot read a file without any group
             self._flush()
         self._writer.close()
+
+    def _columns(self, row: FinishedRow) -> dict[str, Any]:
+        values = columns_of(row.row)
+        return {
+            name: values[name] if type_ is not None or values[name] is None else json_text(values[name])
+            for name, type_ in self._types.items()
+        }
 
     def _flush(self) -> None:
         self._writer.write_table(pa.Table.from_pylist(self._group, self._schema))
@@ -80,7 +94,16 @@ class _Sink(io.RawIOBase):
         return self._file.tell()
 
 
-def schema(options: OutputOptions) -> pa.Schema:
+def _column_type(kinds: set[type]) -> pa.DataType | None:
+    """What a column of the data is where its values have one type; None where it must be JSON."""
+    if not kinds:
+        return pa.string()
+    if kinds == {int, float}:
+        return pa.float64()
+    return _TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
+
+
+def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> pa.Schema:
     """The columns and their types."""
     generation = [
         ("index", pa.int64()),
@@ -96,6 +119,7 @@ def schema(options: OutputOptions) -> pa.Schema:
     return pa.schema(
         [
             pa.field("key", pa.string(), nullable=False),
+            *(pa.field(name, type_ or pa.string()) for name, type_ in types.items()),
             *([pa.field("prompt", pa.string())] if options.prompt else []),
             pa.field("generations", pa.list_(pa.struct(generation))),
             pa.field("prompt_tokens", pa.int64()),

@@ -56,6 +56,7 @@ class OutputOptions:
     """What the files hold.
 
     prompt, token_ids: write the prompt, and the tokens of each generation.
+    columns: of the data, written beside the results.
     logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
     fingerprint: names the settings of the run; identifiers are made of it.
     created: when the run was begun, in whole seconds since 1970.
@@ -65,6 +66,7 @@ class OutputOptions:
 
     prompt: bool = True
     token_ids: bool = False
+    columns: Sequence[str] = ()
     logprobs: int | None = None
     fingerprint: str = ""
     created: int = 0
@@ -84,14 +86,24 @@ class ResultWriter(Protocol):
 
 def prompt_of(row: DataRow) -> Any:
     """The prompt as it was given: a text, token ids or messages."""
-    (content,) = row.content.values()
-    return content
+    [name] = row.content.keys() & {"text", "token_ids", "messages"}
+    return row.content[name]
+
+
+def columns_of(row: DataRow) -> dict[str, Any]:
+    """The columns that the row brings along for the results."""
+    columns: dict[str, Any] = row.extra.get("columns", {})
+    return columns
+
+
+def cell_text(value: Any) -> str:
+    """A value of the data in one cell of a table: a text as it is, nothing for null, all else as JSON."""
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
 def prompt_text(row: DataRow) -> str:
     """The prompt in one cell of a table: a text as it is, token ids and messages as JSON."""
-    content = prompt_of(row)
-    return content if isinstance(content, str) else json_text(content)
+    return cell_text(prompt_of(row))
 
 
 def json_text(value: Any) -> str:

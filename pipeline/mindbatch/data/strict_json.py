@@ -1,4 +1,4 @@
-"""Reading one row of JSON strictly (RFC 8259, I-JSON of RFC 7493): nothing is guessed, rounded or dropped."""
+"""Reading JSON strictly (RFC 8259, I-JSON of RFC 7493): nothing is guessed, rounded or dropped."""
 
 import json
 import math
@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from mindbatch.data.messages import shown, text_fault
 from mindbatch.data.prompt_lines import EMPTY_LINE
-from mindbatch.dataset.records import RowFault
 
 MAX_DEPTH = 100
 """Objects and arrays within each other; far above any real row, far below what later steps can take."""
@@ -21,11 +20,23 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
 
 
+class RowFault(ValueError):
+    """Why one row cannot be read; the message is the reason, without the row's place."""
+
+
 def parse_row(text: str) -> dict[str, Any]:
-    """The object that `text` holds.
+    """The object that `text` holds. Raises RowFault as `parse_json`, and for any other value."""
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise RowFault(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """The value that `text` holds.
 
     Raises:
-        RowFault: anything but one JSON object; NaN, Infinity and numbers that 64 bits cannot hold; a key that
+        RowFault: anything but one JSON value; NaN, Infinity and numbers that 64 bits cannot hold; a key that
             stands twice; half a surrogate pair; values nested too deeply.
     """
     try:
@@ -37,8 +48,6 @@ def parse_row(text: str) -> dict[str, Any]:
         raise RowFault(f"not valid JSON: {what} at character {error.pos}") from None
     except RecursionError:
         raise RowFault(_TOO_DEEP) from None
-    if not isinstance(value, dict):
-        raise RowFault(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
     _check_depth(value, text)
     if _SURROGATE.search(text):
         _check_text(value)
@@ -86,7 +95,7 @@ _DECODER = json.JSONDecoder(
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def _check_depth(value: dict[str, Any], text: str) -> None:
+def _check_depth(value: Any, text: str) -> None:
     if text.count("{") + text.count("[") <= MAX_DEPTH:  # most rows end here
         return
     level: list[Any] = [value]
@@ -100,8 +109,12 @@ def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _check_text(row: dict[str, Any]) -> None:
+def _check_text(row: Any) -> None:
     """Refuses half a surrogate pair, which JSON can write but UTF-8 cannot."""
+    if not isinstance(row, dict):
+        if fault := _first_text_fault(row):
+            raise RowFault(f"its text {fault}")
+        return
     for column, value in row.items():
         if fault := text_fault(column):
             raise RowFault(f"the column name {shown(column)} {fault}")
