@@ -9,6 +9,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from mindbatch.screen_text import shown_traceback
+
 _FOREIGN = ("mindspore", "mindformers", "transformers")
 
 _QUIET = {
@@ -47,7 +49,8 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
     but for HF_HUB_OFFLINE.
 
     Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
-    Unless `verbose`, their messages below errors are dropped. `num_threads` goes before OMP_NUM_THREADS.
+    Unless `verbose`, their messages below errors are dropped; if so, tracebacks of failed rows are shown.
+    `num_threads` goes before OMP_NUM_THREADS.
     Must come before these libraries are imported: they read the variables once.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the user has set: nothing in a model folder is fetched
@@ -56,7 +59,9 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
     if num_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(num_threads)
     _redirect_folders()
-    if not verbose:
+    if verbose:
+        _show_tracebacks()
+    else:
         _drop_messages()
 
 
@@ -85,6 +90,22 @@ def _redirect_folders() -> None:
     logs = str(cache_folder() / "logs")
     os.environ.setdefault("LOG_MF_PATH", logs)  # MindFormers: ./output/log
     os.environ.setdefault("MS_OM_PATH", logs)  # MindSpore: ./rank_0/om/analyze_fail.ir
+
+
+class _Tracebacks(logging.Handler):
+    """Prints what the package logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        shown_traceback([self.format(record)])
+
+
+def _show_tracebacks() -> None:
+    """Shows what the package logs: exceptions that ended one row."""
+    logger = logging.getLogger("mindbatch")
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Tracebacks) for handler in logger.handlers):
+        logger.addHandler(_Tracebacks())
 
 
 def _drop_messages() -> None:

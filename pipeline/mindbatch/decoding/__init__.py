@@ -6,6 +6,7 @@ from mindbatch.decoding.draft import Draft
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.row_error import row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy
 from mindbatch.decoding.strategy_names import strategy_name
@@ -23,6 +24,7 @@ __all__ = [
     "Row",
     "StopMatcher",
     "Strategy",
+    "row_error",
     "strategy_for",
     "strategy_name",
 ]

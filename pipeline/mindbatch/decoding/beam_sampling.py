@@ -4,6 +4,7 @@ The rules are those of transformers 4.57.1; see `beams.py`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.strategy import Decision, GroupView
+from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 
 class BeamSampling(OneSetOfBeams):
@@ -31,7 +32,7 @@ class BeamSampling(OneSetOfBeams):
         raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)
-        return [_decide(request, numbers) for request, numbers in drawn]
+        return [guarded(request.group, partial(_decide, request, numbers)) for request, numbers in drawn]
 
 
 def _decide(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:

@@ -9,8 +9,8 @@ from mindbatch.decoding.beams import Candidate, RequestStep
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.row_error import row_error
 from mindbatch.decoding.selection import largest, largest_of_rows
-from mindbatch.errors import PromptError
 
 _NO_PENALTIES: Mapping[int, float] = {}
 
@@ -28,8 +28,8 @@ def processed_scores(
         scores[token] -= np.float32(penalty)
     try:
         return adjust(scores, request.group.rows[parent])
-    except PromptError as error:
-        request.dead_ends.append(error)
+    except Exception as error:
+        request.dead_ends.append(row_error(error, request.group.rows[parent].key))
         return None
 
 
@@ -68,7 +68,9 @@ class BestTokens:
         tokens, scores = self._tokens[places, :width], self._scores[places, :width]
         if penalties:
             for index, parent in enumerate(parents):
-                if _may_change_scores(request.group.rows[parent]):
+                row = request.group.rows[parent]
+                # Less penalties, scores are no log-probabilities any more.
+                if row.params.renormalize_logits or _may_change_scores(row):
                     _process(request, parent, penalties, tokens[index], scores[index])
                 else:
                     scores[index] -= [penalties.get(token, 0.0) for token in tokens[index].tolist()]

@@ -4,6 +4,7 @@ The rules are those of transformers 4.57.1; see `beams.py`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.beam_scores import BestTokens
 from mindbatch.decoding.beams import Beams, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.strategy import Decision, GroupView
+from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 
 class BeamSearch(OneSetOfBeams):
@@ -25,7 +26,7 @@ class BeamSearch(OneSetOfBeams):
         raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))
-        return [_decide(request, best) for request in requests]
+        return [guarded(request.group, partial(_decide, request, best)) for request in requests]
 
 
 def _decide(request: RequestStep, best: BestTokens) -> Decision:

@@ -6,6 +6,7 @@ of operations is transformers'.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import softmax
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
-from mindbatch.errors import PromptError
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
 
 
 @dataclass(slots=True)
@@ -79,10 +79,7 @@ class ContrastiveSearch:
         decisions = []
         first = 0
         for group in groups:
-            try:
-                decisions.append(_advance(group, raw, first))
-            except PromptError as error:
-                decisions.append(Decision([], error=error))
+            decisions.append(guarded(group, partial(_advance, group, raw, first)))
             first += len(group.rows)
         return decisions
 

@@ -7,6 +7,7 @@ last transformers that had it, 4.55 and 4.56 (`GenerationMixin._group_beam_searc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypo
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.strategy import Decision, GroupView
+from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class GroupBeamSearch:
         raw = RawScores([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_width(request) for request in requests))
-        return [_decide(request, best) for request in requests]
+        return [guarded(request.group, partial(_decide, request, best)) for request in requests]
 
 
 def _decide(request: RequestStep, best: BestTokens) -> Decision:

@@ -4,6 +4,7 @@ Source: Adiwardana et al., "Towards a human-like open-domain chatbot", 2020, sec
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.sampling import sample
-from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis
+from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
 
 
 class SampleAndRank:
@@ -35,7 +36,8 @@ class SampleAndRank:
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
         sampled = sample(groups, logits, self.width)
-        return [_decide(group, decision) for group, decision in zip(groups, sampled, strict=True)]
+        both = zip(groups, sampled, strict=True)
+        return [guarded(group, partial(_decide, group, decision)) for group, decision in both]
 
 
 def _decide(group: GroupView, sampled: Decision) -> Decision:

@@ -1,6 +1,7 @@
 """Greedy decoding and sampling: each sequence goes on with one token, chosen for it alone."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
-from mindbatch.decoding.strategy import Branch, Decision, GroupView
-from mindbatch.errors import PromptError
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 
 class SamplingStrategy:
@@ -49,19 +49,28 @@ def sample(
     decisions = []
     first = 0
     for group in groups:
-        branches: list[Branch] = []
-        try:
-            for parent, row in enumerate(group.rows):
-                place = first + parent
-                tokens = _tokens(row, raw, place, uniforms[place])
-                chosen = zip(samples[place], tokens, strict=True)
-                branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in chosen]
-        except PromptError as error:
-            decisions.append(Decision([], error=error))
-        else:
-            decisions.append(Decision(branches))
+        places = slice(first, first + len(group.rows))
+        decide = partial(_decide, group, raw, first, samples[places], uniforms[places])
+        decisions.append(guarded(group, decide))
         first += len(group.rows)
     return decisions
+
+
+def _decide(
+    group: GroupView,
+    raw: RawScores,
+    first: int,
+    samples: Sequence[Sequence[int]],
+    uniforms: Sequence[NDArray[np.float64]],
+) -> Decision:
+    """One request, whose logits begin at row `first`, with the samples and numbers of each of its rows."""
+    branches: list[Branch] = []
+    for parent, row in enumerate(group.rows):
+        place = first + parent
+        tokens = _tokens(row, raw, place, uniforms[parent])
+        chosen = zip(samples[parent], tokens, strict=True)
+        branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in chosen]
+    return Decision(branches)
 
 
 def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[Sequence[int]]:

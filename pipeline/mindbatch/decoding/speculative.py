@@ -1,6 +1,7 @@
 """Speculative decoding: drafted tokens are verified in one step, and the output is the model's own."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -15,8 +16,7 @@ from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy, sample
-from mindbatch.decoding.strategy import Branch, Decision, GroupView
-from mindbatch.errors import PromptError
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 _TEST_STREAM = 1
 """Of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
@@ -58,17 +58,18 @@ def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[De
     places = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
     decisions = []
     for group in groups:
-        branches: list[Branch] = []
         own = list(islice(places, len(group.rows)))
-        try:
-            for parent, (row, (start, numbers)) in enumerate(zip(group.rows, own, strict=True)):
-                choices = _verify_row(row, raw, start, numbers)
-                branches.append(Branch(parent, row.sample_index, choices))
-        except PromptError as error:
-            decisions.append(Decision([], error=error))
-        else:
-            decisions.append(Decision(branches))
+        decisions.append(guarded(group, partial(_decide, group, raw, own)))
     return decisions
+
+
+def _decide(group: GroupView, raw: RawScores, places: Sequence[tuple[int, NDArray[np.float64]]]) -> Decision:
+    """One request; for each of its rows, where its logits begin and its uniform numbers."""
+    branches = [
+        Branch(parent, row.sample_index, _verify_row(row, raw, start, numbers))
+        for parent, (row, (start, numbers)) in enumerate(zip(group.rows, places, strict=True))
+    ]
+    return Decision(branches)
 
 
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:

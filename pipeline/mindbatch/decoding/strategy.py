@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.row_error import row_error
 from mindbatch.errors import PromptError
 
 
@@ -113,6 +114,15 @@ class Strategy(Protocol):
         """What becomes of each group, from logits [S, V] whose rows are the groups' rows one after another.
 
         A row with a draft of n tokens has n + 1 rows of logits. What a group gets does not depend on the
-        other groups. `logits` is not changed.
+        other groups. `logits` is not changed. What fails for one group is its decision's error (see
+        `guarded`); if the call itself raises, no group's state has changed.
         """
         ...
+
+
+def guarded(group: GroupView, decide: Callable[[], Decision]) -> Decision:
+    """What `decide` gives for the group; whatever it raises ends this request and no other."""
+    try:
+        return decide()
+    except Exception as error:
+        return Decision([], error=row_error(error, group.rows[0].key))

@@ -45,9 +45,13 @@ class Assistant:
             length = len(row.prompt_token_ids) + row.step
             possible = min(count, self._positions - length + 1)  # the last token guessed is not computed
             if possible > 0:
-                twin = self._used(row)
-                twin.begin(possible)
-                waiting.append((place, twin))
+                try:
+                    twin = self._used(row)
+                    twin.begin(possible)
+                except Exception:  # as in `guess`; a row that is at fault fails without a draft too
+                    self.forget(row)
+                else:
+                    waiting.append((place, twin))
         while waiting:
             together = self._seat(waiting)
             self._draft([twin for _, twin in together])

@@ -76,8 +76,11 @@ class Twin:
         if guessed is None:
             self._wanted = len(self._guesses)
             return
-        self._guesses.append(guessed)
-        self.sequence.row.append(Choice(guessed.token_id, 0.0))
+        try:
+            self.sequence.row.append(Choice(guessed.token_id, 0.0))
+            self._guesses.append(guessed)
+        except Exception:  # as in `guess`: the row itself may never come to this token
+            self._wanted = len(self._guesses)
 
     def draft(self) -> Draft | None:
         """The guesses, for the row to have verified; None if there are none."""

@@ -36,7 +36,10 @@ def draft(groups: Iterable[SequenceGroup], assistant: Assistant | None) -> None:
             for sequence in group.sequences:
                 count = min(params.num_draft_tokens, group.max_tokens - len(sequence) - 1)
                 if count > 0 and sequence.row.draft is None:
-                    _draft(sequence, count, asked)
+                    try:
+                        _draft(sequence, count, asked)
+                    except Exception as error:
+                        group.fail(error)
     if asked:
         assert assistant is not None
         rows, counts = zip(*asked, strict=True)

@@ -6,21 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
-import numpy as np
-
 from mindbatch.decoding import (
     Constraint,
     DecodingParams,
-    FinishReason,
-    GroupView,
     Row,
     StopMatcher,
+    row_error,
     strategy_for,
 )
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.token_ids import token_ids_in
 from mindbatch.engine.drafting import Assistant, draft
-from mindbatch.engine.endings import ending
 from mindbatch.engine.growth import grow
 from mindbatch.engine.prompt_scores import PromptScorer
 from mindbatch.engine.prompt_states import gather_prompt_states
@@ -30,7 +26,8 @@ from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
-from mindbatch.errors import PromptError
+from mindbatch.engine.turns import Turn, decide
+from mindbatch.errors import MindBatchError, PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
@@ -41,13 +38,6 @@ class StepResult(NamedTuple):
 
     events: list[StreamEvent]
     finished: list[RequestOutput]
-
-
-class _Turn(NamedTuple):
-    """A group whose next tokens are chosen in this step; the places in the step whose logits it needs."""
-
-    group: SequenceGroup
-    places: list[int]
 
 
 class Engine:
@@ -97,6 +87,16 @@ class Engine:
             PromptError: the prompt is empty, too long, or holds ids outside the vocabulary.
             CacheBudgetError: the request can never fit the cache.
         """
+        try:
+            group = self._group_of(request)
+        except MindBatchError:
+            raise
+        except Exception as error:
+            raise row_error(error, request.key) from error
+        self.scheduler.add(group)
+
+    def _group_of(self, request: Request) -> SequenceGroup:
+        """A request that is not refused, before its first token."""
         params, prompt = request.params, request.prompt_token_ids
         max_tokens = params.max_total_tokens(len(prompt), self.settings.seq_length)
         self._check(request, max_tokens)
@@ -109,7 +109,7 @@ class Engine:
         sequence = Sequence(row, text if params.stop or not strategy.searches else None)
         agreed = text.fork() if text is not None and strategy.searches else None
         state = strategy.begin(params)
-        self.scheduler.add(SequenceGroup(request, strategy, [sequence], max_tokens, state, agreed))
+        return SequenceGroup(request, strategy, [sequence], max_tokens, state, agreed)
 
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
@@ -122,7 +122,9 @@ class Engine:
         gather_prompt_states(step, output)
         events = self._choose(step, output)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
-        finished = [_result(group) for group in self.scheduler.forget_finished()]
+        done = self.scheduler.forget_finished()
+        self._forget(sequence for group in done for sequence in group.sequences)
+        finished = [_result(group) for group in done]
         self._counters.count_outputs(output for result in finished for output in result.outputs)
         return StepResult(events, finished)
 
@@ -174,47 +176,32 @@ class Engine:
 
     def _choose(self, step: Step, output: StepOutput) -> list[StreamEvent]:
         """Lets each strategy advance its groups, all in one call."""
-        by_strategy: dict[int, dict[int, _Turn]] = {}
+        by_strategy: dict[int, dict[int, Turn]] = {}
         end = 0
         for tokens in step.scheduled:
             end += tokens.stop - tokens.start
-            if tokens.num_logits:
+            if tokens.num_logits and not tokens.group.is_finished:
                 turns = by_strategy.setdefault(id(tokens.group.strategy), {})
-                turn = turns.setdefault(id(tokens.group), _Turn(tokens.group, []))
+                turn = turns.setdefault(id(tokens.group), Turn(tokens.group, []))
                 turn.places.extend(range(end - tokens.num_logits, end))
         events: list[StreamEvent] = []
         for turns in by_strategy.values():
             events += self._advance(list(turns.values()), output)
         return events
 
-    def _advance(self, turns: list[_Turn], output: StepOutput) -> list[StreamEvent]:
+    def _advance(self, turns: list[Turn], output: StepOutput) -> list[StreamEvent]:
         """Lets the strategy of these groups, one for all, decide; carries its decisions out."""
-        strategy = turns[0].group.strategy
-        logits = output.logits([place for turn in turns for place in turn.places])
-        decisions = strategy.advance([_view(turn, output) for turn in turns], logits)
         events = []
-        for turn, decision in zip(turns, decisions, strict=True):
+        for turn, decision in zip(turns, decide(turns, output), strict=True):
             group = turn.group
             group.prompt_hidden.clear()
             before = group.sequences
-            events += grow(group, decision, self.scheduler)
+            try:
+                events += grow(group, decision, self.scheduler)
+            except Exception as error:
+                group.fail(error)
             self._forget(sequence for sequence in before if sequence not in group.sequences)
         return events
-
-
-def _view(turn: _Turn, output: StepOutput) -> GroupView:
-    """What the strategy sees of a group."""
-    group = turn.group
-    sequences = group.sequences
-
-    def why(row: int, token_id: int) -> FinishReason | None:
-        return ending(sequences[row], token_id, group.max_tokens)
-
-    hidden = prompt_hidden = None
-    if group.strategy.needs_hidden:
-        hidden = output.hidden(turn.places)
-        prompt_hidden = np.concatenate(group.prompt_hidden) if group.prompt_hidden else None
-    return GroupView([each.row for each in sequences], why, group.state, hidden, prompt_hidden)
 
 
 def _result(group: SequenceGroup) -> RequestOutput:

@@ -13,18 +13,16 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 def grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[StreamEvent]:
     """Changes a group as its strategy decided; returns what became visible of it.
 
-    A group with an error is over; what it has finished is dropped with it.
+    A group with an error is over; what it has finished is dropped with it. Whatever is raised, the group's
+    sequences hold all of its blocks.
     """
     if decision.error is not None:
-        group.error = decision.error
-        scheduler.release(group.sequences)
-        group.sequences = []
+        group.fail(decision.error)
         return []
     grown = _forked(group, decision, scheduler)
     if group.strategy.searches:
         for sequence, branch in zip(grown, decision.branches, strict=True):
             _extend(sequence, branch, group, scheduler)
-        group.sequences = grown
         if decision.results is None:
             return agreed_events(group, decision.kept)
         scheduler.release(grown)
@@ -42,11 +40,16 @@ def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> l
     """A sequence for each branch, none of which has its tokens yet; sequences without heirs are dropped."""
     parents, branches = group.sequences, decision.branches
     heirs = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
-    grown = [
-        parents[branch.parent] if heirs[branch.parent] == index else scheduler.fork(parents[branch.parent])
-        for index, branch in enumerate(branches)
-    ]
+    group.sequences = [*parents]
+    grown = []
+    for index, branch in enumerate(branches):
+        sequence = parents[branch.parent]
+        if heirs[branch.parent] != index:
+            sequence = scheduler.fork(sequence)
+            group.sequences.append(sequence)
+        grown.append(sequence)
     scheduler.release(parent for place, parent in enumerate(parents) if place not in heirs)
+    group.sequences = grown
     return grown
 
 

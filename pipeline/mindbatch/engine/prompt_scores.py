@@ -34,4 +34,9 @@ class PromptScorer:
             high = min(low + ROWS_AT_ONCE, tokens.stop, len(prompt) - 1)
             places = range(first + low - tokens.start, first + high - tokens.start)
             targets = np.asarray(prompt[low + 1 : high + 1], np.int64)
-            group.prompt_logprobs += token_logprobs(output.logits(places), targets, count)
+            logits = output.logits(places)  # what the model raises is not the row's
+            try:
+                group.prompt_logprobs += token_logprobs(logits, targets, count)
+            except Exception as error:
+                group.fail(error)
+                return

@@ -104,9 +104,11 @@ class Scheduler:
             self.blocks.free(sequence.block_table)
 
     def forget_finished(self) -> list[SequenceGroup]:
-        """Takes finished requests out of the running ones and returns them."""
+        """Takes finished requests out of the running ones and returns them; those that failed may still have
+        sequences, which are released."""
         finished = [group for group in self.running if group.is_finished]
         if finished:
+            self.release(sequence for group in finished for sequence in group.sequences)
             self.running = [group for group in self.running if not group.is_finished]
         return finished
 

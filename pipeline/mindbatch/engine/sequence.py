@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.decoding import FinishReason, Row, StopMatcher, Strategy
+from mindbatch.decoding import FinishReason, Row, StopMatcher, Strategy, row_error
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.errors import PromptError
 
@@ -160,7 +160,11 @@ class SequenceGroup:
 
     @property
     def is_finished(self) -> bool:
-        return not self.sequences
+        return self.error is not None or not self.sequences
+
+    def fail(self, error: Exception) -> None:
+        """Ends the request with what was raised for it; the scheduler releases its sequences."""
+        self.error = row_error(error, self.request.key)
 
     @property
     def is_decoding(self) -> bool:

@@ -1,0 +1,305 @@
+"""Whatever is raised for one row ends that row alone; what the model raises, or the user, ends the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, request, settings
+
+from mindbatch.config.environment import prepare_environment
+from mindbatch.decoding import Constraint, Decision, DecodingParams, GroupView, StopMatcher
+from mindbatch.engine import drafting, prompt_scores
+from mindbatch.engine.assistant import Assistant
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.sequence import SequenceGroup
+from mindbatch.errors import PromptError
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "num_return_sequences": 3},
+    "sample_and_rank": {"do_sample": True, "best_of": 3},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 3},
+    "beam_search": {"num_beams": 3},
+    "beam_sampling": {"num_beams": 3, "do_sample": True},
+    "group_beam_search": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1},
+    "assisted": {"num_assistant_tokens": 2},
+}
+PROMPT = [3, 1, 4, 3]
+FAULT = ValueError("no\ncolour")
+Groups = Sequence[SequenceGroup]
+
+
+class Countdown:
+    """Raises at the third call, counted over all copies of a row's part."""
+
+    def __init__(self, calls: int = 0) -> None:
+        self.calls = calls
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+        if self.calls >= 3:
+            raise FAULT
+
+
+class BrokenText(Letters):
+    """A detokenizer that fails in the middle of an output, or when it is copied."""
+
+    def __init__(self, fail: Callable[..., None], where: str) -> None:
+        super().__init__()
+        self.fail, self.where = fail, where
+
+    def push(self, token_id: int) -> str:
+        if self.where == "push":
+            self.fail()
+        return super().push(token_id)
+
+    def fork(self) -> BrokenText:
+        if self.where == "fork":
+            self.fail()
+        return BrokenText(self.fail, self.where)
+
+
+class BrokenConstraint:
+    """Allows everything, and fails in one of its methods."""
+
+    fault, is_complete = None, False
+
+    def __init__(self, fail: Callable[..., None], where: str) -> None:
+        self.fail, self.where = fail, where
+
+    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
+        if self.where == "allowed":
+            self.fail()
+        return np.ones(VOCABULARY, dtype=np.bool_)
+
+    def advance(self, token_id: int) -> None:
+        if self.where == "advance":
+            self.fail()
+
+    def fork(self) -> BrokenConstraint:
+        if self.where == "copy":
+            self.fail()
+        return BrokenConstraint(self.fail, self.where)
+
+
+class BrokenStop(StopMatcher):
+    def push(self, text: str) -> str:
+        raise FAULT
+
+
+class BrokenStrategy:
+    """Fails for every batch that one row is in, before it has decided anything."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.strategy, name)
+
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+        if any(row.key == "bad" and row.step >= 1 for group in groups for row in group.rows):
+            raise FAULT
+        decided: list[Decision] = self.strategy.advance(groups, logits)
+        return decided
+
+
+def make_engine(*, text: str = "", constraint: str = "", calls: int = 0) -> Engine:
+    """`text` and `constraint` are the methods that fail for rows whose prompt is PROMPT; `calls` are done."""
+    limits = settings(batch_size=64)
+    fail = Countdown(calls)
+
+    def detokenizer(prompt: tuple[int, ...], skip: bool) -> Letters:
+        return BrokenText(fail, text) if text and list(prompt) == PROMPT else Letters(prompt)
+
+    def constrain(params: DecodingParams, prompt: tuple[int, ...]) -> Constraint | None:
+        return BrokenConstraint(fail, constraint) if constraint and list(prompt) == PROMPT else None
+
+    return Engine(
+        ShadowRunner(limits), limits, detokenizer, (), constrain, Assistant(ShadowRunner(limits), limits)
+    )
+
+
+def others() -> list[Request]:
+    return [request(name, [2, 7, 1, 2, 7], max_new_tokens=5, **more) for name, more in STRATEGIES.items()]
+
+
+def tokens(results: dict[str, RequestOutput]) -> dict[str, Any]:
+    return {key: [(each.token_ids, each.text) for each in result.outputs] for key, result in results.items()}
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    """What the other rows come to without a bad one, each alone."""
+    found = {}
+    for each in others():
+        engine = make_engine()
+        engine.add(each)
+        found |= tokens(drain(engine)[0])
+    return found
+
+
+def bad(name: str, **more: Any) -> Request:
+    return request("bad", PROMPT, **STRATEGIES[name] | {"max_new_tokens": 5} | more)
+
+
+def check(engine: Engine, row: Request, expected: dict[str, Any], breaks: Callable[..., None]) -> None:
+    """Runs the row among others; `breaks` gets its group and all that wait."""
+    rows = others()
+    for each in [*rows[:4], row, *rows[4:]]:
+        engine.add(each)
+    groups = list(engine.scheduler.waiting)
+    breaks(groups[4], groups)
+    results, _ = drain(engine)
+    failed = results.pop("bad")
+    assert failed.error == "bad: unforeseen ValueError: no colour"
+    assert failed.outputs == []
+    assert tokens(results) == expected
+    assert isinstance(engine._assistant, Assistant)
+    assert engine._assistant.blocks.num_free == engine.settings.num_blocks
+
+
+def nothing(group: SequenceGroup, groups: Groups) -> None:
+    """The engine's own parts fail."""
+
+
+def processor(group: SequenceGroup, groups: Groups = ()) -> None:
+    group.sequences[0].row.processors = (Countdown(),)
+
+
+def stop_matcher(group: SequenceGroup, groups: Groups) -> None:
+    text = group.sequences[0].text
+    assert text is not None
+    text.stop = BrokenStop(["x"])
+
+
+def strategy(group: SequenceGroup, groups: Groups) -> None:
+    """All rows of the strategy advance through a broken one."""
+    ours = group.strategy
+    broken = BrokenStrategy(ours)
+    for each in groups:
+        if each.strategy is ours:
+            each.strategy = broken
+
+
+@pytest.mark.parametrize("breaks", [processor, strategy], ids=lambda breaks: breaks.__name__)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_or_processor(name: str, breaks: Callable[..., None], expected: dict[str, Any]) -> None:
+    check(make_engine(), bad(name), expected, breaks)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_stop_matcher(name: str, expected: dict[str, Any]) -> None:
+    check(make_engine(), bad(name, stop=("x",)), expected, stop_matcher)
+
+
+@pytest.mark.parametrize("where", ["push", "fork"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_detokenizer(name: str, where: str, expected: dict[str, Any]) -> None:
+    if where == "fork" and name in ("greedy", "lookup", "assisted"):
+        pytest.skip("is never copied")
+    more = {"num_return_sequences": 5} if name == "sampling" else {}
+    check(make_engine(text=where), bad(name, stop=("x",), **more), expected, nothing)
+
+
+@pytest.mark.parametrize("where", ["allowed", "advance", "copy"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_constraint(name: str, where: str, expected: dict[str, Any]) -> None:
+    if where == "copy" and name in ("greedy", "lookup", "assisted"):
+        pytest.skip("is never copied, or for a draft only")
+    more = {"num_return_sequences": 5} if name == "sampling" else {}
+    check(make_engine(constraint=where), bad(name, **more), expected, nothing)
+
+
+def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
+    outputs = []
+    for name, constraint in (("assisted", "copy"), ("greedy", "")):
+        engine = make_engine(constraint=constraint, calls=2)
+        engine.add(bad(name))
+        outputs.append(tokens(drain(engine)[0]))
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "more"),
+    [
+        (drafting, "look_up", STRATEGIES["lookup"]),
+        (prompt_scores, "token_logprobs", {"prompt_logprobs": 2}),
+    ],
+)
+def test_what_the_engine_does_for_a_row(
+    module: Any,
+    function: str,
+    more: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, Any],
+) -> None:
+    def fail(*_: object) -> None:
+        raise FAULT
+
+    monkeypatch.setattr(module, function, fail)
+    engine = make_engine()
+    rows = [row for row in others() if row.key != "lookup"]
+    for row in [*rows, bad("greedy", **more)]:
+        engine.add(row)
+    results, _ = drain(engine)
+    assert results.pop("bad").error == "bad: unforeseen ValueError: no colour"
+    assert tokens(results) == {key: found for key, found in expected.items() if key != "lookup"}
+
+
+def test_a_row_that_fails_before_it_starts_is_refused() -> None:
+    def detokenizer(prompt: tuple[int, ...], skip: bool) -> Letters:
+        raise FAULT
+
+    limits = settings()
+    engine = Engine(ShadowRunner(limits), limits, detokenizer)
+    with pytest.raises(PromptError, match="^unforeseen ValueError: no colour$"):
+        engine.add(bad("greedy"))
+    assert not engine.has_work
+
+
+def test_an_interrupt_is_no_rows_error() -> None:
+    def interrupt(step: object) -> None:
+        raise KeyboardInterrupt
+
+    engine = make_engine()
+    engine.add(bad("beam_search"))
+    engine.scheduler.waiting[0].sequences[0].row.processors = (interrupt,)
+    with pytest.raises(KeyboardInterrupt):
+        drain(engine)
+
+
+@pytest.mark.parametrize("where", ["run", "logits"])
+def test_what_the_model_raises_ends_the_run(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Any:
+        raise RuntimeError("device lost")
+
+    monkeypatch.setattr(ShadowRunner if where == "run" else ShadowOutput, where, fail)
+    engine = make_engine()
+    engine.add(bad("greedy", prompt_logprobs=1))
+    with pytest.raises(RuntimeError, match="device lost"):
+        drain(engine)
+
+
+def test_the_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("mindbatch")
+    before = logger.level, list(logger.handlers)
+    try:
+        for verbose in (False, True):
+            if verbose:
+                prepare_environment(verbose=True)
+            engine = make_engine()
+            engine.add(bad("greedy"))
+            processor(engine.scheduler.waiting[0])
+            drain(engine)
+            shown = capsys.readouterr().err
+            assert ("Traceback" in shown) == ("no\n  colour" in shown) == ("row bad" in shown) == verbose
+    finally:
+        logger.setLevel(before[0])
+        logger.handlers[:] = before[1]
