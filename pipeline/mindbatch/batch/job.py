@@ -14,6 +14,7 @@ from mindbatch.batch.index import RowIndex
 from mindbatch.batch.input import DataInput, selection_of
 from mindbatch.batch.manifest import RowCounts, Status, now, write_manifest
 from mindbatch.batch.monitor import Monitor
+from mindbatch.batch.outputs.rows import FailedRow
 from mindbatch.batch.result_files import output_options, result_format, write_result_files
 from mindbatch.batch.survey import survey
 from mindbatch.config.schema import BatchConfig
@@ -143,7 +144,7 @@ class BatchJob:
                 generator = self._load()
                 with monitor.watching(generator) as on_step:
                     generate(generator, index, ledger, self._params, on_step)
-            self._write_results(folder, index, ledger, record, is_openai=is_openai)
+            first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
@@ -151,6 +152,8 @@ class BatchJob:
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
+        if first_failed is not None and not _counts(index).done:
+            self._say(f"{first_failed.place}: {first_failed.reason}")
         self._say(f"{folder.path}: {_progress(index)}")
 
     def _say(self, *lines: str) -> None:
@@ -159,12 +162,12 @@ class BatchJob:
 
     def _write_results(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
-    ) -> None:
+    ) -> FailedRow | None:
         format = result_format(self._config.output.format, is_openai)
         # Only OpenAI's format names tokens by their text.
         tokenizer = self._tokenizer() if format == "openai" else None
         options = output_options(self._config, record, None if tokenizer is None else tokenizer.token_bytes)
-        write_result_files(format, folder, options, index, ledger, self._storage)
+        return write_result_files(format, folder, options, index, ledger, self._storage)
 
 
 def _counts(index: RowIndex) -> RowCounts:

@@ -41,16 +41,19 @@ def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenByt
 
 def write_result_files(
     format: str, folder: RunFolder, options: OutputOptions, index: RowIndex, ledger: Ledger, storage: Storage
-) -> None:
-    """Writes the results and the errors of all rows, which have all been run.
+) -> FailedRow | None:
+    """Writes the results and the errors of all rows, which have all been run; returns the first that failed.
 
     Raises:
         StorageError: a file cannot be written, or the ledger cannot be read back.
     """
     kinds = _kinds(index, options.columns) if format == "parquet" else None
     with open_outputs(format, folder, options, storage, kinds) as outputs:
+        first = None
         for indexed in index.in_order():
-            _put(indexed, ledger, outputs)
+            failed = _put(indexed, ledger, outputs)
+            first = first or failed
+    return first
 
 
 def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
@@ -69,15 +72,17 @@ def _kind(value: Any) -> type:
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
-def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> None:
+def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> FailedRow | None:
     row, failure = indexed.row, indexed.failure
     if row is None:
         assert failure is not None
-        outputs.add_error(FailedRow(failure.key, failure.source, failure.line, failure.stage, failure.reason))
-        return
-    assert indexed.place is not None, "a row that was not run"
-    body = ledger.read(indexed.place).body
-    if indexed.kind == "result":
-        outputs.add(FinishedRow(row.key, row, body))
+        failed = FailedRow(failure.key, failure.source, failure.line, failure.stage, failure.reason)
     else:
-        outputs.add_error(FailedRow(row.key, row.source, row.line, body["stage"], body["reason"]))
+        assert indexed.place is not None, "a row that was not run"
+        body = ledger.read(indexed.place).body
+        if indexed.kind == "result":
+            outputs.add(FinishedRow(row.key, row, body))
+            return None
+        failed = FailedRow(row.key, row.source, row.line, body["stage"], body["reason"])
+    outputs.add_error(failed)
+    return failed

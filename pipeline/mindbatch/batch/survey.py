@@ -79,5 +79,6 @@ def _refuse_hopeless(index: RowIndex, dataset: Dataset) -> None:
         return
     failures = index.failures(_MOST_REASONS)
     if all(failure.stage == "row" for failure in failures):
-        reasons = [f"{failure.source}:{failure.line}: {failure.reason}" for failure in failures]
+        first = {failure.reason: failure for failure in reversed(failures)}
+        reasons = [f"{first[reason].source}:{first[reason].line}: {reason}" for reason in reversed(first)]
         raise ConfigError([*reasons, f"none of the {index.num_rows} rows of {name} can be used"])

@@ -91,8 +91,7 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
 
 def _settle_prompts(config: PromptTaskConfig, faults: list[str]) -> None:
     if config.prompts_file != STANDARD_INPUT:
-        fault_of = prompts_file_fault
-        config.prompts_file = settled("prompts_file", config.prompts_file, fault_of, faults)
+        config.prompts_file = settled("prompts_file", config.prompts_file, prompts_file_fault, faults)
     config.tools = _settled_tools("tools", config.tools, faults)
 
 

@@ -74,6 +74,8 @@ def _checked_ids(ids: Sequence[object]) -> list[int]:
     """Only what needs no model is checked here: the engine knows the vocabulary."""
     if not ids:
         raise PromptError("the prompt is empty: no token ids")
+    if all(isinstance(item, str) for item in ids):
+        raise PromptError(f"found a list of texts, {shown(list(ids))}; a prompt is one text")
     good = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
     if len(good) < len(ids):
         position, bad = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)

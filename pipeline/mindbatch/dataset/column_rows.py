@@ -109,7 +109,11 @@ class ColumnRows:
             return self._messages(columns[name], name, record)
         if PROMPT not in columns:
             line = missing_column(PROMPT, record)
-            raise ColumnError(f"{line}; name the prompt with data.prompt_column or data.template")
+            first = next((name for name, value in columns.items() if isinstance(value, str)), "question")
+            raise ColumnError(
+                f"{line}; name the prompt with data.prompt_column or data.template, for example "
+                f"data.prompt_column={first if first.isidentifier() else 'question'}"
+            )
         return self._prompt(columns[PROMPT], PROMPT, record)
 
     def _messages(self, value: object, name: str, record: Record) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ ALL_COLUMNS = "row"
 MOST_TIMEOUTS = 3
 """Rows in a row that may run out of time before the template, not the data, is to blame."""
 _NO_NAMES = "names no column, so every row would be the same; write {{ question }} for the column question"
+_NO_ATTRIBUTE = re.compile(r"'dict object' has no attribute '(.+)'")
 LONGEST_TEMPLATE = 1 << 20
 """Bytes of a template file."""
 
@@ -116,5 +118,7 @@ class DataTemplate:
         """The fault in terms of columns, where an undefined name is one that the row might have had."""
         given = record.columns or {}
         absent = [name for name in self._names if name not in given and f"'{name}' is undefined" in reason]
+        if ALL_COLUMNS in self._names and ALL_COLUMNS not in given:
+            absent += [name for name in _NO_ATTRIBUTE.findall(reason) if name not in given]
         lines = [f"{self.source.subject}: {missing_column(name, record)}" for name in absent]
         return ColumnError(lines) if lines else None

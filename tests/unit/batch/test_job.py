@@ -195,9 +195,24 @@ def test_bad_rows_stop_nothing(tmp_path: Path) -> None:
 
 
 def test_only_bad_rows_are_a_mistake_in_the_options(tmp_path: Path, data: Path) -> None:
-    with pytest.raises(ConfigError, match="none of the 30 rows"):
+    with pytest.raises(ConfigError, match="none of the 30 rows") as caught:
         make_job(job_config(data, tmp_path / "run", prompt_column="promt"), load=never).run()
+    assert len(caught.value.faults) == 2  # what is wrong with all of them, once
     assert not (tmp_path / "run").exists()
+
+
+def test_where_no_row_has_a_result_the_reason_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": ["a", "b"]}\n{"prompt": ""}\n')
+    config = job_config(data, tmp_path / "run")
+    config.progress = "plain"
+    assert make_job(config, load=never).run() == EXIT_FAILED
+    assert (
+        "rows.jsonl:1: prompt: found a list of texts, ['a', 'b']; a prompt is one text"
+        in capsys.readouterr().err
+    )
 
 
 def test_retry_runs_what_failed_and_nothing_else(tmp_path: Path) -> None:

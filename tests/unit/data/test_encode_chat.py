@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram, write_folder
 
+from mindbatch.data.prompt_tokens import token_ids_of
+from mindbatch.data.prompts import Prompt
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.errors import PromptError
 
@@ -33,6 +35,31 @@ def test_common_path_equals_transformers(tmp_path):
     for prompt in (True, False):
         expected = reference.apply_chat_template(messages, add_generation_prompt=prompt)
         assert tokenizer.encode_chat(messages, add_generation_prompt=prompt) == expected
+
+
+def test_tools_and_variables_reach_the_template_as_by_transformers(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    template = (
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+        "{{ m.content or '' }}"
+        "{% endfor %}{% if enable_thinking is defined and not enable_thinking %}no{% endif %}"
+    )
+    folder = write_folder(
+        tmp_path, byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    )
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
+    messages = [*user("hi"), call, {"role": "tool", "content": "17"}]
+    given = {"tools": [{"type": "function", "function": {"name": "f"}}], "chat_template_kwargs": {}}
+    tokenizer = Tokenizer.load(folder)
+    for kwargs in ({}, {"enable_thinking": False}):
+        prompt = Prompt(key="0", source="", messages=messages, **(given | {"chat_template_kwargs": kwargs}))
+        expected = reference.apply_chat_template(
+            messages, tools=given["tools"], add_generation_prompt=True, **kwargs
+        )
+        assert token_ids_of(prompt, tokenizer) == expected
 
 
 BACKENDS = {

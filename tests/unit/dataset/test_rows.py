@@ -118,6 +118,11 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "number": ({"q": 5}, {"prompt_column": "q"}, "q: found 5; must be a text"),
     "null": ({"prompt": None}, {}, "prompt: found None; must be a text"),
     "one of several names": ({"prompt": {"a": 1}}, {}, "prompt: found {'a': 1}"),
+    "several texts": (
+        {"q": ["a", "b"]},
+        {"prompt_column": "q"},
+        "q: found a list of texts, ['a', 'b']; a pro",
+    ),
     "bad id": ({"prompt": [1, -1]}, {}, "prompt: token id -1 at position 1"),
     "huge id": ({"prompt": [1, 2**70]}, {}, "cannot be kept as JSON"),
     "ids in a chat": ({"prompt": [1]}, {"chat": True}, "token ids cannot be a chat message"),
@@ -151,7 +156,8 @@ BAD_COLUMNS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no prompt": (
         {"question": "a", "id": 1},
         {},
-        "no column prompt; the row has question, id; name the prompt with data.prompt_column or",
+        "no column prompt; the row has question, id; name the prompt with data.prompt_column or "
+        "data.template, for example data.prompt_column=question",
     ),
     "misspelt": (
         {"question": "a", "two words": 1},

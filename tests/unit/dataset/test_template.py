@@ -96,6 +96,11 @@ MISSING: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "data.template: no column shots; the row has none",
     ),
+    "within row": (
+        "{{ row['two wrds'] }}",
+        {"two words": 1, "a": 2},
+        "data.template: no column 'two wrds'; the row has 'two words', a; did you mean two words?",
+    ),
 }
 
 
