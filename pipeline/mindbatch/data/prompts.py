@@ -27,6 +27,7 @@ STANDARD_INPUT = "-"
 JSON_LINES = (".jsonl", ".ndjson")
 """Names of files of which each line is JSON."""
 IDLE = " has no effect without chat=true or messages; set chat=true or remove it"
+_JSON_ROW = "a line must be a text in quotes, a list of token ids or an object"
 _IN_JSON = ("prompt", "messages", "conversations", "text")
 """What an object on such a line may call its prompt."""
 
@@ -224,7 +225,7 @@ def _json_row(source: str, line: Line) -> _Found:
     try:
         return _Found(source, parse_json(line.text), line.number)
     except RowFault as fault:
-        return _Found(source, None, line.number, str(fault))
+        return _Found(source, None, line.number, f"{fault}; {_JSON_ROW}")
 
 
 def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[BinaryIO]:

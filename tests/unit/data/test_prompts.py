@@ -61,7 +61,7 @@ def test_json_lines(tmp_path: Path):
     said = reasons(found)
     assert "found an object with ['question', 'answer']; must have one of prompt, messages" in said["6"]
     assert "mindbatch batch" in said["6"]
-    assert "not valid JSON" in said["7"]
+    assert "not valid JSON: Expecting value at character 0; a line must be a text in quotes" in said["7"]
     assert "found 5; must be a text" in said["8"]
     assert said["9"] == "the line is empty"
     assert "stands twice" in said["10"]
