@@ -40,13 +40,24 @@ class EngineCalls:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self._engine: Engine | None = engine
         self._process = os.getpid()
         self._engine_keys = map(str, itertools.count())
         self._owners: dict[str, _Owner] = {}  # by the engine's key
         # Of calls that have ended; closed without the lock, which a destructor must not wait for.
         self._ended: deque[Inbox] = deque()
         self._over: str | None = None  # why no call is taken any more
+
+    @property
+    def engine(self) -> Engine:
+        """The engine.
+
+        Raises:
+            MindBatchError: it was closed.
+        """
+        if self._engine is None:
+            raise MindBatchError(self._over or "")
+        return self._engine
 
     def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
         """Queues requests; returns a result with an error for each that is refused.
@@ -56,8 +67,6 @@ class EngineCalls:
         """
         refuse_forked(self._process)
         with mindspore_lock:
-            if self._over is not None:
-                raise MindBatchError(self._over)
             self._abort_ended()
             added = (self._add(request, inbox) for request in requests)
             return [failure for failure in added if failure is not None]
@@ -83,7 +92,7 @@ class EngineCalls:
         refuse_forked(self._process)
         with interruptible(), mindspore_lock, sigint_kept():
             self._abort_ended()
-            if not (self.engine.has_work and is_needed()):
+            if not (is_needed() and self.engine.has_work):
                 return
             try:
                 self._deliver(self.engine.step())
@@ -96,10 +105,11 @@ class EngineCalls:
         self._ended.append(inbox)
 
     def close(self, reason: str) -> None:
-        """Ends all calls with an error; those that come later are refused with it."""
+        """Ends all calls with an error, lets go of the engine, and refuses later calls with the error."""
         with mindspore_lock:
-            self._over = reason
-            self._fail(reason)
+            if self._over is None:
+                self._fail(reason)
+            self._over, self._engine = reason, None
 
     def _abort_ended(self) -> None:
         while self._ended:

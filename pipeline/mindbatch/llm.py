@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,12 +22,13 @@ from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
 from mindbatch.mindspore_lock import loading
 from mindbatch.streaming import Streamer, StreamerFeed
 
 ON_ERROR = ("raise", "record")
+CLOSED = "this LLM was closed"
 
 
 class LLM:
@@ -121,8 +122,30 @@ class LLM:
         return llm
 
     def _take(self, model: LoadedModel) -> None:
-        self._model = model
+        self._loaded: LoadedModel | None = model
         self._calls = EngineCalls(model.engine)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what runs and the tokenizer's process, and lets go of the model; later calls are refused.
+
+        MindSpore keeps the memory of a model that has run until the process ends.
+        """
+        self._calls.close(CLOSED)
+        model, self._loaded = self._loaded, None
+        if model is not None and model.tokenizer is not None:
+            model.tokenizer.close()
+
+    @property
+    def _model(self) -> LoadedModel:
+        if self._loaded is None:
+            raise MindBatchError(CLOSED)
+        return self._loaded
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -152,32 +175,38 @@ class LLM:
         *,
         streamer: Streamer | None = None,
         on_error: Literal["raise", "record"] = "raise",
+        **decoding: Any,
     ) -> list[RequestOutput]:
         """Continues every prompt; results are in the order of the prompts.
 
         prompts: one or a list of strings, lists of token ids, or lists of chat messages.
-        params: one for all, or one for each; None is greedy decoding with the defaults.
-        streamer: an object with put() and end(), such as MindFormers' TextStreamer or TextIteratorStreamer.
+        params: DecodingParams or dicts, one for all or a list of one for each; None is greedy decoding.
+        streamer: an object with put() and end(), such as the TextStreamer and TextIteratorStreamer of
+            MindFormers and of transformers; it is ended whatever happens.
         on_error: "record" gives a prompt that cannot be run, or cannot go on, a result with `error` set.
+        decoding: single decoding parameters by name, for all prompts; they go before those of `params`.
 
         Raises:
             ConfigError: `prompts` or `params` is not what is described here.
             PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
                 Or one could not go on, which is known only at the end.
         """
-        if on_error not in ON_ERROR:
-            raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
-        with closing(self._submitted(prompts, params)) as run:
+        with ExitStack() as stack:
+            if streamer is not None:
+                stack.callback(streamer.end)  # a thread may wait for it
+            if on_error not in ON_ERROR:
+                raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
+            run = stack.enter_context(closing(self._submitted(prompts, params, decoding)))
             if run.refused and on_error == "raise":
                 _refuse_failed(run.refused)
-            results = {result.key: result for result in (*run.refused, *self._fed(streamer, run))}
+            results = {result.key: result for result in (*run.refused, *_fed(streamer, run))}
         in_order = [results[key] for key in sorted(results, key=int)]
         if on_error == "raise":
             _refuse_failed(in_order)
         return in_order
 
     def stream(
-        self, prompts: PromptInput | Sequence[PromptInput], params: Params = None
+        self, prompts: PromptInput | Sequence[PromptInput], params: Params = None, **decoding: Any
     ) -> Iterator[StreamEvent]:
         """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
 
@@ -185,7 +214,7 @@ class LLM:
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        run = self._submitted(prompts, params)
+        run = self._submitted(prompts, params, decoding)
         if run.refused:
             run.close()
             _refuse_failed(run.refused)
@@ -229,22 +258,9 @@ class LLM:
         except PromptError as error:
             return request.failure(error)
 
-    def _fed(self, streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:
-        """Gives the events to the streamer, which is ended whatever happens: a thread may wait for it."""
-        feed = None if streamer is None else StreamerFeed(streamer, run.requests)
-        try:
-            for item in run:
-                if isinstance(item, RequestOutput):
-                    yield item
-                elif feed is not None:
-                    feed.put(item)
-        finally:
-            if feed is not None:
-                feed.end()
-
-    def _submitted(self, prompts: Any, params: Params) -> Run:
+    def _submitted(self, prompts: Any, params: Params, decoding: Mapping[str, Any]) -> Run:
         given = prompt_list(prompts)
-        each = params_for_each(len(given), params)
+        each = params_for_each(len(given), params, decoding)
         rows = read_prompts(prompts=given) if given else PromptRows()
         run = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
         run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
@@ -255,6 +271,16 @@ class LLM:
 def _load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     with loading():
         return load_model(model, runtime)
+
+
+def _fed(streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:
+    """The results; the events go to the streamer."""
+    feed = None if streamer is None else StreamerFeed(streamer, run.requests)
+    for item in run:
+        if isinstance(item, RequestOutput):
+            yield item
+        elif feed is not None:
+            feed.put(item)
 
 
 def _refuse_failed(results: Iterable[RequestOutput]) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
-Params = DecodingParams | Sequence[DecodingParams] | None
+OneParams = DecodingParams | Mapping[str, Any]
+Params = OneParams | Sequence[OneParams] | None
+
+_NAMES = [field.name for field in fields(DecodingParams)]
 
 
 def prompt_list(prompts: Any) -> list[Any]:
@@ -39,20 +44,50 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def params_for_each(count: int, params: Params) -> Sequence[DecodingParams]:
-    """The parameters of each of `count` prompts.
+def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> Sequence[DecodingParams]:
+    """The parameters of each of `count` prompts; the keywords go before what `params` says.
 
     Raises:
-        ConfigError: they are something else, or not as many as the prompts.
+        ConfigError: they are something else, not as many as the prompts, or hold unknown names.
     """
-    if params is None:
-        return [DecodingParams()] * count
-    if isinstance(params, DecodingParams):
-        return [params] * count
-    if not isinstance(params, Sequence) or not all(isinstance(each, DecodingParams) for each in params):
-        raise ConfigError("params: must be a DecodingParams, or a list with one for each prompt")
-    if len(params) != count:
-        raise ConfigError(
-            f"params: {len(params)} given for {count} prompts; give one for all or one for each"
-        )
-    return params
+    faults = _unknown("", keywords)
+    known = {name: value for name, value in keywords.items() if name in _NAMES}
+    if isinstance(params, (list, tuple)):
+        if len(params) != count:
+            raise ConfigError(
+                f"params: {len(params)} given for {count} prompts; give one for all or one for each"
+            )
+        each = [_made(f"params[{i}]", given, known, faults) for i, given in enumerate(params)]
+    else:
+        each = [_made("params", {} if params is None else params, known, faults)] * count
+    if faults:
+        raise ConfigError(faults)
+    return each
+
+
+def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:
+    """DecodingParams of what was given; faults are added to the list."""
+    if isinstance(given, DecodingParams):
+        if not keywords:
+            return given
+        given = {name: getattr(given, name) for name in _NAMES}
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
+    elif unknown := _unknown(f"{place}: ", given):
+        faults += unknown
+    else:
+        try:
+            return DecodingParams(**{**given, **keywords})
+        except ConfigError as error:
+            faults += [fault if place == "params" else f"{place}: {fault}" for fault in error.faults]
+    return DecodingParams()
+
+
+def _unknown(place: str, given: Mapping[str, Any]) -> list[str]:
+    """A fault for each name that is no decoding parameter."""
+    return [
+        f"{place}{name}: unknown decoding parameter{did_you_mean(nearest(str(name), _NAMES))}"
+        for name in given
+        if name not in _NAMES
+    ]

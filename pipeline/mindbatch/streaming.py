@@ -1,10 +1,12 @@
-"""Streamers: objects with put() and end() in MindFormers' manner, and feeding them from the engine."""
+"""Streamers: objects with put() and end() as MindFormers and transformers have, fed from the engine."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, TextIO
+
+import numpy as np
 
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import StopMatcher
@@ -15,7 +17,7 @@ from mindbatch.errors import ConfigError
 
 
 class Streamer(Protocol):
-    """What MindFormers' TextStreamer and TextIteratorStreamer offer.
+    """What the TextStreamer and TextIteratorStreamer of MindFormers and of transformers offer.
 
     put: the prompt's token ids first, then each new token; with several sequences, a list with one list per
         sequence, empty where a sequence has nothing new.
@@ -57,10 +59,7 @@ class TextStreamer:
         """
         ids = [value] if isinstance(value, int) else list(value)
         if any(isinstance(token, list) for token in ids):
-            raise ConfigError(
-                f"streamer: {type(self).__name__} prints one output and gets {len(ids)}; give one prompt and "
-                "num_return_sequences=1, or iterate over LLM.stream"
-            )
+            raise _one_output_only(self, len(ids))
         if self._output is not None:
             self._print("".join(self._output.push(token) for token in ids))
             return
@@ -80,28 +79,44 @@ class TextStreamer:
 
 
 class StreamerFeed:
-    """Hands the engine's events to a streamer: plain tokens for one sequence, lists of lists for several."""
+    """Hands the engine's events to a streamer: the tokens of one sequence, or lists of lists for several.
+
+    Streamers of transformers get arrays, the prompt's as [1, n]; all others get lists.
+
+    Raises:
+        ConfigError: a streamer of transformers, which takes one sequence, would get several.
+    """
 
     def __init__(self, streamer: Streamer, requests: Sequence[Request]) -> None:
         self._streamer = streamer
+        self._as_arrays = any(each.__module__.startswith("transformers.") for each in type(streamer).__mro__)
         places = [(request.key, sample) for request in requests for sample in _samples(request)]
         self._place = {place: index for index, place in enumerate(places)}
+        if self._as_arrays and len(places) > 1:
+            raise _one_output_only(streamer, len(places))
         prompts = [list(request.prompt_token_ids) for request in requests for _ in _samples(request)]
         if prompts:
-            streamer.put(prompts[0] if len(prompts) == 1 else prompts)
+            several = self._as_arrays or len(prompts) > 1
+            self._put(prompts if several else prompts[0])
 
     def put(self, event: StreamEvent) -> None:
         """Passes one event on."""
         if len(self._place) == 1:
-            self._streamer.put(list(event.token_ids))
+            self._put(list(event.token_ids))
             return
         rows: list[list[int]] = [[] for _ in self._place]
         rows[self._place[event.key, event.index]] = list(event.token_ids)
-        self._streamer.put(rows)
+        self._put(rows)
 
-    def end(self) -> None:
-        """Ends the streamer."""
-        self._streamer.end()
+    def _put(self, tokens: list[Any]) -> None:
+        self._streamer.put(np.array(tokens, np.int64) if self._as_arrays else tokens)
+
+
+def _one_output_only(streamer: Streamer, outputs: int) -> ConfigError:
+    return ConfigError(
+        f"streamer: {type(streamer).__name__} takes one output and gets {outputs}; give one prompt and "
+        "num_return_sequences=1, or iterate over LLM.stream"
+    )
 
 
 def _samples(request: Request) -> range:

@@ -47,8 +47,8 @@ def run(llm: LLM, rows: Iterable[tuple[str, list[int], dict[str, Any]]]) -> dict
         (Prompt(key=key, source=key, token_ids=prompt), DecodingParams(**params))
         for key, prompt, params in rows
     ]
-    requests, failures = llm.submit(prompts)
-    found = [*failures, *(item for item in llm.run(requests) if isinstance(item, RequestOutput))]
+    run = llm.submit(prompts)
+    found = [*run.refused, *(item for item in run if isinstance(item, RequestOutput))]
     return {output.key: output for output in found}
 
 

@@ -44,7 +44,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "engine": ENGINE_ROOMS | LOWEST,
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
-    "llm_input": {"decoding"} | LOWEST,
+    "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
     "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
     "llm": FACADE | {"calls", "llm_input", "mindspore_lock"} | LOWEST,

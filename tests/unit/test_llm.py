@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from mindbatch import ConfigError, DecodingParams, PromptError
+from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
 from mindbatch.config.paths import data_root
 from mindbatch.data.prompts import Prompt
 from mindbatch.data.tokenizer import Tokenizer
@@ -85,13 +85,42 @@ def test_what_is_no_prompt_is_refused(prompts: Any, shadow_llm: LLM) -> None:
     ("params", "reason"),
     [
         ([FEW], "params: 1 given for 2 prompts; give one for all or one for each"),
-        ({"top_p": 0.5}, "params: must be a DecodingParams, or a list with one for each prompt"),
-        ([FEW, {}], "params: must be a DecodingParams, or a list with one for each prompt"),
+        (5, "params: found int; must be a DecodingParams or a dict, for all or each"),
+        ([FEW, 5], r"params\[1\]: found int; must be a DecodingParams or a dict, for all or each"),
+        ([FEW, {"top_q": 1}], r"params\[1\]: top_q: unknown decoding parameter; did you mean top_p\?"),
+        ({"do_sample": True, "top_p": 1.5}, "decoding.top_p=1.5: must be .*"),
     ],
 )
 def test_wrong_params_are_refused(params: Any, reason: str, shadow_llm: LLM) -> None:
     with pytest.raises(ConfigError, match=f"^{reason}$"):
         shadow_llm.generate(["a", "b"], params)
+
+
+def test_parameters_by_name_and_as_dicts(shadow_llm: LLM) -> None:
+    expected = tokens_of(shadow_llm, ["a", "b"])
+    few: Any
+    for few in ({"max_new_tokens": 5}, [FEW, {"max_new_tokens": 5}]):
+        assert tokens_of(shadow_llm, ["a", "b"], few) == expected
+    for params in (None, DecodingParams(max_new_tokens=9), [{"max_new_tokens": 9}, DecodingParams()]):
+        results = shadow_llm.generate(["a", "b"], params, max_new_tokens=5)
+        assert [result.outputs[0].token_ids for result in results] == expected
+    assert len(list(shadow_llm.stream("a", max_new_tokens=5))) == 5
+    with pytest.raises(ConfigError) as caught:
+        shadow_llm.generate("a", {"tempature": 1}, max_tokens=5)
+    assert caught.value.faults == (
+        "max_tokens: unknown decoding parameter; did you mean max_new_tokens?",
+        "params: tempature: unknown decoding parameter; did you mean temperature?",
+    )
+
+
+def test_a_closed_llm_refuses_all_calls(shadow_tokenizer: Tokenizer) -> None:
+    with make_llm(shadow_tokenizer) as llm:
+        running = llm.stream("hello", FEW)
+        next(running)
+    for use in (lambda: llm.generate("a"), lambda: llm.stream("a"), lambda: llm.tokenizer, running.__next__):
+        with pytest.raises(MindBatchError, match="^this LLM was closed$"):
+            use()
+    llm.close()
 
 
 def test_bad_prompts_are_all_named_and_nothing_runs(shadow_llm: LLM) -> None:

@@ -3,12 +3,13 @@
 import io
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mindbatch import ConfigError, DecodingParams, TextStreamer
+from mindbatch import ConfigError, DecodingParams, MindBatchError, TextStreamer
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.llm import LLM
@@ -77,7 +78,7 @@ def test_stop_strings_and_special_tokens(shadow_tokenizer: Tokenizer) -> None:
 
 def test_our_streamer_refuses_several_outputs(shadow_llm: LLM) -> None:
     streamer = TextStreamer(shadow_llm.required_tokenizer, file=io.StringIO())
-    with pytest.raises(ConfigError, match="^streamer: TextStreamer prints one output and gets 2; give one"):
+    with pytest.raises(ConfigError, match="^streamer: TextStreamer takes one output and gets 2; give one"):
         shadow_llm.generate(["a", "b"], streamer=streamer)
 
 
@@ -87,14 +88,57 @@ def test_several_outputs_are_fed_as_lists_of_lists() -> None:
     feed = StreamerFeed(recorder, [Request("0", (1, 2), params), Request("1", (3,), DecodingParams())])
     feed.put(StreamEvent("1", 0, "", (7,)))
     feed.put(StreamEvent("0", 1, "", (8,)))
-    feed.end()
-    assert recorder.calls == [[[1, 2], [1, 2], [3]], [[], [], [7]], [[], [8], []], "end"]
+    assert recorder.calls == [[[1, 2], [1, 2], [3]], [[], [], [7]], [[], [8], []]]
 
 
-def test_nothing_to_run_is_only_ended() -> None:
+@pytest.mark.parametrize(
+    ("prompts", "options"),
+    [([], {}), (5, {}), ([[10**6]], {}), ([[4]], {"top_q": 1}), ([[4]], {"on_error": "ignore"})],
+)
+def test_where_nothing_runs_a_streamer_is_ended(prompts: Any, options: Any, shadow_llm: LLM) -> None:
     recorder = Recorder()
-    StreamerFeed(recorder, []).end()
+    with suppress(MindBatchError):
+        shadow_llm.generate(prompts, streamer=recorder, **options)
     assert recorder.calls == ["end"]
+
+
+def test_a_streamer_whose_first_put_fails_is_ended(shadow_llm: LLM) -> None:
+    class Failing(Recorder):
+        def put(self, value: Any) -> None:
+            raise ZeroDivisionError
+
+    streamer = Failing()
+    with pytest.raises(ZeroDivisionError):
+        shadow_llm.generate([[4]], streamer=streamer)
+    assert streamer.calls == ["end"]
+    assert shadow_llm.generate([[4]], max_new_tokens=1)[0].error is None
+
+
+@pytest.mark.parametrize("skip_prompt", [True, False])
+def test_transformers_streamers(
+    skip_prompt: bool, shadow_llm: LLM, shadow_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import PreTrainedTokenizerFast, TextIteratorStreamer
+    from transformers import TextStreamer as TransformersStreamer
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=shadow_tokenizer._backend)
+    few = {"max_new_tokens": 25, "eos_token_id": ()}
+    capsys.readouterr()
+    printed = TransformersStreamer(tokenizer, skip_prompt=skip_prompt)
+    (result,) = shadow_llm.generate("hello", streamer=printed, **few)
+    ids = result.outputs[0].token_ids
+    expected = tokenizer.decode(ids if skip_prompt else [*result.prompt_token_ids, *ids])
+    assert capsys.readouterr().out == expected + "\n"
+    read = TextIteratorStreamer(tokenizer, skip_prompt=skip_prompt, timeout=60)
+    thread = threading.Thread(target=lambda: shadow_llm.generate("hello", streamer=read, **few))
+    thread.start()
+    assert "".join(read) == expected
+    thread.join(60)
+    with pytest.raises(
+        ConfigError, match="^streamer: TextIteratorStreamer takes one output and gets 2; give"
+    ):
+        shadow_llm.generate(["a", "b"], streamer=read)
+    assert list(read) == [""]
 
 
 @pytest.fixture
