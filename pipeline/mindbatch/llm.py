@@ -48,6 +48,7 @@ class LLM:
         tokenizer: folder of the tokenizer; None is `path`.
         assistant: folder of a smaller model with the same vocabulary, which drafts tokens for requests with
             num_assistant_tokens; its cache is paid from the same budget.
+        ignore_config_keys: keys of config.json that change nothing, though MindBatch does not know them.
         cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
         block_size: tokens per cache block: 8, 16, 32, 64 or 128.
         max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
@@ -73,6 +74,7 @@ class LLM:
         dtype: str = "auto",
         tokenizer: str | Path | None = None,
         assistant: str | Path | None = None,
+        ignore_config_keys: Sequence[str] = (),
         cache_memory: str | int = "1GiB",
         block_size: int = 16,
         max_batched_tokens: int = 512,
@@ -91,6 +93,7 @@ class LLM:
             dtype=dtype,
             tokenizer=None if tokenizer is None else str(tokenizer),
             assistant=None if assistant is None else str(assistant),
+            ignore_config_keys=ignore_config_keys,
         )
         runtime = RuntimeConfig(
             device_target=device_target,

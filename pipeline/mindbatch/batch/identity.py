@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.config.schema import BatchConfig
+from mindbatch.config.schema import BatchConfig, ModelConfig
 from mindbatch.data.chat_options import chat_options
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised
-from mindbatch.engine.described import open_model
+from mindbatch.engine.described import open_assistant, open_model
 from mindbatch.errors import CheckpointError
 from mindbatch.regular_file import open_regular
 
@@ -53,7 +53,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
-    folder, _ = open_model(model.checkpoint_name_or_path, model.type)
+    folder, _ = open_model(model)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
@@ -62,10 +62,11 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
         "adapter": None,
-        "assistant": _assistant_digest(model.assistant),
+        "assistant": _assistant_digest(model),
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
+        **_ignored_keys(model),
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         "data.tools": chat.tools,
@@ -77,11 +78,16 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
     }
 
 
-def _assistant_digest(folder: str | None) -> str | None:
+def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
+    """Nothing where there are none: as in the runs from before they could be given."""
+    return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
+
+
+def _assistant_digest(model: ModelConfig) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
-    if folder is None:
+    if model.assistant is None:
         return None
-    files, _ = open_model(folder)
+    files, _ = open_assistant(model)
     return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
 
 

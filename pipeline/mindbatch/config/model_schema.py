@@ -5,6 +5,8 @@ from typing import Any
 
 from mindbatch.config.schema_fields import TaskConfig, option, section
 
+KEY_LIST = "list of keys"
+
 
 @dataclass
 class ModelConfig:
@@ -32,6 +34,9 @@ class ModelConfig:
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True
+    )
+    ignore_config_keys: Any = option(
+        (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from mindbatch.config.model_schema import KEY_LIST
 from mindbatch.config.schema_fields import TaskConfig, option, section
 
 
@@ -77,6 +78,9 @@ class ReshardConfig(TaskConfig):
     )
     source_qkv_grouped: bool | None = option(
         None, "as target.qkv_grouped, of the source; null: as reshard noted there, else true"
+    )
+    ignore_config_keys: Any = option(
+        (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
     )
     workers: int | None = option(
         None, "processes; null: as many as processors, at most 8, and 1 for little", minimum=1

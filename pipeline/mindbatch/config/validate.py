@@ -40,6 +40,8 @@ SMALLEST_NPU_BLOCK = 16
 def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     """Every fault in the values of `config`, whose paths are settled; empty when it can be run."""
     faults = [*_range_faults(config, keys)]
+    if isinstance(config, ModelTaskConfig):
+        faults += _ignored_faults("model.ignore_config_keys", config.model.ignore_config_keys)
     if isinstance(config, PlanConfig):
         faults += layout_faults(config, keys)
         if not config.needs_data:  # nothing is run: the rest of the keys has no part in it
@@ -58,13 +60,14 @@ def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
     if isinstance(config, RankTableConfig):
         faults += rank_table_faults(config, keys)
     if isinstance(config, ReshardConfig):
+        faults += _ignored_faults("ignore_config_keys", config.ignore_config_keys)
         faults += reshard_faults(config)
     return faults
 
 
 def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     """Every fault in options given from Python, where nothing has checked the types yet."""
-    faults = []
+    faults = [*_ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
     for section, options in (("model", model), ("runtime", runtime)):
         for key in schema_keys(type(options)).keys.values():
             value = getattr(options, key.name)
@@ -92,6 +95,11 @@ def _range_fault(value: Any, key: Key) -> str | None:
     if key.minimum is not None and not key.minimum <= value <= LARGEST_COUNT:
         return f"must be from {key.minimum} to {LARGEST_COUNT}"
     return None
+
+
+def _ignored_faults(name: str, keys: Any) -> Iterator[str]:
+    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
+        yield f"{name}={shown(keys)}: must be a list of keys of config.json"
 
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:

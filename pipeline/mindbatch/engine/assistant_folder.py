@@ -9,7 +9,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.assistant_fit import refuse_unfit
-from mindbatch.engine.described import open_model
+from mindbatch.engine.described import open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.layers.architecture import Architecture
 
@@ -37,7 +37,7 @@ def find_assistant(
     """
     if model.assistant is None:
         return None
-    folder, own = open_model(model.assistant)
+    folder, own = open_assistant(model)
     theirs = Tokenizer.load(folder.path)
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(

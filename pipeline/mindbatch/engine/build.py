@@ -71,7 +71,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model or this machine.
     """
-    folder, arch = open_model(model.checkpoint_name_or_path, model.type)
+    folder, arch = open_model(model)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)

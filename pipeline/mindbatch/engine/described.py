@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from mindbatch.checkpoint.folders.model_config import CONFIG_NAME
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.config.schema import ModelConfig
 from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.registry import describe, tensor_specs
 
 
-def open_model(path: str | None, model_type: str = "auto") -> tuple[ModelFolder, Architecture]:
+def ignored_keys(model: ModelConfig) -> IgnoredKeys:
+    """The keys of config.json to pass over; with an assistant, each is one of its file or of the model's."""
+    return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)
+
+
+def open_model(model: ModelConfig) -> tuple[ModelFolder, Architecture]:
     """Reads config.json and the heads of the weights, no more.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or not all of it, or more.
-        ConfigError: there is no such folder, or `model_type` contradicts its config.json.
+        ConfigError: there is no such folder, or `model.type` contradicts its config.json.
     """
+    return _open(model.checkpoint_name_or_path, model.type, ignored_keys(model))
+
+
+def open_assistant(model: ModelConfig) -> tuple[ModelFolder, Architecture]:
+    """The same of `model.assistant`, whose type is in its config.json."""
+    return _open(model.assistant, "auto", ignored_keys(model))
+
+
+def _open(path: str | None, model_type: str, ignore: IgnoredKeys) -> tuple[ModelFolder, Architecture]:
     folder = ModelFolder(path or "")
-    arch = describe(folder.config, model_type, str(folder.path / CONFIG_NAME))
+    arch = describe(folder.config, model_type, str(folder.path / CONFIG_NAME), ignore=ignore)
     check_tensors(arch, tensor_specs(arch), folder)
     return folder, arch

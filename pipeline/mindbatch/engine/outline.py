@@ -79,7 +79,7 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    folder, arch = open_model(model.checkpoint_name_or_path, model.type)
+    folder, arch = open_model(model)
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     smaller = None if drafter is None else drafter.architecture

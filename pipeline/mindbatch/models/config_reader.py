@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from mindbatch.checkpoint.faults import first_lines, shown
+from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
 from mindbatch.errors import CheckpointError
+from mindbatch.models.irrelevant_keys import IRRELEVANT
 
-# Keys of transformers' configurations that do not change what the network computes for a prompt.
-# fmt: off
-IRRELEVANT = frozenset(
-    {
-        "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures",
-        "attention_dropout", "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop",
-        "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
-        "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
-        "dropout", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
-        "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "flash_attn",
-        "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
-        "hidden_dropout_prob", "id2label", "initializer_range", "label2id", "language", "length_penalty",
-        "license", "max_length", "min_length", "model_name", "model_type", "no_repeat_ngram_size",
-        "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
-        "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
-        "problem_type", "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict",
-        "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
-        "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-        "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed",
-        "unsloth_version", "use_bfloat16", "use_cache",
-    }
-)
-# fmt: on
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 # Sizes far above those of every published model (200 layers, 262,144 tokens, 10 million positions): what is
 # made of a configuration before the tensors are compared with it takes time and memory in proportion.
@@ -50,13 +29,26 @@ _LARGEST = {
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
 
 
+@dataclass(frozen=True)
+class IgnoredKeys:
+    """Keys of config.json that the user declares to be without effect.
+
+    setting: where the user says so. may_lack: they may be keys of another model's file.
+    """
+
+    names: tuple[str, ...] = ()
+    setting: str = "model.ignore_config_keys"
+    may_lack: bool = False
+
+
+NONE_IGNORED = IgnoredKeys()
+
+
 class ConfigReader:
     """Takes typed values out of a configuration and gathers every fault on the way.
 
     defaults: what the model's own configuration class takes for a key that is absent. Null means what it
     means there: no for a flag; for a size that cannot be null, a fault; for the rest the default.
-    user_ignores: keys that the user declares to be without effect; a fault for each that is not there or is
-    used.
     """
 
     def __init__(
@@ -64,12 +56,12 @@ class ConfigReader:
         config: Mapping[str, Any],
         source: str = "config.json",
         defaults: Mapping[str, Any] = MappingProxyType({}),
-        user_ignores: Sequence[str] = (),
+        ignore: IgnoredKeys = NONE_IGNORED,
     ) -> None:
         self._config = config
         self._source = source
         self._defaults = defaults
-        self._user_ignores = user_ignores
+        self._ignore = ignore
         self._seen: set[str] = set()
         self.faults: list[str] = []
 
@@ -147,14 +139,26 @@ class ConfigReader:
         Raises:
             CheckpointError: one line per fault.
         """
-        unread = sorted(set(self._config) - self._seen - IRRELEVANT)
-        unknown = [key for key in unread if self._config[key] not in NEUTRAL]
-        lines = first_lines(unknown, self._unknown, noun="unknown keys")
+        self._check_ignored()
+        left_over = sorted(set(self._config) - self._seen - IRRELEVANT - {*self._ignore.names})
+        unknown = [key for key in left_over if self._config[key] not in NEUTRAL]
+        names = ",".join(shown(key)[1:-1] for key in unknown[:MAX_LINES])
+        way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names}]"
+        lines = first_lines(unknown, lambda key: self._unknown(key, way_out), noun="unknown keys")
         self.faults += [f"{self._source}: {line}" for line in lines]
         if self.faults:
             raise CheckpointError(self.faults)
 
-    def _unknown(self, key: str) -> str:
+    def _check_ignored(self) -> None:
+        """Faults of the keys that are to be passed over: of what is used, and of what is not there."""
+        for key in self._ignore.names:
+            name = f"{self._ignore.setting}: {shown(key)[1:-1]}"
+            if key in self._seen:
+                self.faults.append(f"{name}: the model uses this key of {self._source}; remove it")
+            elif key not in self._config and not self._ignore.may_lack:
+                self.faults.append(f"{name}: {self._source} has no such key; remove it")
+
+    def _unknown(self, key: str, way_out: str) -> str:
         near = get_close_matches(key[:_MAX_COMPARED], self._seen, 1, 0.8)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else way_out
         return f"{self._shown(key)}: unknown key that may change what the model computes{hint}"

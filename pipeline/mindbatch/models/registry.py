@@ -12,7 +12,7 @@ from typing import Any
 from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
@@ -37,11 +37,13 @@ def describe(
     source: str = "config.json",
     *,
     to_be_run: bool = True,
+    ignore: IgnoredKeys = NONE_IGNORED,
 ) -> Architecture:
     """The architecture that a Hugging Face configuration asks for.
 
     model_type: "auto" takes the configuration's own; another one is for folders whose own type is unknown.
     to_be_run: False lets those in that are ONLY_CUT.
+    ignore: keys that the user takes to be without effect.
 
     Raises:
         CheckpointError: an unknown model type, or every key that is wrong or not understood.
@@ -55,7 +57,7 @@ def describe(
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
     _refuse_unknown(chosen, to_be_run)
     module = model_module(chosen)
-    reader = ConfigReader(config, source, module.DEFAULTS)
+    reader = ConfigReader(config, source, module.DEFAULTS, ignore)
     architecture: Architecture = module.describe(reader)
     reader.finish()
     return replace(architecture, model_type=str(chosen))

@@ -121,3 +121,15 @@ def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="no model weights"):
         fields(tmp_path)
+
+
+def test_keys_of_the_model_that_the_user_ignores(folder: Path) -> None:
+    """They are in it; where there are none, it is that of runs from before they could be given."""
+    before = fields(folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("{", '{"mystery": 1, "riddle": 2, ', 1))
+    with pytest.raises(CheckpointError, match=r"goes into model.ignore_config_keys=\[mystery,riddle\]"):
+        fields(folder)
+    after = fields(folder, model__ignore_config_keys=["riddle", "mystery"])
+    assert after.keys() - before.keys() == {"model.ignore_config_keys"}
+    assert after["model.ignore_config_keys"] == ["mystery", "riddle"]

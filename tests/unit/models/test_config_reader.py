@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.errors import CheckpointError
 from mindbatch.layers.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.config_reader import ConfigReader, IgnoredKeys
 from mindbatch.models.registry import describe
 from small_configs import GPT2, LLAMA
 
@@ -50,6 +50,27 @@ def test_an_unknown_key_without_a_near_name() -> None:
     [fault] = faults_of(LLAMA | {"final_logit_softcapping": 30.0})
     assert "final_logit_softcapping=30.0" in fault
     assert "did you mean" not in fault
+
+
+def test_the_user_says_what_changes_nothing() -> None:
+    config = LLAMA | {"mystery": 1, "riddle": "x"}
+    faults = faults_of(config)
+    assert len(faults) == 2
+    assert all(line.endswith("goes into model.ignore_config_keys=[mystery,riddle]") for line in faults)
+    assert describe(config, ignore=IgnoredKeys(("mystery", "riddle"))) == llama()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("hidden_size", "the model uses hidden_size"), ("absent", "has no key absent"), ("rope_theta", "uses")],
+)
+def test_a_key_that_cannot_be_ignored(name: str, reason: str) -> None:
+    with pytest.raises(CheckpointError, match=f"model.ignore_config_keys: .*{reason}.*; remove it"):
+        describe(LLAMA, ignore=IgnoredKeys((name,)))
+
+
+def test_a_key_of_the_assistant_may_be_missing() -> None:
+    assert describe(LLAMA, ignore=IgnoredKeys(("absent",), may_lack=True)) == llama()
 
 
 @pytest.mark.parametrize("value", [None, False, "", [], {}, 0])

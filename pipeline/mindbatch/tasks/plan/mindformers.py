@@ -15,9 +15,10 @@ from mindbatch.backends.mindformers_layout import (
     infer_layout,
 )
 from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.folders.model_config import read_config
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.schema import PlanConfig
+from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import describe
@@ -50,7 +51,7 @@ def _architecture(config: PlanConfig) -> Architecture:
     assert config.model.checkpoint_name_or_path is not None
     folder = existing_folder(config.model.checkpoint_name_or_path)
     content = read_config(folder)
-    return describe(content, config.model.type)
+    return describe(content, config.model.type, str(folder / CONFIG_NAME), ignore=ignored_keys(config.model))
 
 
 def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:

@@ -28,6 +28,7 @@ from mindbatch.checkpoint.strategy.layouts import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.schema import ParallelConfig, PlanConfig
+from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
@@ -79,7 +80,7 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
     weights = _weights(path)
     content = weights.config if weights else read_config(path)
-    arch = describe(content, config.model.type, str(path / CONFIG_NAME))
+    arch = describe(content, config.model.type, str(path / CONFIG_NAME), ignore=ignored_keys(config.model))
     specs = tensor_specs(arch)
     placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
     if weights is not None:

@@ -27,6 +27,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.layers.architecture import Architecture
+from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, model_module, tensor_specs, unused_tensors
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 
@@ -118,7 +119,7 @@ def open_origin(config: ReshardConfig) -> Origin:
 def _origin(config: ReshardConfig, source: Source) -> Origin:
     source.check_heads()
     folder = _model_folder(config, source)
-    model = _model(folder) if folder else None
+    model = _model(folder, config.ignore_config_keys) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}
     naming = source_naming(config, model.architecture if model else None, source.path, names)
     is_bare = (
@@ -182,8 +183,10 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
     return beside if has_file(beside, CONFIG_NAME) else None
 
 
-def _model(folder: Path) -> ModelTensors:
-    architecture = describe(read_config(folder), source=str(folder / CONFIG_NAME), to_be_run=False)
+def _model(folder: Path, ignored_keys: Sequence[str]) -> ModelTensors:
+    ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
+    source = str(folder / CONFIG_NAME)
+    architecture = describe(read_config(folder), source=source, to_be_run=False, ignore=ignore)
     prefix: str = model_module(architecture.model_type).PREFIX
     return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
 
