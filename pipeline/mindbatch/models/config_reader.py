@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ _LARGEST = {
         ("max_position_embeddings", "n_positions", "seq_length", "sliding_window"), MAX_POSITIONS
     ),
 }
+_PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
 
 
@@ -142,8 +144,8 @@ class ConfigReader:
         self._check_ignored()
         left_over = sorted(set(self._config) - self._seen - IRRELEVANT - {*self._ignore.names})
         unknown = [key for key in left_over if self._config[key] not in NEUTRAL]
-        names = ",".join(shown(key)[1:-1] for key in unknown[:MAX_LINES])
-        way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names}]"
+        names = ",".join(key for key in unknown[:MAX_LINES] if _PLAIN.fullmatch(key))
+        way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names or '...'}]"
         lines = first_lines(unknown, lambda key: self._unknown(key, way_out), noun="unknown keys")
         self.faults += [f"{self._source}: {line}" for line in lines]
         if self.faults:

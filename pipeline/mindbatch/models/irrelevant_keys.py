@@ -49,8 +49,8 @@ _SERVING = """
 """  # transformers.js, onnx and optimum, vllm, text-generation-inference; mlx writes none but `quantization`
 _ABOUT = """
     author base_model base_model_name_or_path commit_hash created_at dataset datasets date description
-    fine_tuned_from finetuned_from language library_name license merge_method mergekit_version model_creator
-    model_description name pipeline_tag revision tags task version
+    fine_tuned_from finetuned_from internal_version language library_name license merge_method
+    mergekit_version model_creator model_description name pipeline_tag revision tags task version
 """
 # fmt: on
 

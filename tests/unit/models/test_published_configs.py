@@ -1,0 +1,53 @@
+"""config.json of published models, as their owners or a later transformers wrote them: all are read.
+
+published_configs.jsonl holds facts collected from public places: name, source, parameters (as published for
+the model, where that is known) and the content of config.json.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.checkpoint.placement.partition import source_shapes
+from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+
+ROWS: list[dict[str, Any]] = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "published_configs.jsonl").read_text("utf-8").splitlines()
+]
+
+
+def test_every_type_is_among_them() -> None:
+    assert len({row["name"] for row in ROWS}) == len(ROWS) >= 40
+    assert {row["config"]["model_type"] for row in ROWS} == {*MODEL_TYPES}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_a_published_config_is_read(row: dict[str, Any]) -> None:
+    config = row["config"]
+    arch = describe(config)
+    theirs = {
+        "hidden_size": arch.hidden_size,
+        "n_embd": arch.hidden_size,
+        "num_hidden_layers": arch.num_layers,
+        "n_layer": arch.num_layers,
+        "num_attention_heads": arch.heads,
+        "n_head": arch.heads,
+        "num_key_value_heads": arch.kv_heads,
+        "head_dim": arch.head_dim,
+        "vocab_size": arch.vocab_size,
+        "max_position_embeddings": arch.max_positions,
+        "rms_norm_eps": arch.norm_epsilon,
+        "tie_word_embeddings": arch.tied,
+    }
+    assert {key: value for key, value in theirs.items() if key in config} == {
+        key: config[key] for key in theirs.keys() & config
+    }
+    window = config.get("sliding_window") if arch.model_type == "mistral" else 0  # none of the others uses it
+    assert set(arch.windows) == {window or 0}
+    if row["parameters"] is not None:
+        shapes = source_shapes(tensor_specs(arch)).values()
+        assert sum(map(math.prod, shapes)) == row["parameters"]
