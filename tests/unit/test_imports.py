@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
-LOWEST = {"errors", "children", "regular_file", "screen_text"}
+LOWEST = {"errors", "children", "foreign_formats", "regular_file", "screen_text"}
 ENGINE_ROOMS = {
     "decoding",
     "cache",
@@ -29,6 +29,7 @@ FACADE = {"engine", "decoding", "data", "config", "streaming"}
 MAY_ENTER: dict[str, set[str]] = {
     "errors": set(),
     "children": set(),
+    "foreign_formats": set(),
     "regular_file": set(),
     "screen_text": set(),
     "tool_parser": {"errors", "screen_text"},
@@ -75,10 +76,9 @@ MAY_ENTER: dict[str, set[str]] = {
     "backends": {"decoding", "config", "checkpoint", "layers", "parallel", "storage"} | LOWEST,
 }
 # The same within checkpoint/: which of its rooms, and modules at its top, each may enter.
-GROUND = {"faults", "foreign_formats", "open_files", "strict_json"}
+GROUND = {"faults", "open_files", "strict_json"}
 CHECKPOINT_MAY_ENTER: dict[str, set[str]] = {
     "faults": set(),
-    "foreign_formats": set(),
     "open_files": set(),
     "strict_json": GROUND,
     "formats": GROUND,

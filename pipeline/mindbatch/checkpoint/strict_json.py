@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
 from mindbatch.regular_file import read_regular
 
 _MAX_DIGITS = 100

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from glob import glob, has_magic
 from pathlib import Path
 
+from mindbatch.config.hub_cache import cached_model, how_to_get
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.config.settings import shown
+from mindbatch.foreign_formats import foreign_file, foreign_folder
 from mindbatch.regular_file import check_own
 from mindbatch.storage import reason_of
 
@@ -22,13 +24,22 @@ Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
 
-def settled(key: str, text: str | None, fault_of: Check, faults: list[str]) -> str | None:
-    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`."""
+def settled(
+    key: str, text: str | None, fault_of: Check, faults: list[str], *, is_model: bool = False
+) -> str | None:
+    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`.
+
+    is_model: it may also be the name of a model in the hub's local cache.
+    """
     if text is None:
         return None
     try:
         path = resolve_path(text)
+        if is_model and not path.exists():
+            path = cached_model(text) or path
         fault = fault_of(path) if text else "must not be empty"
+        if fault and is_model and not path.exists():
+            fault += how_to_get(text)
     except OSError as error:  # no permission, a name that is too long
         path, fault = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte
@@ -44,9 +55,11 @@ def any_path(path: Path) -> None:
 
 def model_folder_fault(path: Path) -> str | None:
     """For the folder of a model."""
+    if path.is_file() and (foreign := foreign_file(path)):
+        return foreign
     fault = tokenizer_folder_fault(path)
     if fault is None and not (path / "config.json").is_file():
-        return "the folder holds no config.json"
+        return foreign_folder(path) or "the folder holds no config.json"
     return fault
 
 

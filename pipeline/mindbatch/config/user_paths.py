@@ -82,10 +82,16 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     """The same for the paths of a model."""
     faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
     model.checkpoint_name_or_path = settled(
-        "model.checkpoint_name_or_path", model.checkpoint_name_or_path, model_folder_fault, faults
+        "model.checkpoint_name_or_path",
+        model.checkpoint_name_or_path,
+        model_folder_fault,
+        faults,
+        is_model=True,
     )
-    model.tokenizer = settled("model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults)
-    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults)
+    model.tokenizer = settled(
+        "model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults, is_model=True
+    )
+    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults, is_model=True)
     return faults
 
 
@@ -145,7 +151,7 @@ def _settle_diff(config: DiffConfig, faults: list[str]) -> None:
 def _settle_inspected(config: InspectConfig, faults: list[str]) -> None:
     if config.path is None:
         faults.append(NO_CHECKPOINT)
-    config.path = settled("path", config.path, checkpoint_fault, faults)
+    config.path = settled("path", config.path, checkpoint_fault, faults, is_model=True)
 
 
 def _settle_reshard(config: ReshardConfig, faults: list[str]) -> None:
@@ -153,8 +159,10 @@ def _settle_reshard(config: ReshardConfig, faults: list[str]) -> None:
         faults.append(NO_SOURCE)
     if config.target.dir is None and not config.dry_run:
         faults.append(NO_TARGET)
-    config.source = settled("source", config.source, checkpoint_fault, faults)
-    config.source_config = settled("source_config", config.source_config, model_folder_fault, faults)
+    config.source = settled("source", config.source, checkpoint_fault, faults, is_model=True)
+    config.source_config = settled(
+        "source_config", config.source_config, model_folder_fault, faults, is_model=True
+    )
     config.source_strategy = settled("source_strategy", config.source_strategy, checkpoint_fault, faults)
     config.lora.merge = settled("lora.merge", config.lora.merge, folder_fault, faults)
     fault_of = any_path if config.dry_run else run_folder_fault

@@ -15,9 +15,9 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
-from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.strict_json import parts_fault
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
 from mindbatch.regular_file import read_regular
 
 SETTINGS = "tokenizer_config.json"

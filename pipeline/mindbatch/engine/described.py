@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME
+from contextlib import suppress
+
+from mindbatch.checkpoint.folders.folder_files import existing_folder
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
+from mindbatch.errors import CheckpointError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.registry import chosen_type, describe, tensor_specs
 
 
 def ignored_keys(model: ModelConfig) -> IgnoredKeys:
@@ -32,7 +36,15 @@ def open_assistant(model: ModelConfig) -> tuple[ModelFolder, Architecture]:
 
 
 def _open(path: str | None, model_type: str, ignore: IgnoredKeys) -> tuple[ModelFolder, Architecture]:
-    folder = ModelFolder(path or "")
-    arch = describe(folder.config, model_type, str(folder.path / CONFIG_NAME), ignore=ignore)
+    home = existing_folder(path or "")
+    source, config = str(home / CONFIG_NAME), None
+    with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
+        config = read_config(home)
+    if (
+        config is not None and "model_type" in config
+    ):  # before the weights: those of a model that is not run may be of any form
+        chosen_type(config, model_type, source, ignore=ignore)
+    folder = ModelFolder(home)
+    arch = describe(folder.config, model_type, source, ignore=ignore)
     check_tensors(arch, tensor_specs(arch), folder)
     return folder, arch

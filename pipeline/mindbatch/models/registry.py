@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -13,6 +13,7 @@ from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
+from mindbatch.models.foreign_models import foreign_model, kind_of
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
@@ -49,29 +50,60 @@ def describe(
         CheckpointError: an unknown model type, or every key that is wrong or not understood.
         ConfigError: `model_type` contradicts the configuration.
     """
+    chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
+    module = model_module(chosen)
+    reader = ConfigReader(config, source, module.DEFAULTS, ignore)
+    architecture: Architecture = module.describe(reader)
+    reader.finish()
+    return replace(architecture, model_type=chosen)
+
+
+def chosen_type(
+    config: Mapping[str, Any],
+    model_type: str,
+    source: str,
+    *,
+    to_be_run: bool = True,
+    ignore: IgnoredKeys = NONE_IGNORED,
+) -> str:
+    """The type whose module describes the model: `model_type`, or its own. Arguments, errors: `describe`."""
+    reason = foreign_model(config, ignore.names)
+    if reason is not None:
+        raise CheckpointError(f"{source}: {reason}")
     own = config.get("model_type")
     chosen = own if model_type == "auto" else model_type
     if chosen is None:
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
-    _refuse_unknown(chosen, to_be_run)
-    module = model_module(chosen)
-    reader = ConfigReader(config, source, module.DEFAULTS, ignore)
-    architecture: Architecture = module.describe(reader)
-    reader.finish()
-    return replace(architecture, model_type=str(chosen))
+    _refuse_unknown(chosen, config, to_be_run)
+    return str(chosen)
 
 
-def _refuse_unknown(model_type: object, to_be_run: bool) -> None:
+def _refuse_unknown(model_type: object, config: Mapping[str, Any], to_be_run: bool) -> None:
     allowed = MODEL_TYPES if to_be_run else (*MODEL_TYPES, *ONLY_CUT)
     if model_type in allowed:
         return
-    near = get_close_matches(str(model_type), allowed, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    kind = kind_of(str(model_type), config)
+    near = None if kind else _misspelt(str(model_type), allowed)
+    hint = f"; did you mean {near}?" if near else ""
     if model_type in ONLY_CUT:
         hint = f"; `mindbatch reshard` cuts and renames checkpoints of {model_type}"
-    raise CheckpointError(f"model type {model_type!r} is not supported; allowed: {', '.join(allowed)}{hint}")
+    what = f", {kind}," if kind else ""
+    raise CheckpointError(
+        f"model type {model_type!r}{what} is not supported; allowed: {', '.join(allowed)}{hint}"
+    )
+
+
+def _misspelt(model_type: str, allowed: Sequence[str]) -> str | None:
+    """The type that was meant: another number is another architecture."""
+    plain = model_type.lower().replace("_", "").replace("-", "")
+    near = get_close_matches(plain, allowed, 1, 0.85)
+    return next((name for name in near if _digits(name) == _digits(plain)), None)
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdigit, text))
 
 
 def tensor_specs(architecture: Architecture) -> list[TensorSpec]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.folders.folder_files import file_names
+from mindbatch.checkpoint.folders.folder_files import file_names, has_file
+from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -17,6 +18,8 @@ from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_s
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import EXIT_DONE, CheckpointError
+from mindbatch.foreign_formats import foreign_folder
+from mindbatch.models.registry import chosen_type
 from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import source_page, strategy_page
 
@@ -52,12 +55,16 @@ def run(config: InspectConfig) -> int:
     if _holds_strategies(path):
         _show_strategy(config, read_strategy(path))
         return EXIT_DONE
-    with open_source(path) as source:
-        ranks = [_content(tensors, config) for tensors in source.ranks]
+    reasons = _why_not_run(path)
+    try:
+        with open_source(path) as source:
+            ranks = [_content(tensors, config) for tensors in source.ranks]
+    except CheckpointError as error:
+        raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     if config.format == "json":
-        show_json(_source_json(source, ranks, config.limit))
+        show_json(_source_json(source, ranks, config.limit) | {"not_run": reasons})
     else:
-        show(source_page(source, ranks, config.limit, config.digests, config.filter))
+        show(source_page(source, ranks, reasons, config.limit, config.digests, config.filter))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
 
@@ -70,6 +77,20 @@ def _holds_strategies(path: Path) -> bool:
         raise CheckpointError(f"{path}: not a regular file; must be a file or a folder")
     files = [path / name for name in file_names(path) if name.endswith(".ckpt")]
     return bool(files) and all(map(is_strategy_file, files))
+
+
+def _why_not_run(path: Path) -> list[str]:
+    """Why a folder holds no model that can be run; empty where it does, or none is expected there."""
+    if not path.is_dir():
+        return []
+    try:
+        if has_file(path, CONFIG_NAME):
+            chosen_type(read_config(path), "auto", str(path / CONFIG_NAME))
+        elif foreign := foreign_folder(path):
+            return [f"{path}: {foreign}"]
+    except CheckpointError as error:
+        return [*error.faults]
+    return []
 
 
 def _matches(name: str, config: InspectConfig) -> bool:

@@ -26,11 +26,16 @@ _TITLES = {
 
 
 def source_page(
-    source: Source, ranks: Sequence[RankContent], limit: int, is_compared: bool, pattern: str | None = None
+    source: Source,
+    ranks: Sequence[RankContent],
+    not_run: Sequence[str],
+    limit: int,
+    is_compared: bool,
+    pattern: str | None = None,
 ) -> str:
     """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
 
-    pattern: the names that were let through; None: all.
+    not_run: why it is no model that can be run. pattern: the names that were let through; None: all.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
@@ -42,6 +47,7 @@ def source_page(
         _sums(ranks),
         _texts(ranks),
         _witnesses(ranks, is_compared),
+        [f"not run by this version: {printable(reason)}" for reason in not_run],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 

@@ -16,7 +16,7 @@ def test_every_type_has_its_module(model_type: str) -> None:
     assert callable(module.tensors)
 
 
-@pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("qwen4", "qwen"), ("gpt_2", "gpt2")])
+@pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("Qwen-2", "qwen2"), ("gpt_2", "gpt2")])
 def test_a_near_type_is_suggested(name: str, hint: str) -> None:
     with pytest.raises(CheckpointError, match=f"model type '{name}' is not supported; .*did you mean {hint}"):
         describe({"model_type": name})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.config.path_faults import model_folder_fault
 from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.inspect import run
@@ -196,3 +198,46 @@ def test_no_heavy_library_is_imported(folder: Path) -> None:
     command = [sys.executable, "-c", code, "inspect", str(folder), "digests=true"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_why_a_model_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reasons are those of generate, with the tensors where they can be read."""
+    home = write_folder(tmp_path / "m", TENSORS)
+    (home / "config.json").write_text('{"model_type": "qwen2_moe"}')
+    assert "'qwen2_moe', a mixture of experts, is not supported" in page(capsys, home)[-1]
+    run(InspectConfig(path=str(home), format="json"))
+    assert "mixture" in json.loads(capsys.readouterr().out)["not_run"][0]
+    (home / "model.safetensors").rename(home / "adapter_model.safetensors")
+    (home / "config.json").unlink()
+    assert "is a LoRA adapter, not a model; merge it" in page(capsys, home)[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("q4.gguf", "is of llama.cpp (GGUF)"),
+        ("predict.yaml", "is a YAML file, as MindFormers has them"),
+        ("checkpoint-500/x", "is the folder of a training; give one in it, such as"),
+        ("snapshots/x blobs/x", "is an entry of the hub cache; give the model's name"),
+        ("params.json consolidated.00.pth", "holds the authors' own format"),
+        ("model_index.json", "is a diffusers pipeline"),
+    ],
+)
+def test_folders_of_others(name: str, said: str, tmp_path: Path) -> None:
+    for each in map(tmp_path.joinpath, name.split()):
+        each.parent.mkdir(exist_ok=True)
+        each.touch()
+    with pytest.raises(CheckpointError) as refused:
+        run(InspectConfig(path=str(tmp_path)))
+    assert said in refused.value.faults[0]
+    assert said in (model_folder_fault(tmp_path) or "")
+
+
+@pytest.mark.parametrize("name", ["q4.gguf", "predict.yaml"])
+def test_files_of_others(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    reason = model_folder_fault(tmp_path / name)
+    assert reason == model_folder_fault(tmp_path)
+    assert reason is not None
+    with pytest.raises(CheckpointError, match=re.escape(reason)):
+        run(InspectConfig(path=str(tmp_path / name)))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
-from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.formats.open_file import SUFFIXES
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_folder
 
 _RANK = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
@@ -95,4 +95,4 @@ def _nothing_in(folder: Path) -> str:
     pickles = [name for name in file_names(folder) if name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return f"{folder}: only {shown(pickles[0])}; {HOW_TO_CONVERT.format(needed=needed)}"
-    return f"{folder}: no checkpoint; {needed}"
+    return f"{folder}: {foreign_folder(folder) or f'no checkpoint; {needed}'}"

@@ -9,8 +9,8 @@ from typing import Generic, Protocol, TypeVar
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, read_weight_map, shard_faults
-from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_folder
 from mindbatch.regular_file import first_bytes
 
 SINGLE_NAME = "model.safetensors"
@@ -72,10 +72,13 @@ def _no_weights(folder: Path, names: list[str]) -> str:
         if name.endswith(PICKLE_SUFFIXES) or (name.endswith(".ckpt") and not _is_of_mindspore(folder / name))
     ]
     others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors"))]
+    foreign = foreign_folder(folder)
     native = [name for name in names if name.endswith(".ckpt") or _RANK.fullmatch(name)]
     needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards"
     if native:
         needed += "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
+    if foreign and not pickles:
+        return f"{folder}: {foreign}"
     if others:
         return f"{folder}: no model weights under a known name, only {_listed(others)}; {needed}"
     if pickles:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
-from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.ckpt_format import (
     CRC_BYTES,
     CRC_MARK,
@@ -39,6 +38,7 @@ from mindbatch.checkpoint.formats.stored import (
 from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
 from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, Origin, WireReader
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
 
 MAX_VALUES = 1_000_000
 _MAX_TYPE_BYTES = 64

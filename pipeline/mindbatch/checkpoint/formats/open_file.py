@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, header_length, parse_header
 from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
 from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_file
 
 SUFFIXES = (".safetensors", ".ckpt")
 _NEEDED = f"must be a file of tensors, {' or '.join(SUFFIXES)}"
@@ -26,7 +26,7 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
         return open_ckpt(path)
     if path.suffix in PICKLE_SUFFIXES:
         raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
-    raise CheckpointError(f"{path}: {_NEEDED}")
+    raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
 
 
 def open_safetensors(path: Path) -> StoredFile:

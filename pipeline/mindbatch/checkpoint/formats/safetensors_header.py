@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -22,6 +21,7 @@ from mindbatch.checkpoint.formats.stored import (
 )
 from mindbatch.checkpoint.strict_json import parse_json_object
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 32_000_000

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.formats.float_rounding import widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
@@ -22,6 +21,7 @@ from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
 from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
 

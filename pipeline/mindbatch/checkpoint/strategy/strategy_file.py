@@ -14,7 +14,6 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
-from mindbatch.checkpoint.foreign_formats import foreign_format
 from mindbatch.checkpoint.formats.stored import name_faults
 from mindbatch.checkpoint.formats.stored_file import ReadableFile
 from mindbatch.checkpoint.strategy.json_form import parse_strategy_json
@@ -22,6 +21,7 @@ from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout, layout_faults
 from mindbatch.checkpoint.strategy.wire_form import parse_strategy
 from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
 
 MAX_STRATEGY_BYTES = 64 << 20
 _STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)

@@ -1,0 +1,79 @@
+"""What a file or folder that is not what was asked for most likely is, and what to do with it."""
+
+from itertools import islice
+from pathlib import Path
+
+_SIGNATURES = (
+    (
+        b"version https://git-lfs.github.com/spec/v1",
+        "a Git LFS pointer, not the file itself (fetch it with `git lfs pull`)",
+    ),
+    (b"PK\x03\x04", "a zip archive (a PyTorch pickle checkpoint is one), which is never opened"),
+    *((bytes([0x80, number]), "a Python pickle, which is never opened") for number in range(2, 6)),
+    (b"GGUF", "a GGUF file"),
+    (b"\x89HDF\r\n", "an HDF5 file"),
+    (b"<!DOCTYPE", "an HTML page (perhaps of a failed download)"),
+    (b"<html", "an HTML page (perhaps of a failed download)"),
+)
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl")
+
+HOW_TO_CONVERT = (
+    "pickled weights can run code and are never opened; {needed}; convert them where you trust them, with "
+    "transformers' model.save_pretrained(NEW_FOLDER, safe_serialization=True) or "
+    "safetensors.torch.save_file(state_dict, 'model.safetensors')"
+)
+
+
+GGUF = (
+    "is of llama.cpp (GGUF), whose quantised weights are not read; take the folder of the original model, "
+    "with config.json and safetensors"
+)
+ADAPTER = (
+    "is a LoRA adapter, not a model; merge it into its base model with `mindbatch reshard source=BASE_MODEL "
+    "lora.merge={folder} target.dir=NEW_FOLDER`, or give the base model"
+)
+MINDFORMERS_YAML = (
+    "is a YAML file, as MindFormers has them; a model is the folder with its config.json and safetensors, "
+    "and settings are keys such as model.seq_length (`mindbatch generate --help` lists them)"
+)
+_NAMES_LOOKED_AT = 10_000
+
+
+def foreign_format(head: bytes) -> str | None:
+    """A description of the format whose signature `head` begins with, or None when it is none of them."""
+    return next((description for magic, description in _SIGNATURES if head.startswith(magic)), None)
+
+
+def foreign_file(path: Path) -> str | None:
+    """What a file is that was given in place of a model, by its name, and what to do; None: not known."""
+    match path.suffix:
+        case ".gguf":
+            return GGUF
+        case ".yaml" | ".yml":
+            return MINDFORMERS_YAML
+    return None
+
+
+def foreign_folder(folder: Path) -> str | None:
+    """The same of a folder without a model that can be read, by the names in it."""
+    try:
+        names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_LOOKED_AT))
+    except OSError:
+        return None
+    trainings = [name for name in names if name.startswith("checkpoint-")]
+    if any(name.startswith(("adapter_config.", "adapter_model.")) for name in names):
+        return ADAPTER.format(folder=folder)
+    if "model_index.json" in names:
+        return "is a diffusers pipeline, which makes images"
+    if "params.json" in names and any(name.startswith("consolidated.") for name in names):
+        return "holds the authors' own format; take the model's Hugging Face folder, with config.json"
+    if {"snapshots", "blobs"} <= {*names}:
+        return "is an entry of the hub cache; give the model's name (ORG/NAME), or snapshots/REVISION in it"
+    if any(name.endswith(".gguf") for name in names):
+        return GGUF
+    if trainings:
+        return f"is the folder of a training; give one in it, such as {folder / trainings[-1]}"
+    if names and all(name.endswith((".yaml", ".yml")) for name in names):
+        return MINDFORMERS_YAML
+    return None

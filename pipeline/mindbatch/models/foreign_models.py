@@ -1,0 +1,100 @@
+"""What a model is that is not run here, by its config.json: quantised, of another kind, for another task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+_KINDS = {
+    "an encoder, which generates no text": """
+        albert bert camembert deberta deberta-v2 distilbert electra ernie esm longformer modernbert mpnet
+        nomic_bert roberta roformer xlm-roberta xlnet""",
+    "an encoder-decoder model": """
+        bart blenderbot fsmt longt5 m2m_100 marian mbart mt5 mvp nllb-moe pegasus prophetnet
+        switch_transformers t5 t5gemma umt5""",
+    "a model of speech or sound": "bark encodec hubert moonshine musicgen speecht5 wav2vec2 whisper",
+    "a model of images": "beit clip convnext deit detr dinov2 resnet sam segformer siglip swin vit",
+    "multimodal": """
+        blip-2 fuyu idefics idefics2 idefics3 internvl internvl_chat kosmos-2 llava llava_next mistral3
+        mllama paligemma phi3_v phi4mm pixtral qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_vl qwen3_vl
+        smolvlm""",
+    "a mixture of experts": """
+        arctic dbrx deepseek_v2 deepseek_v3 deepseek_v32 dots1 gpt_oss grok-1 jetmoe kimi_k2 llama4
+        llama4_text minimax minimax_m2 mixtral olmoe qwen3_next""",
+    "a recurrent or state-space model": """
+        bamba falcon_h1 falcon_mamba jamba lfm2 mamba mamba2 nemotron_h plamo2 recurrent_gemma rwkv xlstm
+        zamba zamba2""",
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_PARTS = ("text_config", "vision_config", "audio_config", "language_config", "llm_config", "thinker_config")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_TASKS = {
+    "ForSequenceClassification": "classifies texts",
+    "ForTokenClassification": "labels tokens",
+    "ForQuestionAnswering": "marks answers in a text",
+    "ForMultipleChoice": "chooses among answers",
+    "ForMaskedLM": "fills gaps in a text",
+    "RewardModel": "scores texts",
+}
+_METHODS = {
+    "aqlm": "AQLM",
+    "auto-round": "AutoRound",
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "eetq": "EETQ",
+    "fbgemm_fp8": "FP8",
+    "fp8": "FP8",
+    "gptq": "GPTQ",
+    "hqq": "HQQ",
+    "modelopt": "ModelOpt",
+    "mxfp4": "MXFP4",
+    "quanto": "Quanto",
+    "torchao": "torchao",
+}
+_QUANTISED = (
+    "{key}: the weights are quantised ({how}), which are not read; take the folder of the original model, in "
+    "float32, float16 or bfloat16"
+)
+
+
+def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = ()) -> str | None:
+    """Why a model of this configuration is not run whatever its sizes are; None where nothing tells.
+
+    ignored: keys that are to be passed over.
+    """
+    return next(_reasons({key: value for key, value in config.items() if key not in ignored}), None)
+
+
+def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
+    """What a model type that is not supported is, in a few words; None where it is not known."""
+    if config.get("is_encoder_decoder") is True:
+        return "an encoder-decoder model"
+    if "moe" in model_type or any(config.get(key) for key in _EXPERTS):
+        return "a mixture of experts"
+    return _KIND_OF.get(model_type)
+
+
+def _reasons(config: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("quantization_config", "compression_config", "quantization"):
+        if isinstance(config.get(key), Mapping) and config[key]:
+            yield _QUANTISED.format(key=key, how=_how(key, config[key]))
+    parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
+    if parts:
+        yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"
+    names = config.get("architectures")
+    for name in names if isinstance(names, list) else []:
+        for end, does in _TASKS.items():
+            if isinstance(name, str) and name.endswith(end):
+                yield f"architectures: {name!a} {does} and generates none; models of ...ForCausalLM are run"
+
+
+def _how(key: str, settings: Mapping[str, Any]) -> str:
+    method = settings.get("quant_method")
+    name = _METHODS.get(method) if isinstance(method, str) else None
+    if name is None:
+        name = "MLX" if key == "quantization" or "group_size" in settings else "a method unknown here"
+    bits = next((settings[each] for each in ("bits", "w_bit") if isinstance(settings.get(each), int)), None)
+    if bits is None:
+        bits = next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit") is True), None)
+    return name if bits is None else f"{name}, {bits} bits"
