@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from mindspore import Parameter
 
@@ -74,27 +75,33 @@ def _load(
         array = aligned_zeros(kernels.packed_shape(outputs, inputs))
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs))
-    first = 0
+    first, whole = 0, lru_cache(maxsize=1)(folder.float32)  # fused parts are of one tensor
     for part in spec.parts:
-        for rows in _rows(part, spec.cut, folder, names(part.source), piece):
+        for rows in _rows(part, spec.cut, folder, whole, names(part.source), piece):
             if spec.layout is Layout.PACKED:
                 kernels.pack(array, first, rows)
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
-        folder.release(names(part.source))  # memory holds the parameters, not the file beside them
     return shared_parameter(spec.name, array)
 
 
-def _rows(part: Part, cut: Cut, folder: ModelWeights, name: str, piece: TensorSlice) -> Iterator[FloatArray]:
+def _rows(
+    part: Part,
+    cut: Cut,
+    folder: ModelWeights,
+    whole: Callable[[str], FloatArray],
+    name: str,
+    piece: TensorSlice,
+) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
     low, high = (part.first + bound for bound in part.output_bounds(cut, piece))
     if part.inputs is None:
-        yield folder.float32(name)[low:high]
+        yield whole(name)[low:high]
         return
     left, right = part.input_bounds(cut, piece)
     if part.transposed:
-        yield folder.float32(name)[left:right, low:high].T
+        yield whole(name)[left:right, low:high].T
         return
     for row in range(low, high, ROWS_AT_ONCE):
         yield folder.float32(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)))[:, left:right]

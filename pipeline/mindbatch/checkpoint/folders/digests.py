@@ -2,8 +2,8 @@
 
 Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}, "heads": {file name: hex
 digest}}`. A tensor's digest covers the line "DTYPE [sizes]\\n" and the tensor's bytes, so that a changed
-dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be
-absent.
+dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's, of
+config.json all; `heads` may be absent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import read_regular
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
+_MAX_OTHER_BYTES = 256 << 20
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -138,11 +140,11 @@ def _places(files: Mapping[str, DigestedFile]) -> list[tuple[str, str]]:
 def read_digests(
     folder: Path, files: Mapping[str, DigestedFile], *, others_allowed: bool = False
 ) -> Digests | None:
-    """The folder's digests of these files, None without a digests.json.
+    """The folder's digests of these files, whose heads are as they say; None without a digests.json.
 
     others_allowed: it may list other files, too; None when it lists none of these.
 
-    CheckpointError unless they name exactly the tensors of the files.
+    CheckpointError unless they name exactly the tensors of the files, and for each head that is another.
     """
     if not has_file(folder, DIGESTS_NAME):
         return None
@@ -168,7 +170,30 @@ def read_digests(
         if not listed:
             return None
     raise_if_any(_disagreements(listed, files), str(path))
-    return Digests(listed, heads)
+    digests = Digests(listed, heads)
+    raise_if_any(
+        digests.head_faults(files) + ([] if others_allowed else _other_heads(folder, digests, files))
+    )
+    return digests
+
+
+def _other_heads(folder: Path, digests: Digests, files: Mapping[str, DigestedFile]) -> list[str]:
+    """A line for each file without tensors, such as config.json, that is not as it was: it is all head."""
+    faults: list[str] = []
+    for name in digests.heads.keys() - files.keys():
+        with collecting(faults):
+            if not _is_there(folder, name):
+                raise CheckpointError(f"{folder / DIGESTS_NAME}: heads has {shown(name)}, which is not here")
+            if _file_digest(file_in(folder, name)) != digests.heads[name].lower():
+                raise CheckpointError(f"{folder / name}: damaged: its SHA-256 is not that of {DIGESTS_NAME}")
+    return sorted(faults)
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(read_regular(path, _MAX_OTHER_BYTES)).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _is_there(folder: Path, name: str) -> bool:

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, read_digests
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_configs
 from mindbatch.checkpoint.folders.weight_files import WeightFiles, open_weights
-from mindbatch.checkpoint.formats.safetensors_file import SafetensorsFile
-from mindbatch.checkpoint.formats.safetensors_header import TensorInfo
+from mindbatch.checkpoint.formats.float_rounding import FloatArray
+from mindbatch.checkpoint.formats.open_file import open_safetensors
+from mindbatch.checkpoint.formats.read_floats import read_float32
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
 
@@ -23,7 +23,8 @@ class ModelFolder:
     """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
 
     Opening reads headers only. ConfigError when `path` is not a folder, CheckpointError with the faults of
-    its files. With a digests.json each tensor is verified when it is first read. `notes` are remarks for
+    its files. With a digests.json what is around the tensors is verified at once, and each
+    tensor when it is first read. `notes` are remarks for
     the user, one line each.
     """
 
@@ -35,7 +36,7 @@ class ModelFolder:
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
-            self._weights: WeightFiles[SafetensorsFile] = open_weights(self.path, SafetensorsFile)
+            self._weights: WeightFiles[StoredFile] = open_weights(self.path, open_safetensors)
             self._digests: Digests | None = read_digests(self.path, self._weights.files)
         raise_if_any(faults)
         self._verified: set[str] = set()
@@ -64,23 +65,13 @@ class ModelFolder:
             near = did_you_mean(name, self._weights.file_of)
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
-    def info(self, name: str) -> TensorInfo:
+    def info(self, name: str) -> StoredTensor:
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
         return self._weights.files[self.file_name(name)].info(name)
 
-    def raw(self, name: str) -> npt.NDArray[Any]:
-        """As SafetensorsFile.raw, verified."""
-        return self._verified_file(name).raw(name)
-
-    def float32(
-        self, name: str, out: npt.NDArray[np.float32] | None = None, rows: slice | None = None
-    ) -> npt.NDArray[np.float32]:
-        """As SafetensorsFile.float32, verified (the whole tensor, whatever the rows)."""
-        return self._verified_file(name).float32(name, out, rows)
-
-    def release(self, name: str) -> None:
-        """As SafetensorsFile.release."""
-        self._weights.files[self.file_name(name)].release(name)
+    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+        """As read_float32, verified (the whole tensor, whatever the rows)."""
+        return read_float32(self._verified_file(name), name, rows)
 
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
@@ -88,11 +79,9 @@ class ModelFolder:
         for name in self.names:
             with collecting(faults):
                 self._verified_file(name)
-        if self._digests is not None and not faults:
-            faults += self._digests.head_faults(self._weights.files)
         raise_if_any(faults)
 
-    def _verified_file(self, name: str) -> SafetensorsFile:
+    def _verified_file(self, name: str) -> StoredFile:
         file = self._weights.files[self.file_name(name)]
         if self._digests is not None and name not in self._verified:
             self._digests.check(self.file_name(name), file, name)

@@ -42,9 +42,5 @@ class ModelWeights(Protocol):
     def info(self, name: str) -> StoredShape: ...
 
     def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
-        """The values, or those of some rows, of a tensor of FLOAT_DTYPES; not to be written to."""
-        ...
-
-    def release(self, name: str) -> None:
-        """Gives back what memory the tensor takes; it may be read again."""
+        """The values, or those of some rows, of a tensor of FLOAT_DTYPES, in memory of their own."""
         ...

@@ -14,8 +14,8 @@ from mindbatch.checkpoint.folders.model_config import read_configs
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.formats.float_rounding import FloatArray, widened
+from mindbatch.checkpoint.formats.float_rounding import FloatArray
+from mindbatch.checkpoint.formats.read_floats import read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import TensorSlice
@@ -67,33 +67,12 @@ class RankModel:
         """The tensor's entry. CheckpointError when there is none of that name."""
         return self._tensors.info(name)
 
-    def raw(self, name: str, *, rows: slice | None = None) -> memoryview:
-        """The bytes of the tensor, or of some of its rows, verified (the whole tensor, whatever the rows)."""
-        info = self.info(name)
+    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+        """As read_float32, verified (the whole tensor, whatever the rows)."""
         if name not in self._verified:
             self._tensors.check(name)
             self._verified.add(name)
-        start, stop, _ = (rows or slice(None)).indices(_rows(info))
-        row_bytes = info.nbytes // max(1, _rows(info))
-        data = memoryview(bytearray((stop - start) * row_bytes))
-        if data:
-            self._tensors.read_into(name, start * row_bytes, data)
-        return data
-
-    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
-        """The values, or those of some rows, of an F32, F16 or BF16 tensor; CheckpointError for others."""
-        info = self.info(name)
-        if info.dtype not in FLOAT_DTYPES:
-            where = f"{self.path / self.file_name(name)}: tensor {shown(name)}"
-            raise CheckpointError(f"{where}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}")
-        data = self.raw(name, rows=rows)
-        if rows is None:
-            return widened(data, info.dtype, info.shape)
-        start, stop, _ = rows.indices(_rows(info))
-        return widened(data, info.dtype, (stop - start, *info.shape[1:]))
-
-    def release(self, name: str) -> None:
-        """Nothing is kept, so there is nothing to give back."""
+        return read_float32(self._tensors.file(name), name, rows)
 
     def close(self) -> None:
         """Closes the rank's file."""
@@ -106,10 +85,6 @@ class RankModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _rows(info: StoredTensor) -> int:
-    return info.shape[0] if info.shape else 1
 
 
 def _folder_of(home: Path, held: TensorSlice) -> Path:

@@ -19,6 +19,7 @@ class ReadableFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file = -1
         try:
             self._file = open_regular(path)
         except FileNotFoundError:
@@ -54,6 +55,9 @@ class ReadableFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class StoredFile:

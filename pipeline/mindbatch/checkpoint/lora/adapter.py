@@ -15,7 +15,7 @@ from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, fir
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.formats.float_rounding import widened
+from mindbatch.checkpoint.formats.read_floats import read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
@@ -70,14 +70,6 @@ class LoraAdapter:
     def close(self) -> None:
         """Closes its file."""
         self.tensors.close()
-
-
-def read_float32(tensors: TensorSet, name: str) -> Matrix:
-    """A whole floating-point tensor."""
-    info = tensors.info(name)
-    data = bytearray(info.nbytes)
-    tensors.read_into(name, 0, memoryview(data))
-    return widened(data, info.dtype, info.shape)
 
 
 def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:

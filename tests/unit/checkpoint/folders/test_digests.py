@@ -1,5 +1,6 @@
 """digests.json: every changed bit is noticed and named; a digests.json that does not fit is refused."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,12 +15,14 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, w
 
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.errors import CheckpointError, ConfigError
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
     "a.weight": np.arange(4, dtype=np.float32),
     "b.weight": bfloat16_bits([1, 2, 3]),
 }
+ONES = np.ones(2, np.float32)
 TOOL = Path(__file__).parents[4] / "tools" / "write_digests.py"
 
 
@@ -53,22 +56,22 @@ def test_every_flipped_data_bit_is_refused_naming_tensor_and_file(folder: Path) 
     path = folder / "model.safetensors"
     for name in TENSORS:
         info = ModelFolder(folder).info(name)
-        for bit in range(info.start * 8, info.end * 8):
+        [(start, nbytes)] = info.extents
+        for bit in range(start * 8, (start + nbytes) * 8):
             flip(path, bit)
             model = ModelFolder(folder)
-            for read in (model.raw, model.float32):
-                with pytest.raises(CheckpointError, match=rf"model\.safetensors: tensor '{name}' is damaged"):
-                    read(name)
+            with pytest.raises(CheckpointError, match=rf"model\.safetensors: tensor '{name}' is damaged"):
+                model.float32(name)
             flip(path, bit)
 
 
 def test_no_flipped_header_bit_is_accepted(folder: Path) -> None:
     path = folder / "model.safetensors"
-    header_end = min(info.start for info in map(ModelFolder(folder).info, TENSORS))
+    header_end = min(ModelFolder(folder).info(name).extents[0].offset for name in TENSORS)
     for bit in range(header_end * 8):
         flip(path, bit)
         with pytest.raises(CheckpointError):
-            ModelFolder(folder).verify()
+            ModelFolder(folder)
         flip(path, bit)
 
 
@@ -82,7 +85,7 @@ def test_changed_metadata_is_refused_though_no_tensor_is(folder: Path) -> None:
     ModelFolder(folder).verify()
     path.write_bytes(path.read_bytes().replace(b'"pt"', b'"qt"'))
     with pytest.raises(CheckpointError, match="model.safetensors: damaged: the SHA-256 of what is around"):
-        ModelFolder(folder).verify()
+        ModelFolder(folder)
 
 
 def test_digests_without_heads_are_enough(folder: Path) -> None:
@@ -96,28 +99,26 @@ def test_changed_shape_or_dtype_of_the_same_size_is_refused(folder: Path) -> Non
     for replacement in (TENSORS["a.weight"].reshape(2, 2), TENSORS["a.weight"].view(np.int64)[:2]):
         (folder / "model.safetensors").unlink()
         (folder / "model.safetensors").write_bytes(safetensors_bytes({**TENSORS, "a.weight": replacement}))
-        with pytest.raises(CheckpointError, match=r"tensor 'a.weight' is damaged"):
-            ModelFolder(folder).raw("a.weight")
+        with pytest.raises(CheckpointError, match=r"model.safetensors: damaged"):
+            ModelFolder(folder)
 
 
 def test_verify_names_all_damaged_tensors(folder: Path) -> None:
     for name in TENSORS:
-        flip(folder / "model.safetensors", ModelFolder(folder).info(name).start * 8)
+        flip(folder / "model.safetensors", ModelFolder(folder).info(name).extents[0].offset * 8)
     with pytest.raises(CheckpointError) as caught:
         ModelFolder(folder).verify()
     assert len(caught.value.faults) == 2
 
 
 def test_damage_in_one_shard_leaves_the_others(tmp_path: Path) -> None:
-    folder = write_shards(
-        tmp_path / "m", {"1.safetensors": {"a": np.ones(2)}, "2.safetensors": {"b": np.ones(2)}}
-    )
+    folder = write_shards(tmp_path / "m", {"1.safetensors": {"a": ONES}, "2.safetensors": {"b": ONES}})
     write_digests(folder)
-    flip(folder / "2.safetensors", ModelFolder(folder).info("b").start * 8)
+    flip(folder / "2.safetensors", ModelFolder(folder).info("b").extents[0].offset * 8)
     model = ModelFolder(folder)
-    assert model.raw("a").tolist() == [1, 1]
+    assert model.float32("a").tolist() == [1, 1]
     with pytest.raises(CheckpointError, match=r"2\.safetensors: tensor 'b' is damaged"):
-        model.raw("b")
+        model.float32("b")
 
 
 def test_entries_must_be_exactly_the_tensors(folder: Path) -> None:
@@ -165,7 +166,7 @@ def test_digests_that_are_no_json_or_a_link_out_are_refused(folder: Path) -> Non
 
 
 def test_writing_refuses_to_replace_unless_asked(folder: Path) -> None:
-    flip(folder / "model.safetensors", ModelFolder(folder).info("a.weight").start * 8)
+    flip(folder / "model.safetensors", ModelFolder(folder).info("a.weight").extents[0].offset * 8)
     with pytest.raises(ConfigError, match=r"digests\.json: exists already"):
         write_digests(folder)
     assert write_digests(folder, replace=True) == folder / "digests.json"
@@ -205,3 +206,20 @@ def test_tool(tmp_path: Path) -> None:
     damaged = run_tool(str(folder), "--replace")
     assert (damaged.returncode, damaged.stdout) == (1, "")
     assert "truncated" in damaged.stderr
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_another_head_is_refused_when_the_folder_is_opened(folder: Path, name: str) -> None:
+    """By whoever opens it: generate and batch read tensors one by one, and no head."""
+    heads = {"config.json": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()}
+    heads |= json.loads((folder / "digests.json").read_text())["heads"]
+    change_digests(folder, heads=heads)
+    for opened in (ModelFolder, open_source):
+        opened(folder)
+        change_digests(folder, heads={**heads, name: "0" * 64})
+        with pytest.raises(CheckpointError, match=rf"{name}: damaged: (its|the) SHA-256"):
+            opened(folder)
+        change_digests(folder, heads={**heads, "../secret": "0" * 64, "none": "0" * 64})
+        with pytest.raises(CheckpointError, match="which is not here"):
+            opened(folder)
+        change_digests(folder, heads=heads)

@@ -45,9 +45,7 @@ def test_values_are_those_of_the_slice(tmp_path: Path, dtype: str, kind: str) ->
             assert part.tobytes() == model.float32(UP)[3:7].tobytes()
             assert model.float32("model.norm.weight").shape == (32,)
             stored = contents(home)[rank]
-            assert {name: bytes(model.raw(name)) for name in model.names} == {
-                name: data for name, (_, _, data) in stored.items()
-            }
+            assert {*model.names} == stored.keys()
             assert model.config["vocab_size"] == 67
             assert model.generation_config == {}
             assert model.nbytes == sum(len(data) for _, _, data in stored.values())

@@ -40,7 +40,6 @@ def test_every_tensor_is_as_before(tmp_path: Path, model: str, way: dict[str, An
             assert found.dtype == np.float32
             assert found.tobytes() == expected.tobytes()
             assert after.float32(name, rows=slice(1, 3)).tobytes() == expected[1:3].tobytes()
-            after.release(name)
             assert (Path(config.target.dir) / after.file_name(name)).is_file()
 
 
