@@ -178,6 +178,8 @@ class LLM:
         *,
         streamer: Streamer | None = None,
         on_error: Literal["raise", "record"] = "raise",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **decoding: Any,
     ) -> list[RequestOutput]:
         """Continues every prompt; results are in the order of the prompts.
@@ -187,6 +189,8 @@ class LLM:
         streamer: an object with put() and end(), such as the TextStreamer and TextIteratorStreamer of
             MindFormers and of transformers; it is ended whatever happens.
         on_error: "record" gives a prompt that cannot be run, or cannot go on, a result with `error` set.
+        tools, chat_template_kwargs: for chats, given to the template as by transformers' apply_chat_template:
+            JSON objects, and further variables like enable_thinking.
         decoding: single decoding parameters by name, for all prompts; they go before those of `params`.
 
         Raises:
@@ -199,7 +203,8 @@ class LLM:
                 stack.callback(streamer.end)  # a thread may wait for it
             if on_error not in ON_ERROR:
                 raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
-            run = stack.enter_context(closing(self._submitted(prompts, params, decoding)))
+            beside = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+            run = stack.enter_context(closing(self._submitted(prompts, params, decoding, beside)))
             if run.refused and on_error == "raise":
                 _refuse_failed(run.refused)
             results = {result.key: result for result in (*run.refused, *_fed(streamer, run))}
@@ -209,15 +214,24 @@ class LLM:
         return in_order
 
     def stream(
-        self, prompts: PromptInput | Sequence[PromptInput], params: Params = None, **decoding: Any
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: Params = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **decoding: Any,
     ) -> Iterator[StreamEvent]:
         """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
+
+        What is given is as for `generate`.
 
         Raises:
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        run = self._submitted(prompts, params, decoding)
+        beside = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        run = self._submitted(prompts, params, decoding, beside)
         if run.refused:
             run.close()
             _refuse_failed(run.refused)
@@ -261,10 +275,13 @@ class LLM:
         except PromptError as error:
             return request.failure(error)
 
-    def _submitted(self, prompts: Any, params: Params, decoding: Mapping[str, Any]) -> Run:
+    def _submitted(
+        self, prompts: Any, params: Params, decoding: Mapping[str, Any], beside: Mapping[str, Any]
+    ) -> Run:
+        """beside: what goes with chats."""
         given = prompt_list(prompts)
         each = params_for_each(len(given), params, decoding)
-        rows = read_prompts(prompts=given) if given else PromptRows()
+        rows = read_prompts(prompts=given, **beside) if given else PromptRows()
         run = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
         run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))

@@ -69,6 +69,21 @@ def test_a_conversation_goes_through_the_chat_template(shadow_llm: LLM) -> None:
     assert mixed[2].prompt_token_ids == expected
 
 
+def test_tools_and_variables_reach_the_chat_template(tmp_path: Path) -> None:
+    template = "{{ tools[0].name }}{{ messages[0].content }}{% if not enable_thinking %}no{% endif %}"
+    llm = make_llm(load_tokenizer(tmp_path, chat_template=template))
+    given: dict[str, Any] = {"tools": [{"name": "f"}], "chat_template_kwargs": {"enable_thinking": False}}
+    (expected,) = llm.generate("fhellono", FEW)
+    (result,) = llm.generate(CHAT, FEW, **given)
+    assert result.prompt_token_ids == expected.prompt_token_ids
+    assert len(list(llm.stream(CHAT, FEW, **given))) == 5
+    for run in (llm.generate, llm.stream):
+        with pytest.raises(ConfigError, match=r"^tools=\[1\]: must be a list of JSON objects"):
+            run(CHAT, FEW, tools=[1])
+        with pytest.raises(ConfigError, match="^chat_template_kwargs has no effect without"):
+            run("hello", FEW, chat_template_kwargs={"enable_thinking": False})
+
+
 def test_no_prompts_no_results(shadow_llm: LLM) -> None:
     assert shadow_llm.generate([]) == []
     assert shadow_llm.generate([], []) == []
