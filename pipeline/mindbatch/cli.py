@@ -121,6 +121,7 @@ def _run(task: Task, line: CommandLine) -> int:
     if config.wants_verbose:
         line.switches.add(VERBOSE)
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
+    say(*config.notes)
     return task.load()(config)
 
 

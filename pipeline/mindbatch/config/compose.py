@@ -14,12 +14,13 @@ from mindbatch.config import paths
 from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import SchemaKeys, schema_keys
+from mindbatch.config.model_advice import MODEL_DEFAULTS, advice_for, defaults_for
 from mindbatch.config.option_content import OptionReader
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_overrides
 from mindbatch.config.portable import portable_yaml, settings_of, yaml_of
 from mindbatch.config.positional import read_words
-from mindbatch.config.schema import SCHEMAS, TaskConfig
+from mindbatch.config.schema import SCHEMAS, ModelTaskConfig, TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
 from mindbatch.config.tree import assign, build, resolved
 from mindbatch.config.user_paths import settle_paths
@@ -32,6 +33,7 @@ HYDRA_VERSION_BASE = "1.3"
 class Composition:
     """A composed configuration, not yet resolved or validated.
 
+    decoding: the chosen option of that group; None where the task's own holds.
     variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
     """
 
@@ -42,6 +44,7 @@ class Composition:
     listing: Listing | None = None
     variants: dict[str, DictConfig] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    decoding: str | None = None
 
     @property
     def unresolved_yaml(self) -> str:
@@ -54,15 +57,33 @@ class Composition:
         config = build(self.schema, values)
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(settle_paths(config))
+        if isinstance(config, ModelTaskConfig):
+            self._ask_model(config)
         self.log.add_consequences(faults_of(config, self.keys))
         self.log.raise_if_any()
         config.unresolved_yaml = portable_yaml(self.tree, config, self.keys, self.listing, self.given)
         config.resolved_settings = settings_of(self.tree, config, self.keys)
         return config
 
+    def _ask_model(self, config: ModelTaskConfig) -> None:
+        """Puts what the model recommends below what was given, where that was asked for."""
+        tree = self.variants.get(MODEL_DEFAULTS)
+        if self.decoding == MODEL_DEFAULTS:
+            tree = self.tree
+        if tree is not None:
+            values, config.notes = defaults_for(config, self.given, self.log)
+            assign(tree, values, self.keys, self.log)
+            if self.variants:
+                config.variants[MODEL_DEFAULTS] = self._section(tree)
+            else:
+                config.decoding = self._section(tree)
+        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
+            config.notes = advice_for(config)
+
     def _section(self, tree: DictConfig) -> Any:
         """What a variant has in place of the section of the listed group."""
-        return getattr(build(self.schema, resolved(tree, self.keys, self.log)), self.schema.listed_group)
+        group = self.schema.listed_group or "decoding"
+        return getattr(build(self.schema, resolved(tree, self.keys, self.log)), group)
 
 
 def compose_task(
@@ -95,7 +116,9 @@ def compose_task(
             variants[choice.option] = _laid(tree.copy(), [[choice], *layers], contents | content, keys, log)
     _laid(tree, layers, contents, keys, log)
     given = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
-    return Composition(SCHEMAS[task], keys, tree, log, listing, variants, given)
+    chosen = [choice.option for choice in contents if choice.group == "decoding"]
+    decoding = chosen[-1] if chosen else None
+    return Composition(SCHEMAS[task], keys, tree, log, listing, variants, given, decoding)
 
 
 def _last_listing(settings: list[Setting], schema: type[TaskConfig]) -> Listing | None:

@@ -47,6 +47,9 @@ class TaskConfig:
     resolved_settings = dict[str, Any]()
     """The values of all keys, nested as in YAML; one written with ${...} stays so, for it may be a secret."""
 
+    notes = tuple[str, ...]()
+    """What the user should be told before the task begins."""
+
     variants = dict[str, Any]()
     """By option listed for `listed_group`: the group's section with the values of that option."""
 

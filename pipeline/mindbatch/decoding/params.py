@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from mindbatch.decoding.combinations import combination_faults
 from mindbatch.decoding.normalisation import normalised
@@ -130,6 +132,16 @@ class DecodingParams:
         news = [line for line in combination_faults(self) if not any(name in line for name in refused)]
         if faults or news:
             raise ConfigError([*faults.values(), *news])
+
+    @classmethod
+    def from_model(cls, folder: str | Path, **given: Any) -> "DecodingParams":
+        """What the model folder's generation_config.json recommends, with the given parameters before it.
+
+        Raises ConfigError where there is no such file or the given parameters are at fault.
+        """
+        from mindbatch.decoding.model_defaults import params_of  # which needs this class
+
+        return params_of(Path(folder), given)
 
     @property
     def greedy(self) -> bool:

@@ -1,0 +1,112 @@
+"""The decoding parameters that a model folder's generation_config.json recommends."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.strategy_names import strategy_name
+from mindbatch.errors import ConfigError
+from mindbatch.regular_file import read_regular
+
+FILE_NAME = "generation_config.json"
+_MAX_BYTES = 1 << 20
+_OURS = frozenset(
+    {
+        "seed",
+        "best_of",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "prefix_allowed_tokens_fn",
+        "regex",
+        "json_schema",
+        "stop",
+        "logprobs",
+        "prompt_logprobs",
+        "skip_special_tokens",
+        "num_assistant_tokens",
+        "prompt_lookup_num_tokens",
+        "max_matching_ngram_size",
+        "eos_token_id",
+    }
+)
+"""Not taken: the user's alone, or, of speculation and end tokens, settled for the model elsewhere."""
+TAKEN = frozenset(field.name for field in fields(DecodingParams)) - _OURS
+_SILENT = re.compile(
+    r"_.*|transformers_version|use_cache|.*cache.*|return_.*|output_.*|.*assistant.*|assistant_.*|"
+    r"(bos|pad|eos|decoder_start)_token_id|is_.*|prompt_lookup_num_tokens|max_matching_ngram_size"
+)
+"""What describes the file, or has no part in choosing tokens here."""
+_NAMED = re.compile(r"decoding\.(\w+)=")
+
+
+def recommended(folder: Path) -> dict[str, Any]:
+    """The file's content but for nulls. ConfigError where it is missing, or no JSON object."""
+    path = folder / FILE_NAME
+    try:
+        content = json.loads(read_regular(path, _MAX_BYTES))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: not there, so the model has no decoding parameters of its own") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a JSON object")
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def model_defaults(folder: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What the model's file says of parameters that are not `given`, and a line for each thing left out.
+
+    Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
+    others and the given ones. ConfigError as of `recommended`.
+    """
+    content = recommended(folder)
+    notes = [
+        f"{folder / FILE_NAME}: {name} has no effect here"
+        for name in content
+        if name not in TAKEN and not _SILENT.fullmatch(name)
+    ]
+    # A text is no value of any of them but one, and ${...} would be replaced in a configuration.
+    taken = {
+        name: value
+        for name, value in content.items()
+        if name in TAKEN and name not in given and "${" not in json.dumps(value)
+    }
+    while True:
+        try:
+            DecodingParams(**{**given, **taken})
+            return taken, notes
+        except ConfigError as error:
+            named = [(name, fault) for fault in error.faults for name in _NAMED.findall(fault)]
+        blamed = [(name, fault) for name, fault in named if name in taken]
+        if not blamed:  # what is given is at fault by itself, which others report
+            return taken, notes
+        name, fault = blamed[0]
+        del taken[name]
+        notes.append(f"{folder / FILE_NAME}: left out: {fault}")
+
+
+def sampling_advice(folder: Path, given: Mapping[str, Any]) -> str | None:
+    """A line if the model's file recommends sampling and the given parameters are plain greedy decoding."""
+    try:
+        params, (values, _) = DecodingParams(**given), model_defaults(folder, {})
+    except ConfigError:  # others say what is wrong with either
+        return None
+    if strategy_name(params) != "greedy" or DecodingParams(**values).greedy:
+        return None
+    shown = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+    return (
+        f"note: this model's {FILE_NAME} recommends sampling ({shown}), and this run is greedy; "
+        "decoding=model_defaults takes what it says, decoding.do_sample=false says that greedy is meant"
+    )
+
+
+def params_of(folder: Path, given: Mapping[str, Any]) -> DecodingParams:
+    """Those of the model's file, with the given ones before them."""
+    return DecodingParams(**{**model_defaults(folder, given)[0], **given})
