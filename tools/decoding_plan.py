@@ -179,6 +179,15 @@ def _groups(model: str) -> Iterator[Plan]:
             "num_return_sequences": 3,
         }
         yield Plan("group_beam", params, [_ends(1), PROCESSORS[name]], [name])
+    for parts in ([_ends(1)], [_ends(2)], [_ends(1), PROCESSORS["repetition_penalty"]]):
+        params = {
+            "num_beams": 4,
+            "num_beam_groups": 2,
+            "diversity_penalty": 0.7,
+            "num_return_sequences": 4,
+            "renormalize_logits": True,
+        }
+        yield Plan("group_beam", params, parts, ["renormalize_logits"])
 
 
 def _contrastive(model: str) -> Iterator[Plan]:
