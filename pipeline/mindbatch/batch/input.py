@@ -35,8 +35,10 @@ class DataInput:
         self._stdin = stdin
         self._spooled: Path | None = None
 
-    def dataset(self, folder: RunFolder) -> Dataset:
+    def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
         """The data, to be read as often as needed.
+
+        outputs: the folder whose files are no data, where that is not `folder`.
 
         Raises:
             ConfigError: there is nothing at data.path, or standard input is empty.
@@ -47,7 +49,13 @@ class DataInput:
         if path == STANDARD_INPUT:
             name = standard_input.NAME
             path = str(folder.standard_input if self._kept else self._spool(folder))
-        return Dataset(path, data.format, parse_bytes(data.max_line_bytes), name=name)
+        return Dataset(
+            path,
+            data.format,
+            parse_bytes(data.max_line_bytes),
+            name=name,
+            outputs=folder.path if outputs is None else outputs,
+        )
 
     def accept(self, folder: RunFolder) -> None:
         """Keeps what was read from standard input for the next session: the run is the one asked for.

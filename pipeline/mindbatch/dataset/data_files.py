@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -42,14 +43,17 @@ class DataFile:
     compression: Compression | None = None
 
 
-def find_files(path: str | Path, given_format: str = AUTO) -> list[DataFile]:
+def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None = None) -> list[DataFile]:
     """The files that a path means, in the order of their names: itself, those in a folder, those of a glob.
 
     A folder means the files in it with a known suffix, hidden ones and folders within left out; with a format
     given, those of that format. Names are relative to the folder that all the files are in.
 
+    outputs: the folder that the run writes to. A pattern leaves out what is in it, and in the folder of any
+    other run: a resumed run must find the same data.
+
     Raises:
-        ConfigError: there is no such file, or one whose name says no format that is known.
+        ConfigError: there is no such file, one whose name says no format that is known, or one of `outputs`.
     """
     if given_format not in (AUTO, *GIVEN_FORMATS):
         raise ConfigError(
@@ -59,7 +63,7 @@ def find_files(path: str | Path, given_format: str = AUTO) -> list[DataFile]:
         raise ConfigError("data.path: must be given: a file, a folder, a pattern, or - for standard input")
     try:
         place = resolve_path(str(path))
-        paths = _paths(place, GIVEN_FORMATS.get(given_format))
+        paths = _paths(place, GIVEN_FORMATS.get(given_format), outputs)
     except (OSError, ValueError) as error:  # a name that is too long; no such home, a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{_shown(path)}: cannot be used ({reason})") from error
@@ -71,7 +75,11 @@ def named_file(path: Path, name: str, given_format: str) -> DataFile:
     return DataFile(path, name, GIVEN_FORMATS.get(given_format, "jsonl"))
 
 
-def _paths(place: Path, only: Format | None) -> list[Path]:
+def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]:
+    if outputs is not None and place.resolve().is_relative_to(outputs.resolve()):
+        raise ConfigError(f"{_shown(place)}: is in output.dir, where the run writes; give another")
+    if _holds_a_run(place):
+        raise ConfigError(f"{_shown(place)}: is the folder of a run; name the file in it that is meant")
     if place.is_dir():
         return _in_folder(place, only)
     if place.is_file():
@@ -82,10 +90,36 @@ def _paths(place: Path, only: Format | None) -> list[Path]:
         )
     if _GLOB & set(str(place)):
         found = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
-        if not found:
-            raise ConfigError(f"{_shown(place)}: no file matches")
-        return found
+        kept = _of_no_run(found, place, outputs)
+        if not kept:
+            left_out = f"; {len(found)} of runs, which are left out" if found else ""
+            raise ConfigError(f"{_shown(place)}: no file matches{left_out}")
+        return kept
     raise ConfigError(f"{_shown(place)}: no such file or folder{near_sibling(place)}")
+
+
+def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[Path]:
+    """The files that neither lie in `outputs` nor in the folder of a run, as far up as the pattern varies."""
+    fixed = next(folder for folder in pattern.parents if not _GLOB & set(str(folder)))
+    above = set(fixed.parents)
+    own = None if outputs is None else outputs.resolve()
+
+    @cache
+    def is_of_a_run(folder: Path) -> bool:
+        if folder in above:
+            return False
+        return (
+            folder.resolve() == own
+            or _holds_a_run(folder)
+            or (folder != fixed and is_of_a_run(folder.parent))
+        )
+
+    return [path for path in files if not is_of_a_run(path.parent)]
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether a run was begun there (see `ledger.run_folder`)."""
+    return (folder / "run.json").is_file() and (folder / "parts").is_dir()
 
 
 def _in_folder(folder: Path, only: Format | None) -> list[Path]:

@@ -38,6 +38,7 @@ class Dataset:
     max_line_bytes: largest line (row, element) that is held in memory; a larger one is a fault of that row.
     name: what a single file is called after if not its own name. Nothing is concluded from its name then:
         "auto" means JSON lines. For standard input, which was spooled to a file.
+    outputs: the folder that the run writes to, which is no data (see `find_files`).
 
     Raises:
         ConfigError: no such file, an unknown suffix, a file that is not what its name says; a line for each.
@@ -50,10 +51,14 @@ class Dataset:
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         *,
         name: str | None = None,
+        outputs: Path | None = None,
     ) -> None:
         self._format = format
         self._max_line_bytes = max_line_bytes
-        self.data_files = find_files(path, format) if name is None else [named_file(Path(path), name, format)]
+        if name is None:
+            self.data_files = find_files(path, format, outputs)
+        else:
+            self.data_files = [named_file(Path(path), name, format)]
         self._refuse_foreign_files()
 
     @property

@@ -369,3 +369,12 @@ def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"decoding_column: no column hoe; .* did you mean how"):
         make_job(job_config(data, tmp_path / "other", decoding_column="hoe"), load=never).run()
     assert "do_sample" in lines_of(tmp_path / "run/errors.jsonl")[0]["reason"]
+
+
+def test_a_pattern_over_the_output_folder_gives_the_same_rows_each_time(data: Path, tmp_path: Path) -> None:
+    counts = []
+    for folder in ("runs/a", "runs/a", "runs/b"):
+        config = job_config(f"{tmp_path}/**/*.jsonl", tmp_path / folder, key_column="id")
+        assert make_job(config).run() == EXIT_DONE
+        counts.append(len(lines_of(tmp_path / folder / "results.jsonl")))
+    assert counts == [30, 30, 30]

@@ -7,6 +7,9 @@ import pytest
 
 from mindbatch.dataset.data_files import DataFile, find_files
 from mindbatch.errors import ConfigError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.storage import Storage
+from small_runs import make_run
 
 KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .parquet, and all but .parquet also with .gz or .zst"
 
@@ -135,3 +138,25 @@ def test_a_name_that_is_not_utf8_becomes_text(tmp_path: Path) -> None:
     path.touch()
     (file,) = find_files(tmp_path)
     assert (file.path, file.name) == (path, "\\xff.jsonl")
+
+
+def test_a_pattern_leaves_out_the_files_of_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(folder / "runs/other", errors=[{"key": "0"}])
+    RunFolder(folder / "runs/mine").make(Storage())
+    (folder / "runs/mine/results.jsonl").touch()
+    (folder / "runs/more.jsonl").touch()
+    monkeypatch.chdir(folder)
+    outputs = Path("runs/mine")
+    for pattern in ("**/*.jsonl", f"{folder}/**/*.jsonl"):
+        found = [file.name for file in find_files(pattern, outputs=outputs)]
+        assert found == ["b.jsonl", "runs/more.jsonl", "sub/d.jsonl"]
+    assert fault("runs/oth*/*.jsonl").endswith("no file matches; 1 of runs, which are left out")
+    assert names("runs/other/errors.jsonl") == ["errors.jsonl"]  # named itself, it is meant
+
+
+def test_where_the_run_writes_is_no_data(folder: Path) -> None:
+    run = make_run(folder / "run", errors=[{"key": "0"}])
+    for path in (run.errors, run.path, run.path / "*.jsonl", run.parts):
+        with pytest.raises(ConfigError, match=r"is in output\.dir, where the run writes; give another"):
+            find_files(path, outputs=run.path)
+    assert fault(run.path).endswith("is the folder of a run; name the file in it that is meant")

@@ -90,7 +90,8 @@ def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Pl
 
 
 def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch: RunFolder) -> None:
-    dataset = DataInput(config.data, Storage()).dataset(scratch)
+    outputs = None if config.output.dir is None else Path(config.output.dir)
+    dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
     with closing(RowMaker(config.data, params, dataset.is_openai, columns=columns)) as maker:
         survey(dataset, maker, selection_of(config.data), index)
