@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
+from mindbatch.hidden_values import without_hidden
+
 LONGEST_LINE = 2000
 """Characters of a line that is not the user's own data."""
 
@@ -22,7 +24,7 @@ _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 def printable(text: object, longest: int = LONGEST_LINE) -> str:
     """`text` on one line of at most about `longest` characters; what would act on the terminal, or hide, is
     written as escapes, and of a longer text the middle is left out."""
-    text = str(text)
+    text = without_hidden(str(text))
     if len(text) <= longest and len(whole := _escaped(text)) <= longest:
         return whole
     half = max(longest // 2, 1)
@@ -48,7 +50,7 @@ def show(page: str, file: TextIO | None = None) -> None:
 
 def show_json(content: Any) -> None:
     """Prints plain JSON types on standard output, in ASCII."""
-    print(json.dumps(content, indent=2).replace("\x7f", "\\u007f"))
+    print(without_hidden(json.dumps(content, indent=2)).replace("\x7f", "\\u007f"))
 
 
 def data_output() -> TextIO:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
-LOWEST = {"errors", "children", "foreign_formats", "regular_file", "screen_text"}
+LOWEST = {"errors", "children", "foreign_formats", "regular_file", "screen_text", "hidden_values"}
 ENGINE_ROOMS = {
     "decoding",
     "cache",
@@ -31,7 +31,8 @@ MAY_ENTER: dict[str, set[str]] = {
     "children": set(),
     "foreign_formats": set(),
     "regular_file": set(),
-    "screen_text": set(),
+    "hidden_values": set(),
+    "screen_text": {"hidden_values"},
     "tool_parser": {"errors", "screen_text"},
     "parallel": LOWEST,
     "kernels": {"parallel"} | LOWEST,

@@ -14,6 +14,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.hidden_values import without_hidden
 from mindbatch.interrupts import interruptible
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
@@ -112,7 +113,7 @@ def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledge
 def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
     """What the ledger keeps of a finished row. Nothing in it depends on when or with what it was computed."""
     if output.error is not None:
-        reason = output.error.removeprefix(f"{source}: ")
+        reason = without_hidden(output.error.removeprefix(f"{source}: "))
         return Entry(output.key, digest, "error", {"stage": PROMPT_STAGE, "reason": reason})
     body: dict[str, Any] = {
         "generations": [_generation(each) for each in output.outputs],

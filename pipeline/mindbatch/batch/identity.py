@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
-    return {
+    fields = {
         "weights": digest_of(folder.weight_paths),
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
@@ -76,6 +78,20 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
             for name, value in dataclasses.asdict(config.decoding).items()
         },
     }
+    return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
+
+
+def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
+    """A value that was written with ${...}, which may be a secret, as it was written and a digest of it."""
+    section, _, leaf = name.partition(".")
+    written = settings.get(section, {}).get(leaf)
+    if value is None or "${" not in str(written):
+        return value
+    text = written if isinstance(written, str) else json.dumps(written)
+    digest = hashlib.blake2b(
+        orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS), digest_size=16
+    )
+    return f"{text} (blake2b:{digest.hexdigest()})"
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.hidden_values import concealed
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
@@ -99,7 +100,10 @@ class BatchJob:
         with closing(maker):
             survey(dataset, maker, selection_of(self._config.data), index)
         record = RunRecord(
-            created=now(), command=self._command, fields=self._fields, dataset=dataset.digest()
+            created=now(),
+            command=concealed(self._command),
+            fields=self._fields,
+            dataset=concealed(dataset.digest()),
         )
         with ExitStack() as stack:
             ledger, record = self._ledger(folder, record, index, stack)

@@ -12,6 +12,7 @@ from mindbatch.batch.outputs.files import Outputs, open_outputs
 from mindbatch.batch.outputs.rows import FailedRow, FinishedRow, OutputOptions, columns_of
 from mindbatch.config.schema import BatchConfig
 from mindbatch.data.token_bytes import TokenBytes
+from mindbatch.hidden_values import without_hidden
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
@@ -76,7 +77,8 @@ def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> FailedRow | N
     row, failure = indexed.row, indexed.failure
     if row is None:
         assert failure is not None
-        failed = FailedRow(failure.key, failure.source, failure.line, failure.stage, failure.reason)
+        reason = without_hidden(failure.reason)
+        failed = FailedRow(failure.key, failure.source, failure.line, failure.stage, reason)
     else:
         assert indexed.place is not None, "a row that was not run"
         body = ledger.read(indexed.place).body

@@ -8,14 +8,27 @@ from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import Key, SchemaKeys
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, shown
+from mindbatch.hidden_values import hide
 
 _ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+
+
+def _environment_value(name: str, *default: Any) -> Any:
+    """OmegaConf's oc.env, whose values are hidden from then on."""
+    value = oc.env(name, *default)
+    if name in os.environ:
+        hide(os.environ[name], f"${{oc.env:{name}}}")
+    return value
+
+
+OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
 
 
 def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:

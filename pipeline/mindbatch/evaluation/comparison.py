@@ -16,6 +16,7 @@ from mindbatch.evaluation.measured import STATISTICS, Extent, Metrics, PromptPar
 from mindbatch.evaluation.measures import MEASURES
 from mindbatch.evaluation.metrics import mean, perplexity, repetition, self_bleu
 from mindbatch.evaluation.noise import Interval, fastest, resampled
+from mindbatch.hidden_values import concealed
 
 FORMAT = 2
 """Of the JSON; it changes when a field is renamed, removed or means something else."""
@@ -222,7 +223,7 @@ def _report(
     return StrategyReport(
         name=run.name,
         strategy=strategy_name(run.params),
-        decoding=_settings(run.params),
+        decoding=concealed(_settings(run.params)),
         metrics=_metrics(prompts, parts, median(run.timings), among),
         intervals=intervals,
         timings=list(run.timings),

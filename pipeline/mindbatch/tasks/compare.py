@@ -16,6 +16,7 @@ from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.comparison import Comparison, Setup, compare
 from mindbatch.evaluation.page import page
+from mindbatch.hidden_values import without_hidden
 from mindbatch.llm import LLM
 from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
@@ -56,7 +57,7 @@ def run(config: CompareConfig) -> int:
 def _setup(config: CompareConfig, rows: PromptRows) -> Setup:
     most = BATCHES_WARMED_UP * config.model.batch_size
     return Setup(
-        model=config.model.checkpoint_name_or_path or "",
+        model=without_hidden(config.model.checkpoint_name_or_path or ""),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         batch_size=config.model.batch_size,
         prefix_caching=config.runtime.prefix_caching,

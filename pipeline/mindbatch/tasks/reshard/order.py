@@ -28,6 +28,7 @@ from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import twins_of
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.hidden_values import concealed
 from mindbatch.regular_file import read_regular
 from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with_additions
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
@@ -91,7 +92,7 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
     )
     order = Order(
         target=Path(config.target.dir or "").resolve(),
-        settings=_settings(config) | adapter_settings(origin, adapter),
+        settings=concealed(_settings(config) | adapter_settings(origin, adapter)),
         source=origin.source.identity(),
         plan=plan_digest(plan),
         layouts=layouts,
