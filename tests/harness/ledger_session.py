@@ -26,7 +26,8 @@ Acknowledge = Callable[[str], None]
 def entry(number: int) -> Entry:
     """What a model would give for a row: always the same."""
     text = hashlib.sha256(str(number).encode()).hexdigest() * (1 + number % 3)
-    return Entry(str(number), f"row{number}", "result", {"text": text, "number": number})
+    body = {"text": text, "number": number, "generations": [], "prompt_tokens": 0}
+    return Entry(str(number), f"row{number}", "result", body)
 
 
 def run_session(

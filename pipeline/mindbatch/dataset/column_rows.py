@@ -27,6 +27,9 @@ from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
 
 PROMPT, MESSAGES = "prompt", "messages"
+LONGEST_KEY = 10_000
+"""Characters of a row's key."""
+
 _LARGEST_KEY = 2**64
 _NO_CHAT = " has no effect on a prompt that is no chat; set data.chat=true or remove it"
 
@@ -161,6 +164,8 @@ def key_fault(value: object) -> str | None:
     """What cannot name a row in this value, to be put after the name of its column; None if it can."""
     if isinstance(value, str):
         fault = text_fault(value) if value else "is empty"
+        if len(value) > LONGEST_KEY:
+            fault = f"has {len(value):,} characters; at most {LONGEST_KEY:,} are allowed"
         return f": the key {fault}" if fault else None
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_KEY:
         return None

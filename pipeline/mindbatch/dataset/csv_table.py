@@ -4,11 +4,10 @@ import csv
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from mindbatch.data.messages import shown
 from mindbatch.data.prompt_lines import EMPTY_LINE, RawLine, raw_lines, too_long_fault, utf8_fault
 from mindbatch.dataset.byte_streams import DamagedData, opened
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import Record, columns_fault
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _NO_HEADER = "is empty; its first line must name the columns"
@@ -44,8 +43,7 @@ def table_fault(file: DataFile, max_row_bytes: int) -> str | None:
         return _NO_HEADER
     if header.fault or not header.fields:
         return f"the line that names the columns: {header.fault or EMPTY_LINE}"
-    twice = [name for name in dict.fromkeys(header.fields) if header.fields.count(name) > 1]
-    return f"has more than one column {', '.join(map(shown, twice))}" if twice else None
+    return columns_fault(header.fields)
 
 
 def _fields_fault(fields: list[str], header: list[str]) -> str | None:

@@ -13,7 +13,7 @@ from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, nam
 from mindbatch.dataset.json_array import array_rows
 from mindbatch.dataset.line_rows import json_line_rows, text_rows
 from mindbatch.dataset.parquet_table import parquet_rows
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault
 from mindbatch.dataset.whole_files import file_fault
 from mindbatch.errors import ConfigError, MindBatchError
 
@@ -93,6 +93,9 @@ class Dataset:
         try:
             for record in _READERS[file.format](file, self._max_line_bytes):
                 line = record.line
+                if record.columns and len(record.columns) > MOST_COLUMNS:
+                    fault = columns_fault([*record.columns])
+                    record = Record(record.file, line, None, fault)
                 yield record
         except DamagedData as damage:
             yield Record(file.name, line + 1, None, f"{damage}; nothing after it was read")

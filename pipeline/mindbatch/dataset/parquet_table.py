@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
-from mindbatch.data.messages import shown
 from mindbatch.data.prompt_lines import too_long_fault
 from mindbatch.dataset.byte_streams import DamagedData
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.errors import MindBatchError
 
 if TYPE_CHECKING:
@@ -70,10 +69,7 @@ def parquet_fault(file: DataFile) -> str | None:
             names = table.schema_arrow.names
     except DamagedData as damage:
         return f"is not a Parquet file ({damage})"
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        return f"has more than one column {', '.join(map(shown, twice))}"
-    return None if names else "has no columns"
+    return columns_fault(names) if names else "has no columns"
 
 
 @contextmanager

@@ -1,8 +1,14 @@
 """What a reader hands on: one row of a dataset as it was found, or why it could not be read."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from mindbatch.data.messages import shown
+
+MOST_COLUMNS = 10_000
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +31,14 @@ class Record:
     def source(self) -> str:
         """Where the row stands, as error lines name it."""
         return f"{self.file}:{self.line}"
+
+
+def columns_fault(names: Sequence[str]) -> str | None:
+    """Why rows cannot have the columns of these names: there are too many, or several of one name."""
+    if len(names) > MOST_COLUMNS:
+        return f"has {len(names):,} columns; at most {MOST_COLUMNS:,} are read"
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if not twice:
+        return None
+    more = f" and {len(twice) - _MOST_NAMED} others" if len(twice) > _MOST_NAMED else ""
+    return f"has more than one column {', '.join(map(shown, twice[:_MOST_NAMED]))}{more}"

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.config.memory import GIB, free_memory, whole_memory
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.data.tokenizer import Tokenizer
@@ -75,6 +76,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
+    _refuse_beyond_memory(runtime, settings, arch, None if drafter is None else drafter.architecture)
     # MindSpore is imported only from here on: everything that can be refused without it has been.
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
@@ -97,6 +99,19 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     eos = model_eos_ids(folder, tokenizer)
     engine = Engine(runner, settings, make, eos, constraints.make, assistant)
     return LoadedModel(engine, arch, tokenizer, runner.cache.nbytes + cache_bytes)
+
+
+def _refuse_beyond_memory(
+    runtime: RuntimeConfig, settings: EngineSettings, *architectures: Architecture | None
+) -> None:
+    """ConfigError when the cache is larger than the whole memory: a part of that it may find in use."""
+    token_bytes = sum(each.cache_bytes_per_token(ITEMSIZE) for each in architectures if each is not None)
+    there, needed = whole_memory(), settings.num_blocks * settings.block_size * token_bytes
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"runtime.cache_memory={runtime.cache_memory}: more than the {there / GIB:.1f} GiB there are, "
+            f"{(free_memory() or 0) / GIB:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
+        )
 
 
 def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from mindbatch.errors import ConfigError
-from mindbatch.ledger.entries import Entry, decode, encode
+from mindbatch.ledger.entries import Entry, decode, encode, is_sound
 from mindbatch.ledger.part import (
     PartName,
     PartReading,
@@ -141,7 +141,7 @@ class Ledger:
     def read(self, place: Place) -> Entry:
         """The entry at a place, on the disk or not yet. Raises StorageError when it is not as it was."""
         entry = decode(self._line(place))
-        if entry is None:
+        if entry is None or not is_sound(entry):
             raise StorageError(
                 f"{self._files.path(place)}: the entry at byte {place.offset} is damaged; "
                 "run the same command again: that row is done anew"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindbatch.ledger.entries import Entry, decode, seal, unseal
+from mindbatch.ledger.entries import Entry, decode, is_sound, seal, unseal
 from mindbatch.regular_file import open_regular
 from mindbatch.storage import Storage, write_whole
 
@@ -117,7 +117,7 @@ def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
         for number, line in enumerate(file, start=2):
             offset, reading.size = reading.size, reading.size + len(line)
             entry = decode(line)
-            if entry is None:
+            if entry is None or not is_sound(entry):
                 damaged.append(number)
                 continue
             reading.end = reading.size

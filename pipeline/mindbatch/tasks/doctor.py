@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from mindbatch.config.environment import cache_folder, thread_settings
+from mindbatch.config.memory import GIB, memory
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import DoctorConfig
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
@@ -15,7 +16,6 @@ from mindbatch.tasks import machine
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
 DEVICES = ("CPU", "Ascend")
-GIB = 1 << 30
 
 Findings = dict[str, dict[str, Any]]
 """Section -> name -> what was found; None stands for nothing."""
@@ -43,7 +43,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
             "processor": machine.processor(),
             "flags": machine.processor_flags(),
             "cores": machine.usable_cores(),
-            **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in machine.memory().items()},
+            **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
         "kernels": {"attention": _kernels(), **machine.compilers()},

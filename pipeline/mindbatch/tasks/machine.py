@@ -1,4 +1,4 @@
-"""What this machine has: processor, memory and compilers, as the operating system tells it."""
+"""What this machine has: processor and compilers, as the operating system tells it."""
 
 import os
 import platform
@@ -7,11 +7,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from mindbatch.config.memory import lines
+
 CPUINFO = Path("/proc/cpuinfo")
-MEMINFO = Path("/proc/meminfo")
 PROCESS_STATUS = Path("/proc/self/stat")
 _STARTED = 19  # of the fields after the name: starttime, proc(5)
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 USED_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16")
 """Processor flags that decide which kernel is used, or how fast it is."""
@@ -38,21 +38,9 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT) -> dict[str, int]:
-    """Bytes of memory: `total` and `available`, and the container's `limit` if it has one."""
-    kilobytes = dict(line.split(":", 1) for line in _lines(meminfo) if ":" in line)
-    found = {
-        name: int(kilobytes[field].split()[0]) * 1024
-        for name, field in (("total", "MemTotal"), ("available", "MemAvailable"))
-        if field in kilobytes
-    }
-    maximum = "".join(_lines(limit)).strip()
-    return found | ({"limit": int(maximum)} if maximum.isdigit() else {})
-
-
 def process_age(status: Path = PROCESS_STATUS) -> float:
     """Seconds since this process was started; 0 where the system does not say."""
-    fields = "".join(_lines(status)).rpartition(")")[2].split()
+    fields = "".join(lines(status)).rpartition(")")[2].split()
     started = int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK") if len(fields) > _STARTED else None
     return 0.0 if started is None else time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
@@ -76,16 +64,8 @@ def _version_line(name: str) -> str | None:
 
 
 def _cpu_field(cpuinfo: Path, field: str) -> str:
-    for line in _lines(cpuinfo):
+    for line in lines(cpuinfo):
         name, _, value = line.partition(":")
         if name.strip() == field:
             return value.strip()
     return ""
-
-
-def _lines(file: Path) -> list[str]:
-    """The lines of a system file; none where the system has no such file."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -145,3 +145,17 @@ def test_reading_stops_when_nobody_wants_more(tmp_path: Path) -> None:
     assert next(rows).columns == {"a": 1}
     rows.close()  # type: ignore[attr-defined]
     assert list(rows) == []
+
+
+def test_columns_are_bounded_and_looked_through_once(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(40_000)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n1\n")
+    with pytest.raises(ConfigError, match=r"wide\.csv: has 40,000 columns; at most 10,000 are read"):
+        Dataset(tmp_path / "wide.csv")
+    (tmp_path / "twice.csv").write_text(",".join(["a"] * 3_000 + names[:3_000] * 2) + "\n")
+    with pytest.raises(ConfigError, match=r"more than one column 'a', 'c0', .* and 2996 others"):
+        Dataset(tmp_path / "twice.csv")
+    (tmp_path / "wide.jsonl").write_bytes(json.dumps(dict.fromkeys(names)).encode() + b'\n{"prompt": "a"}\n')
+    wide, good = Dataset(tmp_path / "wide.jsonl").records()
+    assert (wide.columns, wide.fault) == (None, "has 40,000 columns; at most 10,000 are read")
+    assert good.columns == {"prompt": "a"}

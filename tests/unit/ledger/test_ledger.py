@@ -227,7 +227,7 @@ def test_a_later_session_comes_later_whoever_writes(folder: RunFolder, writers: 
     """A row that failed, and was run again by another process, has the later outcome."""
     bodies = []
     for session, writer in enumerate([*writers, *writers]):
-        bodies.append(Entry("k", "row", "result", {"session": session}))
+        bodies.append(Entry("k", "row", "error", {"stage": "prompt", "reason": str(session)}))
         write(folder, bodies[-1], writer=writer)
     assert found(folder) == bodies
 

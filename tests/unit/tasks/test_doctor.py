@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.memory import memory
 from mindbatch.config.schema import DoctorConfig
 from mindbatch.tasks import doctor, machine
 
@@ -30,18 +31,18 @@ def test_processor_and_flags(tmp_path: Path) -> None:
 def test_memory_and_the_limit_of_a_container(tmp_path: Path) -> None:
     meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
     meminfo.write_text(MEMINFO)
-    assert machine.memory(meminfo, limit) == {"total": 2048 * 1024, "available": 1024 * 1024}
+    assert memory(meminfo, limit) == {"total": 2048 * 1024, "available": 1024 * 1024}
     limit.write_text("max\n")
-    assert "limit" not in machine.memory(meminfo, limit)
+    assert "limit" not in memory(meminfo, limit)
     limit.write_text("4096\n")
-    assert machine.memory(meminfo, limit)["limit"] == 4096
+    assert memory(meminfo, limit)["limit"] == 4096
 
 
 def test_a_system_without_these_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert machine.processor(missing)
     assert machine.processor_flags(missing) == []
-    assert machine.memory(missing, missing) == {}
+    assert memory(missing, missing) == {}
 
 
 def test_compilers_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

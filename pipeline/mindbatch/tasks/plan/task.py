@@ -16,6 +16,7 @@ from mindbatch.batch.input import DataInput, selection_of
 from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate, count_rows, time_after, time_at
 from mindbatch.batch.row_check import RowCheck
 from mindbatch.batch.survey import survey
+from mindbatch.config.memory import free_memory
 from mindbatch.config.schema import PlanConfig
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
@@ -114,8 +115,8 @@ def _time(
 def _memory_notes(plan: Plan) -> Iterator[str]:
     """What is worth changing about the memory."""
     model = plan.model
-    needed, found = model.weight_bytes + model.cache_bytes, machine.memory()
-    there = min((found[name] for name in ("available", "limit") if name in found), default=needed)
+    needed = model.weight_bytes + model.cache_bytes
+    there = free_memory() or needed
     if needed > there:
         yield f"weights and cache take {size(needed)}, and {size(there)} of memory is there"
     batch_size, fit = model.settings.batch_size, plan.typical

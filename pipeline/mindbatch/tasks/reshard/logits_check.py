@@ -14,13 +14,13 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.reshard.progress import Progress, silent
+from mindbatch.config.memory import free_memory
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import ONLY_CUT
 from mindbatch.tasks.amounts import size
-from mindbatch.tasks.machine import memory
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.order import Planned
 from mindbatch.tasks.reshard.source import Origin
@@ -149,7 +149,7 @@ def _faults(origin: Origin) -> Iterator[str]:
             f"({len(others)} such tensors)"
         )
     needed = _needed_memory(origin)
-    if (free := _free_memory()) is not None and needed > free:
+    if (free := free_memory()) is not None and needed > free:
         yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
 
 
@@ -158,8 +158,3 @@ def _needed_memory(origin: Origin) -> int:
     assert origin.model is not None
     sizes = [4 * prod(shape) for shape in source_shapes(origin.model.specs).values()]
     return sum(sizes) + 2 * max(sizes) + _MIN_ROOM
-
-
-def _free_memory() -> int | None:
-    found = memory()
-    return min((found[key] for key in ("available", "limit") if key in found), default=None)
