@@ -126,21 +126,28 @@ class ColumnRows:
     def _prompt(self, value: object, name: str, record: Record) -> dict[str, Any]:
         if is_conversation(value):
             return conversation_of(value, name, self._of_row(record))
-        options = self._of_row(record) if self._data.chat else self._options
+        options = self._of_row(record, is_text=True) if self._data.chat else self._options
         content = text_or_ids(value, name, chat=self._data.chat, options=options)
         refuse_idle_options(content, options)
         return content
 
-    def _of_row(self, record: Record) -> ChatOptions:
-        """What goes with this row's chat; it may say so in the columns named for that, or those usual beside
-        messages."""
-        columns = record.columns or {}
-        tools_at = self._data.tools_column or (TOOLS if self._is_usual else "")
-        kwargs_at = self._data.chat_template_kwargs_column or (TEMPLATE_KWARGS if self._is_usual else "")
-        if tools_at not in columns and kwargs_at not in columns:
+    def _of_row(self, record: Record, *, is_text: bool = False) -> ChatOptions:
+        """What goes with this row's chat; it may say so in the columns named for that, or in those that are
+        usual beside messages, but not beside a text."""
+        usual = (None, None) if is_text or not self._is_usual else (TOOLS, TEMPLATE_KWARGS)
+        tools_at = self._data.tools_column or usual[0]
+        kwargs_at = self._data.chat_template_kwargs_column or usual[1]
+        tools, kwargs = _own_value(tools_at, record), _own_value(kwargs_at, record)
+        if tools is None and kwargs is None:
             return self._options
-        tools, kwargs = (from_text(columns.get(name) or None) for name in (tools_at, kwargs_at))
-        return self._options.of_row(tools, kwargs, tools_at, kwargs_at)
+        return self._options.of_row(tools, kwargs, str(tools_at), str(kwargs_at))
+
+
+def _own_value(name: str | None, record: Record) -> object:
+    """What a row holds in a column that it may lack; None where there is nothing."""
+    if name is not None and name in record.unusable:
+        raise ColumnError(missing_column(name, record))
+    return None if name is None else from_text((record.columns or {}).get(name) or None)
 
 
 def text_or_ids(

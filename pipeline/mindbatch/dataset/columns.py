@@ -46,10 +46,9 @@ class OptionalColumns:
             self._found |= dict.fromkeys(record.columns or ())
 
     def faults(self) -> list[str]:
-        """A line for each column that no row had."""
-        return [
-            f"{option}: {_line(name, tuple(self._found), 'the rows have')}" for option, name in self._sought
-        ]
+        """A line for each column that no row had; none where no row could be read."""
+        found = tuple(self._found)
+        return [f"{option}: {_line(name, found, 'the rows have')}" for option, name in self._sought if found]
 
 
 def missing_column(name: str, record: Record) -> str:

@@ -126,6 +126,8 @@ def test_what_a_row_may_not_say(own: Any, said: list[str]):
 
 def test_a_row_may_lack_the_column_but_not_every_row():
     maker = RowMaker(DataConfig(decoding_column="own"), SAMPLING, False)
+    maker.make(0, Record("rows.jsonl", 1, None, "not valid JSON"))
+    assert maker.missing_columns() == []
     item = maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "owm": {}}))
     assert isinstance(item, DataRow)
     assert item.overrides == {}

@@ -79,6 +79,11 @@ SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         | {"chat_template_kwargs_column": "how"},
         {"messages": [HI], "tools": [TOOL], "chat_template_kwargs": {"a": 1}},
     ),
+    "a column of that name beside a text": (
+        {"prompt": "hi", "tools": "hammer"},
+        {"chat": True},
+        {"messages": [HI]},
+    ),
     "a column of that name beside a named one": (
         {"talk": [HI], "tools": 5},
         {"messages_column": "talk"},
@@ -296,6 +301,10 @@ def test_columns_come_along_for_the_results():
     odd = maker.make(1, Record("rows.parquet", 2, {"prompt": "a"}, unusable={"n": "is binary"}))
     assert isinstance(odd, RowFailure)
     assert odd.reason == "output.columns: column n: is binary"
+    maker = RowMaker(DataConfig(tools_column="n"), DecodingParams(), False)
+    odd = maker.make(1, Record("rows.parquet", 2, {"messages": [HI]}, unusable={"n": "is binary"}))
+    assert isinstance(odd, RowFailure)
+    assert odd.reason == "column n: is binary"
     with pytest.raises(ConfigError, match=r"output\.columns: OpenAI's requests have no columns"):
         RowMaker(DataConfig(), DecodingParams(), True, columns=["n"])
 
