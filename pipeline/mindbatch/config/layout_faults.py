@@ -10,6 +10,7 @@ MOST_PROCESSES = 64
 MOST_RANKS = 8192
 _USED = {
     "model.checkpoint_name_or_path",
+    "model.ignore_config_keys",
     "model.provider",
     "model.type",
     "parallel.data_parallel",

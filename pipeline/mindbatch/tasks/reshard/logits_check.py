@@ -96,7 +96,8 @@ class LogitsCheck:
                 f"compare; {_OTHERWISE}"
             )
         self.progress("running the target's model", 0, self.nbytes)
-        target = ReshardConfig(source=str(folder), verbose=self.config.verbose)
+        ignored = self.config.ignore_config_keys
+        target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
         self.found = Difference.of(source, self.run(target, self.architecture))
         fault = difference_fault(self.found, self.allowed)
         if fault:

@@ -69,10 +69,12 @@ class Runs:
     def __init__(self, *found: Array) -> None:
         self.found = [*found]
         self.sources: list[str | None] = []
+        self.ignored: list[Any] = []
 
     def __call__(self, config: ReshardConfig, architecture: Architecture) -> Array:
         assert architecture.model_type == "llama"
         self.sources.append(config.source)
+        self.ignored.append(config.ignore_config_keys)
         return self.found.pop(0)
 
 
@@ -114,6 +116,18 @@ def test_a_model_that_computes_otherwise_does_not_get_its_name(
     assert reshard.run(settings(tmp_path, model_parallel=2)) == 0
     assert runs.sources[-1] == str(tmp_path / "target")
     assert capsys.readouterr().out.endswith("read back and compared, first logits equal at 2 positions\n")
+
+
+def test_keys_that_are_ignored_are_so_in_the_target(tmp_path: Path, runs: Runs) -> None:
+    """Its config.json is a copy."""
+    write_model(tmp_path / "source", LLAMA)
+    file = tmp_path / "source/config.json"
+    file.write_text(file.read_text().replace("{", '{"mystery": 1, ', 1))
+    config = settings(tmp_path, model_parallel=2)
+    config.ignore_config_keys = ["mystery"]
+    runs.found += [LOGITS, LOGITS]
+    assert reshard.run(config) == 0
+    assert runs.ignored == [["mystery"], ["mystery"]]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +173,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(tmp_path / "source", LLAMA)
-    monkeypatch.setattr(logits_check, "memory", lambda: {"available": 1 << 30, "limit": 1 << 31})
+    monkeypatch.setattr(logits_check, "free_memory", lambda: 1 << 30)
     found = refusal(settings(tmp_path))
     assert found.startswith(
         "verify=logits: the model in float32 takes 1.0 GiB, and 1.0 GiB of memory are free"
