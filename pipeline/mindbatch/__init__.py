@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mindbatch.async_llm import AsyncLLM
     from mindbatch.decoding import DecodingParams
     from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
     from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 # Imported on first use: `import mindbatch` stays instant.
 _HOMES = {
     "LLM": "mindbatch.llm",
-    "AsyncLLM": "mindbatch.async_llm",
     "DecodingParams": "mindbatch.decoding",
     "TextStreamer": "mindbatch.streaming",
     "RequestOutput": "mindbatch.engine.request",
@@ -30,7 +28,6 @@ _HOMES = {
 
 __all__ = [
     "LLM",
-    "AsyncLLM",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",

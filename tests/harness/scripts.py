@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PLACES = (TESTS, TESTS / "unit/data", TESTS / "unit/checkpoint")
+PLACES = (TESTS, TESTS / "unit/data", TESTS / "unit/checkpoint", TESTS / "numerics")
 _PLACES_BEFORE = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
 
 

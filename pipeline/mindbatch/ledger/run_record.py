@@ -68,7 +68,16 @@ class RunRecord:
             raise ConfigError(f"{path}: written in format {version}; this mindbatch reads format {VERSION}")
         if not isinstance(content, dict) or content.pop("check", None) != _check(content):
             raise ConfigError(f"{path}: damaged, or edited by hand: it does not fit its own check")
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
+        match content:
+            case {
+                "created": str(),
+                "command": [*command],
+                "fields": dict(),
+                "dataset": dict(),
+                "version": int(),
+            } if all(isinstance(word, str) for word in command):
+                return cls(**{field.name: content[field.name] for field in fields(cls)})
+        raise ConfigError(f"{path}: damaged: created, command, fields or dataset is not what a run writes")
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

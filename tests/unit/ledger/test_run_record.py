@@ -125,3 +125,13 @@ def test_long_values_are_shown_where_they_differ() -> None:
     assert line.count("...") == 4
     (line,) = changes({"t": "x" * 100}, {"t": "x" * 101})
     assert line.split(" -> ")[0] != line.split(" -> ")[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"created": 1}, {"command": "batch"}, {"command": ["batch", []]}, {"fields": []}, {"dataset": None}],
+)
+def test_a_check_that_fits_is_no_proof_of_what_is_checked(folder: RunFolder, change: dict[str, Any]) -> None:
+    dataclasses.replace(RECORD, **change).write(folder)
+    with pytest.raises(ConfigError, match="is not what a run writes"):
+        RunRecord.read(folder)

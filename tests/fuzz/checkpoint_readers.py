@@ -1,0 +1,198 @@
+"""The readers of checkpoints, and a small good one of each for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from adapter_folders import SHAPES, matrices, write_adapter, write_mindformers_adapter
+from ckpt_bytes import ckpt_bytes, text_value, with_crc
+from model_folders import descriptions
+from safetensors_writer import bfloat16_bits, safetensors_bytes, write_shards
+from safetensors_writer import write_folder as write_model
+
+from fuzz.cases import Fault, Reader
+from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
+from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.model_config import read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
+from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.reshard.journal import read_journal
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
+from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.engine.build import model_eos_ids
+from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.models.registry import describe, tensor_specs
+from rank_tables import plain_table, super_pod_table
+from reshard_models import MODELS
+
+TENSORS = {
+    "model.embed.weight": np.arange(60, dtype=np.float32).reshape(12, 5),
+    "model.norm.weight": bfloat16_bits(np.arange(7)),
+    "step": np.array(12, np.int64),
+}
+LAYOUT = {
+    "dev_matrix": [2, 4], "tensor_map": [[1, 0], -1], "param_split_shape": [], "indices_offset": [[2]],
+    "field": 0, "opt_weight_shard_step": 4, "opt_weight_shard_size": 2,
+}  # fmt: skip
+STRATEGY = {
+    "current_stage": 0,
+    "parallel_layout_item": {"w": LAYOUT, "v": {**LAYOUT, "tensor_map": [1, -1]}},
+    "parallel_strategy_item": {"op": {"stage": 0}},
+}
+ONE_FILE = "model.safetensors"
+INDEX, DIGESTS, ADAPTER = "model.safetensors.index.json", "digests.json", "adapter_config.json"
+
+
+def read_source(path: Path) -> None:
+    """Everything of a checkpoint, against its digests."""
+    with open_source(path, verify=True) as source:
+        for tensors in source.ranks:
+            for name, tensor in tensors.tensors.items():
+                tensors.read_into(name, 0, memoryview(bytearray(tensor.nbytes)))
+
+
+def read_folder(path: Path) -> None:
+    """The folder that the file is in."""
+    read_source(path.parent)
+
+
+def read_adapter(path: Path) -> None:
+    """Every matrix of an adapter, fitted to the model."""
+    adapter = open_adapter(path.parent)
+    try:
+        adapter.tensors.verify()
+        for pair in adapted_weights(adapter, SHAPES).values():
+            for name in pair:
+                adapter.matrix(name)
+    finally:
+        adapter.close()
+
+
+def _written(name: str, *contents: bytes | dict[str, Any]) -> Callable[[Path], list[Path]]:
+    """Makes files of these contents, each in a folder of its own."""
+
+    def make(folder: Path) -> list[Path]:
+        paths = [folder / str(number) / name for number in range(len(contents))]
+        for path, content in zip(paths, contents, strict=True):
+            path.parent.mkdir()
+            path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return paths
+
+    return make
+
+
+def _shards(folder: Path) -> None:
+    write_shards(
+        folder, {f"{number}.safetensors": {name: TENSORS[name]} for number, name in enumerate(TENSORS)}
+    )
+    write_digests(folder)
+
+
+def _making(write: Callable[[Path], object], *names: str) -> Callable[[Path], list[Path]]:
+    def make(folder: Path) -> list[Path]:
+        write(folder)
+        return [folder / name for name in names]
+
+    return make
+
+
+def _mindformers_adapter(folder: Path) -> None:
+    tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
+    config = {"r": 2, "lora_alpha": 4, "target_modules": ".*q_proj|.*v_proj"}
+    write_mindformers_adapter(folder, tensors, config)
+
+
+def _model_folder(folder: Path) -> None:
+    write_model(folder, {"a": np.zeros(3, np.float32)}, descriptions()["llama"]["config"])
+    (folder / "generation_config.json").write_text(
+        '{"eos_token_id": [1, 2], "temperature": 0.6, "top_p": 0.9}'
+    )
+
+
+def _describe(path: Path) -> None:
+    tensor_specs(describe(read_config(path.parent), to_be_run=False))
+
+
+def _read_strategy(path: Path) -> None:
+    is_strategy_file(path)
+    strategy = read_strategy(path)
+    if strategy.num_ranks < 0 or not all(each.parts for each in strategy.layouts if each.tensor_map):
+        raise Fault("a strategy without ranks or parts")
+
+
+def _read_generation_config(path: Path) -> None:
+    model_eos_ids(ModelFolder(path.parent), None)
+
+
+def _read_marker(path: Path) -> None:
+    if (marker := read_marker(path.parent)) is not None:
+        marker.changed(path.parent)
+    noted_settings(path.parent)
+
+
+_LAYOUTS = (TensorLayout("w", (2, 4), (0, -1)), TensorLayout("v", (2, 4), ((1, 0), -1), opt_shard_size=-1))
+_WIRE = strategy_bytes(Strategy(_LAYOUTS, (OperatorStrategy("MatMul-op0", 0, ((1, 4), (4, 1))),)))
+_CKPT = ckpt_bytes(TENSORS, 16)
+_CONFIGS = [each["config"] for each in descriptions().values()] + list(MODELS.values())
+_JOURNAL = (
+    b'{"identity": "x", "settings": {"pipeline_stage": 2}}\n'
+    b'["a.safetensors", "w", "' + b"0" * 64 + b'", 12]\n["a.safetensors", "v", "' + b"1" * 64 + b'", 0]\n'
+)
+_MARKER = {"identity": "x", "settings": {"pipeline_stage": 2}, "files": {"reshard.json": 9, "gone": None}}
+
+
+READERS = [
+    Reader(
+        "safetensors",
+        _written(ONE_FILE, safetensors_bytes(TENSORS)),
+        read_source,
+        of_safetensors,
+    ),
+    Reader(
+        "ckpt",
+        _written("w.ckpt", _CKPT + text_value("note", "by hand"), with_crc(_CKPT)),
+        read_source,
+        of_bytes,
+    ),
+    Reader("config", _written("config.json", *_CONFIGS), _describe, of_json, bare_lines=True),
+    Reader("index", _making(_shards, INDEX), read_folder, of_json),
+    Reader("digests", _making(_shards, DIGESTS), read_folder, of_json),
+    Reader("adapter_config", _making(write_adapter, ADAPTER), read_adapter, of_json),
+    Reader(
+        "adapter_tensors", _making(write_adapter, "adapter_model.safetensors"), read_adapter, of_safetensors
+    ),
+    Reader(
+        "mindformers_adapter", _making(_mindformers_adapter, "adapter_model.ckpt"), read_adapter, of_bytes
+    ),
+    Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
+    Reader(
+        "generation_config",
+        _making(_model_folder, "generation_config.json"),
+        _read_generation_config,
+        of_json,
+        bare_lines=True,
+    ),
+    Reader(
+        "rank_table",
+        _written("table.json", plain_table(2, 4), super_pod_table()),
+        read_rank_table,
+        of_json,
+    ),
+    Reader("strategy_wire", _written("s.ckpt", _WIRE), _read_strategy, of_bytes),
+    Reader("strategy_json", _written("s.json", STRATEGY), _read_strategy, of_json),
+    Reader(
+        "journal",
+        _written("reshard.journal", _JOURNAL),
+        read_journal,
+        of_lines(of_json),
+    ),
+    Reader("marker", _written(MARKER_NAME, _MARKER), _read_marker, of_json),
+]

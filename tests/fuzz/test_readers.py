@@ -1,0 +1,38 @@
+"""What stands in a file from outside is read, or refused in the project's words; see every_reader.py.
+
+A failure names the reader, the number of the case and a file that makes it happen again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fuzz.planted_readers import FAULTS, READERS
+from harness.scripts import run_script
+
+SCRIPT = "../fuzz/every_reader"
+
+pytestmark = pytest.mark.slow
+
+
+def test_hundreds_of_cases_of_each_reader(tmp_path: Path) -> None:
+    assert run_script(SCRIPT, "--cases", 200, "--kept", tmp_path).endswith(" readers\n")
+
+
+@pytest.mark.on_demand
+def test_thousands_of_cases_of_each_reader(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    cases = request.config.getoption("fuzz_cases", 5000)
+    seed = request.config.getoption("fuzz_seed", 0)
+    printed = run_script(SCRIPT, "--cases", cases, "--seed", seed, "--kept", tmp_path)
+    assert printed.endswith(" readers\n")
+
+
+def test_planted_faults_are_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as failure:
+        run_script(SCRIPT, *(reader.name for reader in READERS), "--cases", 3, "--kept", tmp_path)
+    for reader, fault in zip(READERS, FAULTS.values(), strict=True):
+        line = rf"{reader.name}: case (\d+) \({tmp_path}/{reader.name}-\1-file\): {fault}"
+        assert re.search(line, str(failure.value))
