@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mindbatch.config.paths import expand_home
 from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
 
@@ -46,9 +47,13 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
             line.switches.add(flag)
         elif flag in PATH_FLAGS:
             value = value if has_value else next(rest, "")
-            line.paths[flag] = Path(value)
             if not value or value.startswith("--"):
                 faults.append(f"{flag}: needs a {PATH_FLAGS[flag][0]}")
+                continue
+            try:
+                line.paths[flag] = expand_home(value)
+            except ValueError as error:
+                faults.append(f"{flag}={value}: {error}")
         else:
             faults.append(_unknown_flag(argument, flag))
     if faults:

@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -42,6 +43,17 @@ def own_the_process() -> None:
     go to one of them while the main thread has put it off (see `interrupts.py`).
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _speak_utf8()
+
+
+def _speak_utf8() -> None:
+    """Begins anew in Python's UTF-8 mode where the locale is ASCII and the mode was switched off.
+
+    Names of files and prompts that are not ASCII could be neither read, shown nor handed on.
+    """
+    if sys.getfilesystemencoding() == "ascii" and not sys.flags.utf8_mode:
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
@@ -58,6 +70,8 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
         os.environ.setdefault(name, value)
     if num_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    if shutil.which("cat") is None:  # MindSpore asks the processor with cat, grep and sed, through a shell
+        os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), os.defpath)))
     _redirect_folders()
     if verbose:
         _show_tracebacks()

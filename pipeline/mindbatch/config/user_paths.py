@@ -174,4 +174,6 @@ def _settle_rank_tables(config: RankTableConfig, faults: list[str]) -> None:
         fault_of = input_file_fault("a rank table")
         config.files = tuple(settled("files", str(file), fault_of, faults) for file in config.files)
     config.output.file = settled("output.file", config.output.file, output_file_fault, faults)
+    if config.hccn_tool.startswith("~"):  # else it may be a name on the PATH
+        config.hccn_tool = settled("hccn_tool", config.hccn_tool, any_path, faults) or config.hccn_tool
     config.hccn_conf = settled("hccn_conf", config.hccn_conf, any_path, faults) or config.hccn_conf

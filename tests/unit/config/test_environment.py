@@ -112,3 +112,21 @@ def test_a_failed_compilation_leaves_its_graph_in_the_cache(tmp_path: Path) -> N
     assert run_libraries(tmp_path / "here", "fail").returncode == 5
     assert list((tmp_path / "here").iterdir()) == []
     assert (tmp_path / "home/.cache/mindbatch/logs/rank_0/om/analyze_fail.ir").is_file()
+
+
+def test_programs_that_mindspore_asks_are_found_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "PATH": "/nowhere"})
+    prepare_environment()
+    assert os.environ["PATH"] == f"/nowhere:{os.defpath}"
+
+
+def test_where_the_locale_is_ascii_prompts_and_names_of_files_are_not(tmp_path: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    (tmp_path / "d\u00e9j\u00e0.yaml").write_text("system: vu", encoding="utf-8")
+    words = ["generate", "--print-config", "prompts='\u00e9\u6f22'", "--config", "d\u00e9j\u00e0.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mindbatch", *words], env=environment, cwd=tmp_path, capture_output=True
+    )
+    assert done.stderr == b""
+    assert "prompts: \u00e9\u6f22\n" in done.stdout.decode()
+    assert b"system: vu\n" in done.stdout
