@@ -1,6 +1,26 @@
-"""`python -m mindbatch`."""
+"""The process of the command `mindbatch`, and of `python -m mindbatch`."""
 
-from mindbatch.cli import entry_point
+import os
+import sys
+from typing import NoReturn
+
+from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from mindbatch.interrupts import Terminated, signal_notes
+
+
+def start() -> NoReturn:
+    """The console script: answers signals before what takes long to import."""
+    try:
+        signal_notes.install()
+        from mindbatch.cli import entry_point
+    except BaseException:
+        if signal_notes.came is None:
+            raise
+        is_terminated = signal_notes.came is Terminated
+        print(f"mindbatch: {'terminated' if is_terminated else 'interrupted'}", file=sys.stderr, flush=True)
+        os._exit(EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED)
+    entry_point()
+
 
 if __name__ == "__main__":
-    entry_point()
+    start()

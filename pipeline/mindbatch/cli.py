@@ -1,7 +1,9 @@
 """The command `mindbatch`: dispatch to a task, and the exit codes."""
 
+import atexit
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -17,7 +19,7 @@ from mindbatch.errors import (
     ConfigError,
     MindBatchError,
 )
-from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.interrupts import PUT_OFF, Terminated, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, Task
 
@@ -25,10 +27,26 @@ VERBOSE = "--verbose"
 
 
 def entry_point() -> NoReturn:
-    """The console script. Being told to end is an interrupt too: what was begun is tidied up."""
+    """What the console script runs. Being told to end is an interrupt too: what was begun is tidied up."""
     own_the_process()
     signal_notes.install()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # there is nothing left to end
+    if signal_notes.came is not None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process without the interpreter's own end.
+
+    That one crashes where an import of a C extension was broken off, waits for threads, and repeats a SIGINT
+    that came within exec(), as of a dataclass.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: list[str]) -> int:

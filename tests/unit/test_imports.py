@@ -43,7 +43,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "data": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | LOWEST,
     "config": {"decoding", "storage"} | LOWEST,
-    "engine": ENGINE_ROOMS | LOWEST,
+    "engine": ENGINE_ROOMS | {"interrupts"} | LOWEST,
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
@@ -73,7 +73,7 @@ MAY_ENTER: dict[str, set[str]] = {
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "decoding", "engine", "streaming"} | LOWEST,
-    "__main__": {"cli"},
+    "__main__": {"cli", "interrupts"} | LOWEST,
     "backends": {"decoding", "config", "checkpoint", "layers", "parallel", "storage"} | LOWEST,
 }
 # The same within checkpoint/: which of its rooms, and modules at its top, each may enter.

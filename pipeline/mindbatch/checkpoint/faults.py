@@ -11,6 +11,7 @@ from mindbatch.errors import CheckpointError
 MAX_LINES = 10
 _MAX_SHOWN = 80
 _MAX_COMPARED = 32
+_MAX_CANDIDATES = 20_000  # more than any model has tensors of other names
 _MAX_COMPARED_LENGTH = 512
 
 Item = TypeVar("Item")
@@ -34,7 +35,7 @@ def first_lines(
 
 def did_you_mean(name: str, candidates: Collection[str]) -> str:
     """`"; did you mean 'x'?"` for the candidate nearest to `name`, or nothing."""
-    if len(name) > _MAX_COMPARED_LENGTH:
+    if len(name) > _MAX_COMPARED_LENGTH or len(candidates) > _MAX_CANDIDATES:
         return ""
     near = difflib.get_close_matches(name, _likely(name, candidates), n=1, cutoff=0.6)
     return f"; did you mean {shown(near[0])}?" if near else ""

@@ -19,6 +19,7 @@ from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.interrupts import interruptible
 from mindbatch.layers.architecture import Architecture
 from mindbatch.parallel.topology import WHOLE
 
@@ -77,14 +78,16 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
     _refuse_beyond_memory(runtime, settings, arch, None if drafter is None else drafter.architecture)
-    # MindSpore is imported only from here on: everything that can be refused without it has been.
-    from mindbatch.engine.model_runner import ModelRunner
-    from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.models.loader import load_weights
-    from mindbatch.parallel.context import initialise
+    # MindSpore is imported only from here on: everything that can be refused without it has been. An import
+    # of it that is broken off ends the process with "Fatal Python error".
+    with interruptible():
+        from mindbatch.engine.model_runner import ModelRunner
+        from mindbatch.kernels.choice import choose_kernels
+        from mindbatch.models.loader import load_weights
+        from mindbatch.parallel.context import initialise
 
-    initialise(runtime.device_target)
-    kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
+        initialise(runtime.device_target)
+        kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
 
     def run(arch: Architecture, folder: ModelFolder, settings: EngineSettings) -> ModelRunner:
         return ModelRunner(arch, load_weights(arch, folder, kernels, WHOLE), kernels, settings, WHOLE)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.checkpoint.faults import first_lines, shown
 from mindbatch.layers.architecture import Rotary
 from mindbatch.models.config_reader import ConfigReader
 
@@ -51,7 +52,8 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
         reader.fault(key, f"rope_type {kind!r} needs valid parameters: {error}")
         return Rotary(tuple(frequencies))
     if scaling:
-        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(sorted(map(str, scaling)))}")
+        unknown = first_lines(sorted(map(shown, scaling)), str, noun="parameters")
+        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(unknown)}")
     return Rotary(tuple(float(value) for value in scaled), factor)
 
 

@@ -27,6 +27,7 @@ DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
 _MAX_OTHER_BYTES = 256 << 20
+_MAX_OTHERS = 100
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -180,7 +181,10 @@ def read_digests(
 def _other_heads(folder: Path, digests: Digests, files: Mapping[str, DigestedFile]) -> list[str]:
     """A line for each file without tensors, such as config.json, that is not as it was: it is all head."""
     faults: list[str] = []
-    for name in digests.heads.keys() - files.keys():
+    others = digests.heads.keys() - files.keys()
+    if len(others) > _MAX_OTHERS:
+        return [f"{folder / DIGESTS_NAME}: heads has {len(others)} other files; at most {_MAX_OTHERS} may be"]
+    for name in others:
         with collecting(faults):
             if not _is_there(folder, name):
                 raise CheckpointError(f"{folder / DIGESTS_NAME}: heads has {shown(name)}, which is not here")

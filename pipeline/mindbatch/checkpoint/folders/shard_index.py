@@ -16,6 +16,7 @@ from mindbatch.errors import CheckpointError
 INDEX_NAME = "model.safetensors.index.json"
 MAP_NAME = "param_name_map.json"
 _MAX_INDEX_BYTES = 100_000_000
+_MAX_SHARDS = 10_000
 
 
 def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
@@ -26,6 +27,9 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     weight_map = content if is_bare else content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path}: weight_map must be an object of tensor names and file names")
+    num_shards = len({*map(str, weight_map.values())})
+    if num_shards > _MAX_SHARDS:
+        raise CheckpointError(f"{path}: weight_map names {num_shards} files; at most {_MAX_SHARDS} may be")
     unsafe = {shown(file): name for name, file in reversed(weight_map.items()) if not _is_plain_shard(file)}
     raise_if_any(
         [

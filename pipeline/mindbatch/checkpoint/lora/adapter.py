@@ -23,6 +23,7 @@ from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 
+_MAX_TARGET_PARTS = 16  # dots of a name are not so many; a hostile one has hundreds
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
 
 Matrix = npt.NDArray[np.float32]
@@ -156,17 +157,27 @@ def _target_faults(adapter: LoraAdapter) -> Iterator[str]:
         yield "no pair of lora_A and lora_B"
     targets = adapter.settings.targets
     modules = {module.rpartition(".")[2] for module in adapter.pairs}
+    shown_targets, wanted = shown([*targets]), {*targets}
     for module in adapter.pairs:
-        if targets and not any(_is_target(module, target) for target in targets):
-            yield f"module {shown(module)} is none of target_modules, {shown([*targets])}"
-    for target in targets:
-        if adapter.pairs and not any(_is_target(module, target) for module in adapter.pairs):
-            near = did_you_mean(target, modules)
-            yield f"target_modules has {shown(target)}, of which there are no matrices{near}"
+        if targets and not _target_of(module, wanted):
+            yield f"module {shown(module)} is none of target_modules, {shown_targets}"
+    met = {end for module in adapter.pairs for end in _ends(module)} if targets else set()
+    unmet = [target for target in targets if adapter.pairs and target not in met]
+    for number, target in enumerate(unmet):
+        near = did_you_mean(target, modules) if number < MAX_LINES else ""
+        yield f"target_modules has {shown(target)}, of which there are no matrices{near}"
 
 
-def _is_target(module: str, target: str) -> bool:
-    return module == target or module.endswith(f".{target}")
+def _target_of(module: str, targets: Collection[str]) -> str | None:
+    """The target that the module is meant by: its name, or the end of it after a dot."""
+    return next((end for end in _ends(module) if end in targets), None)
+
+
+def _ends(module: str) -> Iterator[str]:
+    """The module's name, and what of it is left after each of the last dots that a target may have."""
+    parts = module.split(".")
+    for first in {0, *range(max(0, len(parts) - _MAX_TARGET_PARTS), len(parts))}:
+        yield ".".join(parts[first:])
 
 
 def effect_faults(adapter: LoraSource) -> Iterator[str]:
@@ -234,8 +245,9 @@ def _fit_faults(
 
 
 def _gaps(adapter: LoraSource, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:
+    targets = {*adapter.settings.targets}
     for name in others:
         module = reverse.get(name, name).removesuffix(".weight")
-        target = next((each for each in adapter.settings.targets if _is_target(module, each)), None)
+        target = _target_of(module, targets)
         if target is not None and name.endswith(".weight"):
             yield f"{shown(name)} is meant by target_modules ({shown(target)}), and has no matrices"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.strict_json import read_json_object
 from mindbatch.errors import CheckpointError
 
@@ -151,13 +151,15 @@ def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"target_modules={shown(targets)}: must be names of modules, or a pattern"
     if isinstance(targets, list | str) and len(_listed(targets)) > MAX_TARGETS:
         yield f"target_modules: {len(_listed(targets))} names; at most {MAX_TARGETS} are allowed"
+    num_unknown = 0
     for key, value in content.items():
         if value in (None, False, [], {}, "") or key in _READ or key in _IRRELEVANT:
             continue
         if key in _UNSUPPORTED:
             yield f"{key}={shown(value)}: {_UNSUPPORTED[key]} is not supported; must be null"
         else:
-            near = did_you_mean(key, _READ)
+            num_unknown += 1
+            near = did_you_mean(key, _READ) if num_unknown <= MAX_LINES else ""
             yield f"{shown(key)[1:-1]}={shown(value)}: not understood, so what it does would be missed{near}"
 
 

@@ -1,5 +1,6 @@
 """Sharded folders: unsafe file names, and every disagreement between index and shards."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from safetensors_writer import safetensors_bytes, write_index, write_shards
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.shard_index import read_weight_map
 from mindbatch.errors import CheckpointError
 
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -124,3 +126,10 @@ def test_tensor_of_a_shard_that_the_index_lacks(folder: Path) -> None:
 def test_tensor_in_two_shards(folder: Path) -> None:
     (folder / B).write_bytes(safetensors_bytes({"z": ONE, "x": ONE}))
     assert refusal(folder) == f"{folder}: tensor 'x' is in several shards: {A}, {B}"
+
+
+def test_an_index_of_too_many_files_is_refused_before_they_are_looked_for(tmp_path: Path) -> None:
+    weight_map = {f"t{number}": f"{number}.safetensors" for number in range(10_001)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match="weight_map names 10001 files; at most 10000 may be"):
+        read_weight_map(tmp_path)
