@@ -1,11 +1,13 @@
 """Offline batch text generation with MindSpore and MindFormers."""
 
-from __future__ import annotations
-
+# With `python -m mindbatch` the current folder is in the import path until __main__ has removed it: what is
+# imported up to there must be modules that the interpreter has loaded by then.
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mindbatch.decoding import DecodingParams
     from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
     from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mindbatch' has no attribute {name!r}")

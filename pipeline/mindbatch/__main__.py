@@ -1,7 +1,11 @@
 """The process of the command `mindbatch`, and of `python -m mindbatch`."""
 
-import os
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the current folder, which Python has put there: nothing of it is executed
+
+import os
 from typing import NoReturn
 
 from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED

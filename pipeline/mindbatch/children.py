@@ -1,78 +1,248 @@
-"""Child processes: they run a function of this package, talk through a pipe, and die with their parent."""
+"""Child processes: isolated from the current folder, limited, and gone when their parent is."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
-Child = subprocess.Popen[bytes]
+from mindbatch.child_main import READY
 
-_START = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from mindbatch.children import run_here; run_here(*sys.argv[2:])"
-)
-"""Unlike those of multiprocessing, the process does not import what the parent's main module does."""
-
-_SET_PDEATHSIG = 1  # prctl(2)
+_PACKAGE = Path(__file__).parent
+_MAIN = _PACKAGE / "child_main.py"
+_TICK_SECONDS = 1.0
+_IDLE_TICKS = 60
+"""So long a child may sleep over a request without computing anything."""
 
 
-def start(function: Callable[..., None], *arguments: str) -> tuple[Connection, Child]:
-    """Calls `function(connection, *arguments)` in a new process; the connection's other end is given back.
+def command(function: Callable[..., object], *arguments: str, connection: int | None = None) -> list[str]:
+    """The command that calls `function(connection, *arguments)`, without the connection where that is None.
 
-    function: of a module of this package, by name.
+    function: of a module of this package, by name. connection: the file descriptor of its end of a pipe.
+    The process id of the parent has to follow as the last argument.
     """
-    ours, theirs = Pipe()
-    place = f"{function.__module__}:{function.__name__}"
-    with theirs, _interrupts_blocked():
-        command = [place, str(theirs.fileno()), str(os.getpid()), *arguments]
-        child = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    return ours, child
+    code = getattr(sys.modules[function.__module__], "__file__", None)
+    todo = {
+        "import_path": _import_path(),
+        "function": [function.__module__, code, function.__name__],
+        "connection": connection,
+        "arguments": arguments,
+    }
+    # Isolated: nothing in the current folder or in the environment can stand in for a module.
+    return [sys.executable, "-I", str(_MAIN), json.dumps(todo)]
 
 
-def end(child: Child, connection: Connection) -> None:
-    """Kills it, whatever it does; returns when it is gone."""
-    child.kill()
-    child.wait()
+def _import_path() -> list[str]:
+    """This process's, without the current folder; what lies in the package's own folder comes last."""
+    here, ours = os.getcwd(), str(_PACKAGE.parent)
+    given = [folder for folder in sys.path if folder and os.path.realpath(folder) not in {here, ours}]
+    return [*map(os.path.abspath, given), ours]
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a command, for which the options are those of Popen, in a session of its own.
+
+    It is killed when this process ends. The kernel does that when the thread ends that started it: so all are
+    started by one thread that lasts.
+    """
+    whole = [*command, str(os.getpid())]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(whole, start_new_session=True, **options)
+
+    return _lasting_thread().submit(start).result()
+
+
+class Child:
+    """A process that runs a function of this package, and a pipe to it; it ends with this object.
+
+    options: of Popen.
+    """
+
+    def __init__(self, function: Callable[..., object], *arguments: str, **options: Any) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.process = spawn(
+                command(function, *arguments, connection=theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                **options,
+            )
+        self.end = weakref.finalize(self, _end, self.process, self.connection, os.getpid())
+        """Kills it, whatever it does; returns when it is gone. In a forked process it stays the parent's."""
+
+    def death(self) -> str:
+        """How it ended; waits for that."""
+        code = self.process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
     connection.close()
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
 
 
-def run_here(place: str, connection: str, parent: str, *arguments: str) -> None:
-    """The life of the new process."""
-    die_with(int(parent))
-    module, _, function = place.partition(":")
-    with Connection(int(connection)) as opened:
-        getattr(import_module(module), function)(opened, *arguments)
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request to a child may use: seconds of processor time, bytes of address space."""
+
+    seconds: float
+    memory_bytes: int
 
 
-def die_with(parent: int) -> None:
-    """This process shall not outlive its parent, however that one ends."""
-    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+class ProcessorTimeUsedUp(Exception):
+    """A request that took more processor time than it may."""
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C waits meanwhile, and in the child for good: it would die of it with a traceback.
+class ChildDied(Exception):
+    """The child ended over a request; the message says how."""
 
-    Ctrl-C goes to all processes of a terminal; the parent ends its children.
+
+class AnsweringProcess:
+    """Asks a child, which is started when it is needed, and anew after it has died of a request.
+
+    Safe to use from several threads and after a fork.
+
+    function: of this package; it is given the arguments and calls `child_main.serve`.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def __init__(self, function: Callable[..., object], limits: Limits, *arguments: str) -> None:
+        self._start = partial(
+            Child,
+            function,
+            str(limits.seconds),
+            str(limits.memory_bytes),
+            *arguments,
+            stderr=subprocess.DEVNULL,
+        )
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        _all.add(self)
+
+    def ask(self, request: bytes, most_bytes: int) -> Any:
+        """The answer to a request, both of them JSON.
+
+        most_bytes: of the answer.
+
+        Raises:
+            ProcessorTimeUsedUp: as it says.
+            ChildDied: one line, in most cases for lack of memory.
+        """
+        with self._lock:
+            try:
+                if self._child is None or self._child.process.poll() is not None:
+                    self._child = self._started()
+                self._child.connection.send_bytes(request)
+                return json.loads(_received(self._child, most_bytes))
+            except (EOFError, OSError) as error:
+                raise self._failure(error) from error
+            except BaseException:
+                self._stop()  # an interrupted exchange would leave its answer to the next request
+                raise
+
+    def close(self) -> None:
+        """Ends the child; the next request starts it again."""
+        with self._lock:
+            self._stop()
+
+    def _started(self) -> Child:
+        self._stop()
+        child = self._start()
+        try:
+            _received(child, len(READY))
+        except (EOFError, OSError) as error:
+            raise ChildDied(f"its process did not start ({sys.executable}: {child.death()})") from error
+        return child
+
+    def _failure(self, error: Exception) -> Exception:
+        """What became of the child."""
+        child, self._child = self._child, None
+        if child is None:
+            return ChildDied(f"its process did not start ({error})")
+        if not isinstance(error, EOFError | ConnectionError):  # it is still there
+            child.end()
+            does = "does nothing any more" if isinstance(error, TimeoutError) else "answers more than it may"
+            return ChildDied(f"its process {does}")
+        how = child.death()
+        if child.process.returncode == -signal.SIGPROF:
+            return ProcessorTimeUsedUp()
+        memory = f"most likely out of memory (limit {self._limits.memory_bytes >> 20} MiB)"
+        return ChildDied(f"its process ended with {how}, {memory}")
+
+    def _stop(self) -> None:
+        if self._child is not None:
+            self._child.end()
+        self._child = None
+
+    def _forget(self) -> None:
+        """What a forked process does with what is its parent's."""
+        self._lock = threading.Lock()
+        self._child = None
+
+
+def _received(child: Child, most_bytes: int) -> bytes:
+    """What it sends, waited for as long as it works: the child itself bounds its processor time.
+
+    Raises:
+        TimeoutError: it has slept for long; nothing is counted while it is stopped or waits for a processor.
+        EOFError, OSError: it has died, or sent more than it may.
+    """
+    idle, before = 0, ""
+    while not child.connection.poll(_TICK_SECONDS):
+        now = _activity(child.process.pid)
+        idle = idle + 1 if now == before and now.startswith("S") else 0
+        before = now
+        if idle == _IDLE_TICKS:
+            raise TimeoutError
+    return child.connection.recv_bytes(most_bytes)
+
+
+def _activity(process: int) -> str:
+    """The state of a process (S: it sleeps) and the processor time that it has used; see proc(5)."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return " ".join((fields[0], *fields[11:13]))
+    return ""
+
+
+_all: weakref.WeakSet[AnsweringProcess] = weakref.WeakSet()
+_starter: ThreadPoolExecutor | None = None
+_starting = threading.Lock()
+
+
+def _lasting_thread() -> ThreadPoolExecutor:
+    global _starter
+    with _starting:
+        if _starter is None:
+            # These are the main thread's business.
+            blocked = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            _starter = ThreadPoolExecutor(1, "children", signal.pthread_sigmask, blocked)
+        return _starter
+
+
+def _begin_anew() -> None:
+    """A forked process has none of its parent's threads and must not share its children."""
+    global _starter, _starting
+    _starter, _starting = None, threading.Lock()
+    for process in list(_all):
+        process._forget()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

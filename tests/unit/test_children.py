@@ -1,58 +1,233 @@
-"""Child processes: what they are told and answer, and when they end."""
+"""Child processes: what they are asked and answer, their limits, and when they end."""
 
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
+from typing import Any
 
-from child_functions import answer_once, say_who_and_wait
-from mindbatch import children
+import pytest
 
-PARENT = """
-import time
-from child_functions import say_who_and_wait
+from child_functions import answer_once, say_who_and_wait, serve_anything
+from import_traps import LAID, lay_traps
 from mindbatch import children
-connection, child = children.start(say_who_and_wait)
-print(connection.recv(), flush=True)
-time.sleep(600)
-"""
+from mindbatch.child_main import main
+from mindbatch.children import AnsweringProcess, Child, ChildDied, Limits, ProcessorTimeUsedUp
+
 TESTS = str(Path(__file__).parents[1])
+LIMITS = Limits(seconds=60.0, memory_bytes=1 << 30)
+PARENT = """
+import os, signal, sys, threading
+from child_functions import say_who_and_wait, serve_anything
+from mindbatch.children import AnsweringProcess, Child, Limits
+asked = AnsweringProcess(serve_anything, Limits(seconds=600.0, memory_bytes=1 << 30))
+who = asked.ask(b'["who"]', 100)
+threading.Thread(target=asked.ask, args=(b'["compute", 600]', 100), daemon=True).start()
+child = Child(say_who_and_wait)
+print(who, child.connection.recv(), flush=True)
+"""
+
+
+@pytest.fixture
+def asked() -> Any:
+    process = AnsweringProcess(serve_anything, LIMITS)
+    yield process
+    process.close()
+
+
+def ask(process: AnsweringProcess, *request: object, most_bytes: int = 1000) -> Any:
+    return process.ask(json.dumps(request).encode(), most_bytes)
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process ends; one that is being ended is waited for."""
+    try:
+        end = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([end], [], [], 60.0)[0])
+    finally:
+        os.close(end)
 
 
 def test_a_function_of_a_module_is_called_there() -> None:
-    connection, child = children.start(answer_once, "word")
-    connection.send([1, 2])
-    assert connection.recv() == ("word", [1, 2])
-    assert child.wait(60) == 0
-    children.end(child, connection)
+    child = Child(answer_once, "word")
+    child.connection.send([1, 2])
+    assert child.connection.recv() == ("word", [1, 2])
+    assert child.death() == "exit code 0"
+    child.end()
 
 
 def test_an_interrupt_is_left_to_the_parent() -> None:
-    connection, child = children.start(say_who_and_wait)
-    os.kill(connection.recv(), signal.SIGINT)
-    connection.send("on")
-    assert child.wait(60) == 0
-    children.end(child, connection)
+    child = Child(say_who_and_wait)
+    os.kill(child.connection.recv(), signal.SIGINT)
+    child.connection.send("on")
+    assert child.death() == "exit code 0"
+    child.end()
 
 
 def test_it_is_ended_whatever_it_does() -> None:
-    connection, child = children.start(say_who_and_wait)
-    connection.recv()
-    children.end(child, connection)
-    assert child.poll() == -signal.SIGKILL
+    child = Child(say_who_and_wait)
+    child.connection.recv()
+    child.end()
+    assert child.process.poll() == -signal.SIGKILL
 
 
-def test_it_dies_with_its_parent() -> None:
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["normal", "error", "killed"]
+)
+def test_none_outlives_its_parent_whatever_it_computes(ending: str) -> None:
     environment = {**os.environ, "PYTHONPATH": TESTS}
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
-        assert parent.stdout is not None
-        child = Path("/proc") / parent.stdout.readline().strip()
-        assert child.exists()
-        parent.kill()
-    deadline = time.monotonic() + 60
-    while child.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not child.exists()
+    command = [sys.executable, "-c", PARENT + ending]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    processes = [int(process) for process in done.stdout.split()]
+    assert len(processes) == 2
+    assert all(map(is_gone, processes))
+
+
+def test_one_outlives_the_thread_that_started_it(asked: AnsweringProcess) -> None:
+    first: list[int] = []
+    thread = threading.Thread(target=lambda: first.append(ask(asked, "who")))
+    thread.start()
+    thread.join()
+    assert ask(asked, "who") == first[0]
+
+
+def test_a_killed_one_is_replaced(asked: AnsweringProcess) -> None:
+    first = ask(asked, "who")
+    os.kill(first, signal.SIGKILL)
+    assert is_gone(first)
+    assert ask(asked, "who") != first
+    asked.close()
+    assert ask(asked, "echo", "again") == "again"
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (["leave", 3], "its process ended with exit code 3, most likely out of memory (limit 1024 MiB)"),
+        (["take", 2 << 30], "out of memory"),
+        (["long", 2000], "its process answers more than it may"),
+    ],
+)
+def test_one_that_dies_at_work_says_how(asked: AnsweringProcess, request_: list[object], said: str) -> None:
+    with pytest.raises(ChildDied) as caught:
+        ask(asked, *request_)
+    assert said in str(caught.value)
+    assert ask(asked, "echo", 1) == 1
+
+
+def test_one_that_cannot_start_is_named() -> None:
+    with pytest.raises(ChildDied, match=r"did not start \(.*: exit code 1\)"):
+        ask(AnsweringProcess(answer_once, LIMITS), "echo", 1)
+
+
+def test_a_request_has_so_much_processor_time() -> None:
+    process = AnsweringProcess(serve_anything, Limits(seconds=0.3, memory_bytes=1 << 30))
+    for _ in range(3):  # each has it anew
+        assert ask(process, "compute", 0.01) == 0.01
+    with pytest.raises(ProcessorTimeUsedUp):
+        ask(process, "compute", 600)
+    assert ask(process, "echo", 1) == 1
+    process.close()
+
+
+def test_no_clock_on_the_wall_ends_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped for longer than its processor time, then goes on."""
+    process = AnsweringProcess(serve_anything, Limits(seconds=0.5, memory_bytes=1 << 30))
+    child = ask(process, "who")
+    answers: list[object] = []
+    os.kill(child, signal.SIGSTOP)
+    monkeypatch.setattr(children, "_TICK_SECONDS", 0.01)
+    thread = threading.Thread(target=lambda: answers.append(ask(process, "echo", "late")))
+    thread.start()
+    thread.join(1.2)
+    assert thread.is_alive()
+    os.kill(child, signal.SIGCONT)
+    thread.join()
+    assert answers == ["late"]
+    process.close()
+
+
+def test_one_that_sleeps_for_ever_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, asked: AnsweringProcess
+) -> None:
+    ask(asked, "who")
+    monkeypatch.setattr(children, "_TICK_SECONDS", 0.01)
+    with pytest.raises(ChildDied, match="does nothing any more"):
+        ask(asked, "sleep")
+    assert ask(asked, "echo", 1) == 1
+
+
+def test_threads_get_their_own_answers(asked: AnsweringProcess) -> None:
+    right: list[bool] = []
+
+    def work(name: str) -> None:
+        right.extend(ask(asked, "echo", f"{name}{i}") == f"{name}{i}" for i in range(50))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 200
+
+
+def test_a_forked_process_has_a_child_of_its_own(asked: AnsweringProcess) -> None:
+    """Even where another thread held the lock at the moment of the fork."""
+    first = ask(asked, "who")
+    with asked._lock:
+        forked = os.fork()
+        if not forked:
+            code = 1
+            try:
+                second = ask(asked, "who")
+                asked.close()
+                code = 0 if second != first and is_gone(second) else 2
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert ask(asked, "who") == first
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = {paths!r}
+from mindbatch import children
+from mindbatch.backends import layout_worker
+from mindbatch.checkpoint.reshard.worker import work
+from mindbatch.data.chat import ChatTemplates
+from mindbatch.decoding.grammar_process import GrammarProcess
+sys.path[:0] = ["", {folder!r}]
+assert ChatTemplates({{"default": "text"}}).render([]) == "text"
+print(GrammarProcess().fault('%llguidance {{"no_forcing": true}}\\nstart: /a/'))
+child = children.Child(work, {folder!r})
+child.connection.close()
+print("done" if child.death() == "exit code 0" else child.death())
+child = children.spawn(children.command(layout_worker.main, "job.json"))
+assert child.wait() == 1
+"""
+
+
+def test_nothing_of_the_current_folder_is_executed(tmp_path: Path) -> None:
+    lay_traps(tmp_path)
+    program = PROGRAM.format(paths=sys.path, folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert not (tmp_path / LAID).exists(), (tmp_path / LAID).read_text()
+    assert b"FileNotFoundError: [Errno 2] No such file or directory: 'job.json'" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [b"None", b"done"]
+
+
+def test_the_package_is_found_although_it_lies_in_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(children.__file__).parents[1])
+    todo: dict[str, list[str]] = json.loads(children.command(main)[-1])
+    assert todo["import_path"][-1] == os.getcwd()
+    assert os.getcwd() not in todo["import_path"][:-1]

@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.backends.failure import BackendError
+from mindbatch.children import spawn
 
 LOG_NAME = "worker.log"
 _CHUNK = 4096
@@ -55,7 +55,7 @@ class LayoutProcess:
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], num_ranks: int
     ) -> None:
-        self._command = [*command, str(os.getpid())]
+        self._command = command
         self._folder = folder
         self._environment = environment
         self._num_ranks = num_ranks
@@ -69,14 +69,13 @@ class LayoutProcess:
         """
         with (self._folder / LOG_NAME).open("wb") as log:
             try:
-                process = subprocess.Popen(
+                process = spawn(
                     self._command,
                     cwd=self._folder,
                     env=dict(self._environment),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    start_new_session=True,
                 )
             except OSError as error:
                 raise BackendError(f"{self._command[0]}: cannot be started ({error.strerror})") from error
@@ -179,8 +178,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         while process.stdout.read(_CHUNK):  # its end: the last holder of the pipe is gone
             pass
         process.stdout.close()
-
-
-def worker_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this package with the same Python."""
-    return [sys.executable, "-m", module, *arguments]

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindbatch.children import die_with
+from mindbatch.child_main import die_with
 from mindbatch.config.cluster_environment import SCHEDULER, WORKER, enter_cluster
 
 _WORLD = "nccl_world_group"  # the name by which the compiler for GPUs knows all ranks
@@ -40,9 +40,8 @@ class Reports:
         os.write(self._file, line.encode() + b"\n")
 
 
-def main(job_file: str, parent: int) -> int:
+def main(job_file: str) -> int:
     """Runs the job; returns the exit code."""
-    die_with(parent)
     job = json.loads(Path(job_file).read_text())
     reports = Reports()
     import mindspore
@@ -225,7 +224,3 @@ def _await_listener(port: int) -> None:
 def _wait_for_ever() -> NoReturn:
     while True:
         signal.pause()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))

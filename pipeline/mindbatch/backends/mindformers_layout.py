@@ -11,17 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mindbatch.backends import layout_worker
 from mindbatch.backends.cuda_stubs import stub_libraries
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.gpu_plugin import find_plugin
-from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, NotJoined, worker_command
+from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, NotJoined
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.children import command as command_of
 from mindbatch.config.cluster_environment import plugin_environment
 from mindbatch.config.environment import cache_folder
 from mindbatch.screen_text import TerminalText
 
-WORKER_MODULE = "mindbatch.backends.layout_worker"
 _ATTEMPTS = 3
 
 
@@ -96,7 +97,7 @@ def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> Mo
             (folder / "job.json").write_text(job.as_json())
             (folder / "strategy").mkdir()
             environment = plugin_environment(stubs, plugin.search_folders, folder, verbose=verbose)
-            command = worker_command(WORKER_MODULE, "job.json")
+            command = command_of(layout_worker.main, "job.json")
             try:
                 LayoutProcess(command, folder, environment, job.num_ranks).run(limits)
                 return _read(job, folder)

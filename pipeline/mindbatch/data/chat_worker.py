@@ -1,20 +1,17 @@
-"""The child process that renders templates: one JSON request a line in, one JSON answer a line out.
+"""The child process that renders templates; started by `chat_process`.
 
-Run as a program, never imported by the package: it must start fast and hold nothing worth stealing.
 A request is {"template": str, "variables": {...}}, answered by {"text": str}, or {"template": str} alone,
 answered by {"names": [...]}, the variables that it looks up. Either may get {"error": str}.
-Its one argument is a JSON object with the limits, the kind of the templates (chat or data) and the folders
-that hold jinja2.
 """
 
 import json
-import resource
-import signal
-import sys
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from mindbatch.child_main import serve
 
 if TYPE_CHECKING:
     import jinja2
@@ -24,49 +21,38 @@ class OutputTooLong(Exception):
     """The template produced more characters than allowed."""
 
 
-def main() -> None:
-    options = json.loads(sys.argv[1])
-    sys.path.extend(options["module_folders"])
-    environment = {"chat": chat_sandbox, "data": data_sandbox}[options["kind"]]()
+def main(connection: Connection, seconds: str, memory_bytes: str, max_characters: str, kind: str) -> None:
+    """The whole life of the process; see `child_main.serve` for the limits. kind: chat or data."""
+    environment = {"chat": chat_sandbox, "data": data_sandbox}[kind]()
     # Compiling takes far longer than rendering, and nearly every row has the template of the row before.
     compiled = lru_cache(maxsize=8)(environment.from_string)
-    limit_process(options["memory_bytes"])
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    _send(answers, {"ready": True})
-    for line in requests:
-        # The parent keeps the time; this alarm ends a loop whose parent was killed.
-        signal.setitimer(signal.ITIMER_REAL, 2 * options["seconds"] + 1)
-        answer = answer_to(line, environment, compiled, options)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        _send(answers, answer)
-
-
-def limit_process(memory_bytes: int) -> None:
-    """No more address space than this, no core dump and no writing to files."""
-    wanted = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
-    for kind, limit in wanted.items():
-        hard = resource.getrlimit(kind)[1]
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (limit, limit))
+    answer = partial(
+        answer_to,
+        environment=environment,
+        compiled=compiled,
+        memory_bytes=int(memory_bytes),
+        max_characters=int(max_characters),
+    )
+    serve(connection, answer, float(seconds), int(memory_bytes))
 
 
 def answer_to(
-    line: bytes,
+    request: dict[str, Any],
     environment: "jinja2.Environment",
     compiled: "Callable[[str], jinja2.Template]",
-    options: dict[str, Any],
+    memory_bytes: int,
+    max_characters: int,
 ) -> dict[str, Any]:
     """The rendered text or the template's names; for anything that goes wrong, a one-line reason."""
     try:
-        request = json.loads(line)
         template = compiled(request["template"])
         if "variables" not in request:
             return {"names": names_in(request["template"], environment)}
-        return {"text": bounded(template, request["variables"], options["max_characters"])}
+        return {"text": bounded(template, request["variables"], max_characters)}
     except MemoryError:
-        return {"error": f"needs more than {options['memory_bytes'] >> 20} MiB of memory"}
+        return {"error": f"needs more than {memory_bytes >> 20} MiB of memory"}
     except OutputTooLong:
-        return {"error": f"produced more than {options['max_characters']} characters"}
+        return {"error": f"produced more than {max_characters} characters"}
     except Exception as error:
         return {"error": one_line(error)}
 
@@ -176,12 +162,3 @@ def to_json(
 
 def strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
-
-
-def _send(stream: Any, answer: dict[str, Any]) -> None:
-    stream.write(json.dumps(answer).encode("ascii") + b"\n")
-    stream.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,13 @@
-"""The child process that tries grammars out: one JSON text a line in, one JSON answer a line out.
+"""The child process that tries grammars out; started by `grammar_process`.
 
-Run as a program, never imported by the package. A line is the grammar's text; the answer is the reason why no
-row can follow it, or null. Its arguments are a bound of its memory in bytes and the folder that holds
-llguidance.
+A request is the grammar's text; the answer is the reason why no row can follow it, or null.
 """
 
-import json
-import resource
-import sys
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
+
+from mindbatch.child_main import serve
 
 _END = 256
 
@@ -25,19 +24,13 @@ class _Bytes:
         raise NotImplementedError("grammars are compiled without forcing, which alone needs this")
 
 
-def main() -> None:
-    memory_bytes, folder = int(sys.argv[1]), sys.argv[2]
-    sys.path.append(folder)
+def main(connection: Connection, seconds: str, memory_bytes: str) -> None:
+    """The whole life of the process; see `child_main.serve` for the limits."""
     import llguidance
 
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), slices=[])
-    for kind, limit in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
-        hard = resource.getrlimit(kind)[1]
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (limit, limit))
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(fault_of(json.loads(line), llguidance, tokenizer)), flush=True)
+    answer = partial(fault_of, llguidance=llguidance, tokenizer=tokenizer)
+    serve(connection, answer, float(seconds), int(memory_bytes))
 
 
 def fault_of(grammar: str, llguidance: Any, tokenizer: Any) -> "str | None":
@@ -54,7 +47,3 @@ def fault_of(grammar: str, llguidance: Any, tokenizer: Any) -> "str | None":
     if any(allowed[: _END // 8]):
         return None
     return "only the empty text fulfils it" if matcher.is_accepting() else "no text fulfils it"
-
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mindbatch.children import Limits
 from mindbatch.decoding.grammar import constraint_fault, grammar_of
-from mindbatch.decoding.grammar_process import GrammarLimits, GrammarProcess
+from mindbatch.decoding.grammar_process import GrammarProcess
 
 COSTLY = {"type": "integer", "multipleOf": 1000003}
 """Compiling this takes many seconds."""
@@ -118,14 +119,14 @@ def grammar(schema: Any) -> str:
 
 
 def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
-    process = GrammarProcess(GrammarLimits(seconds=2.0))
-    assert process.fault(grammar(COSTLY)) == "compiling it takes more than 2 s"
+    process = GrammarProcess(Limits(seconds=2.0, memory_bytes=1 << 30))
+    assert process.fault(grammar(COSTLY)) == "compiling it takes more than 2 s of processor time"
     assert process.fault(grammar({"type": "null"})) is None
     process.close()
 
 
 def test_a_schema_that_takes_too_much_memory_ends_the_child_alone() -> None:
-    process = GrammarProcess(GrammarLimits(seconds=60.0, memory_bytes=1 << 28))
+    process = GrammarProcess(Limits(seconds=60.0, memory_bytes=1 << 28))
     assert "out of memory (limit 256 MiB)" in (process.fault(grammar(MANY)) or "")
     assert process.fault(grammar({"type": "null"})) is None
     process.close()

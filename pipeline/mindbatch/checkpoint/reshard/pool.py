@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from mindbatch import children
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.worker import Done, Failed, Workshop, work
+from mindbatch.children import Child
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
 
@@ -60,13 +60,13 @@ def _here(action: str, jobs: Iterable[Job], folder: Path, storage: Storage) -> G
 
 def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> Generator[Done, None, None]:
     waiting = iter(jobs)
-    processes: dict[Connection, children.Child] = {}
+    processes: dict[Connection, Child] = {}
     left: dict[Connection, int] = {}
     try:
         for _ in range(workers):
-            connection, process = children.start(work, str(folder))
-            processes[connection] = process
-            left[connection] = 0
+            process = Child(work, str(folder))
+            processes[process.connection] = process
+            left[process.connection] = 0
         for connection in processes:
             for _ in range(AHEAD):
                 left[connection] += _send_next(connection, processes[connection], action, waiting)
@@ -77,11 +77,11 @@ def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> G
                 left[ready] += _send_next(ready, processes[ready], action, waiting) - 1
                 yield answer
     finally:
-        for connection, process in processes.items():
-            children.end(process, connection)
+        for process in processes.values():
+            process.end()
 
 
-def _send_next(connection: Connection, process: children.Child, action: str, jobs: Iterator[Job]) -> int:
+def _send_next(connection: Connection, process: Child, action: str, jobs: Iterator[Job]) -> int:
     """Sends a job, if there is one; how many were sent."""
     job = next(jobs, None)
     if job is None:
@@ -93,7 +93,7 @@ def _send_next(connection: Connection, process: children.Child, action: str, job
     return 1
 
 
-def _received(connection: Connection, process: children.Child) -> Done:
+def _received(connection: Connection, process: Child) -> Done:
     try:
         answer = connection.recv()
     except (EOFError, OSError):
@@ -104,10 +104,8 @@ def _received(connection: Connection, process: children.Child) -> Done:
     return answer
 
 
-def _death(process: children.Child) -> CheckpointError:
-    code = process.wait()
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+def _death(process: Child) -> CheckpointError:
     return CheckpointError(
-        f"a process of the reshard has died ({how}), perhaps for lack of memory; the same command goes on, "
-        "and fewer workers need less"
+        f"a process of the reshard has died ({process.death()}), perhaps for lack of memory; the same "
+        "command goes on, and fewer workers need less"
     )

@@ -6,8 +6,8 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch import children
 from mindbatch.checkpoint.reshard.worker import Failed
+from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
@@ -22,17 +22,17 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
     Raises:
         CheckpointError: it cannot be read or run, or the process has died.
     """
-    connection, process = children.start(answer_with_logits)
+    process = Child(answer_with_logits)
     try:
-        connection.send((config, architecture))
-        answer = connection.recv()
+        process.connection.send((config, architecture))
+        answer = process.connection.recv()
     except (EOFError, OSError):
         raise CheckpointError(
-            f"{config.source}: the process that ran the model has died (exit code {process.wait()}), perhaps "
-            "for lack of memory; verify=true compares every element without running the model"
+            f"{config.source}: the process that ran the model has died ({process.death()}), perhaps for "
+            "lack of memory; verify=true compares every element without running the model"
         ) from None
     finally:
-        children.end(process, connection)
+        process.end()
     if isinstance(answer, Failed):
         raise answer.error()
     return np.asarray(answer, np.float32)

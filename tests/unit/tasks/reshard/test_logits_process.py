@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch import children
+from child_functions import leave
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import describe
@@ -18,6 +18,6 @@ def test_what_cannot_be_opened_is_said_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_START", "raise SystemExit(3)")
+    monkeypatch.setattr("mindbatch.tasks.reshard.logits_process.answer_with_logits", leave)
     with pytest.raises(CheckpointError, match=r"^source: the process .* has died \(exit code 3\)"):
         logits_of(ReshardConfig(source="source"), describe(LLAMA))
