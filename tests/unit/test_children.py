@@ -205,7 +205,7 @@ from mindbatch.data.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
-print(GrammarProcess().fault('%llguidance {{"no_forcing": true}}\\nstart: /a/'))
+print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').fault)
 child = children.Child(work, {folder!r})
 child.connection.close()
 print("done" if child.death() == "exit code 0" else child.death())

@@ -159,13 +159,16 @@ def attention_heads(folder: Path) -> int | None:
 
 def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
+    from mindbatch.decoding.grammar import constraint_fault
     from mindbatch.decoding.params import DecodingParams  # NumPy: not needed to read or print a configuration
 
     variants = config.variants if config.listed_group else {"": config.decoding}
     found: dict[str, list[str]] = {}
     for name, decoding in variants.items():
         try:
-            DecodingParams(**dataclasses.asdict(decoding))
+            params = DecodingParams(**dataclasses.asdict(decoding))
+            if fault := constraint_fault(params.regex, params.json_schema):
+                raise ConfigError(fault)
         except ConfigError as error:
             for fault in error.faults:
                 found.setdefault(fault, []).append(name)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from hashlib import blake2b
 from typing import Literal
 
-from mindbatch.decoding.grammar_process import GrammarProcess
+from mindbatch.decoding.grammar_process import GrammarProcess, Trial
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.python_regex import translated
 
@@ -28,10 +28,12 @@ _JSON_FORM = {
 }
 _FORM_KEY = "x-guidance"
 _REASON_CHARACTERS = 300
-_KEPT_FAULTS = 1024
+_KEPT_TRIALS = 1024
 _SHOWN_CHARACTERS = 80
 
 _process = GrammarProcess()
+_trials: dict[bytes, Trial] = {}
+"""By the digest of a grammar's text, which may be long."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,38 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
     return None
 
 
-@lru_cache(_KEPT_FAULTS)
+def form_fault(regex: str | None, json_schema: str | None) -> str | None:
+    """What is wrong with how a row's constraint is written, in one line, or None; nothing is compiled."""
+    try:
+        grammar_of(regex, json_schema)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
     """What is wrong with a row's constraint, in one line, or None; it needs no model and no tokenizer.
 
-    The library compiles the grammar in a child process that is bounded in time and memory: some short
-    schemas take it many seconds and gigabytes.
+    The library compiles the grammar in a child process that is bounded in processor time and memory: some
+    short schemas take it many seconds and gigabytes.
     """
-    try:
-        grammar = grammar_of(regex, json_schema)
-    except ValueError as error:
-        return str(error)
-    reason = None if grammar is None else _process.fault(grammar.text)
-    return None if grammar is None or reason is None else f"{grammar.name}: {plain_reason(reason)}"
+    if fault := form_fault(regex, json_schema):
+        return fault
+    grammar = grammar_of(regex, json_schema)
+    return None if grammar is None else tried(grammar).fault
+
+
+def tried(grammar: Grammar) -> Trial:
+    """What compiling the grammar came to, in a child process; its fault names what the user wrote."""
+    digest = blake2b(grammar.text.encode(), digest_size=16).digest()
+    if digest not in _trials:
+        trial = _process.tried(grammar.text)
+        if trial.fault is not None:
+            trial = trial._replace(fault=f"{grammar.name}: {plain_reason(trial.fault)}")
+        if len(_trials) == _KEPT_TRIALS:
+            _trials.clear()
+        _trials[digest] = trial
+    return _trials[digest]
 
 
 def plain_reason(message: str) -> str:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from mindbatch.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.decoding import grammar_worker
 
-DEFAULT_LIMITS = Limits(seconds=10.0, memory_bytes=1 << 30)
+DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
+"""Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
+nothing else bounds it."""
 _MOST_ANSWER_BYTES = 1 << 20
+
+
+class Trial(NamedTuple):
+    """Why no row can follow a grammar, or None, and the bytes that it takes when it is compiled."""
+
+    fault: str | None
+    nbytes: int = 0
 
 
 class GrammarProcess:
@@ -19,17 +29,16 @@ class GrammarProcess:
         self._limits = limits
         self._process = AnsweringProcess(grammar_worker.main, limits)
 
-    def fault(self, grammar: str) -> str | None:
-        """Why no row can follow the grammar, or None."""
+    def tried(self, grammar: str) -> Trial:
+        """What compiling the grammar comes to."""
         if find_spec("llguidance") is None:
-            return "constrained output needs the package llguidance, which is not installed"
+            return Trial("constrained output needs the package llguidance, which is not installed")
         try:
-            answer: str | None = self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES)
+            return Trial(*self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES))
         except ProcessorTimeUsedUp:
-            return f"compiling it takes more than {self._limits.seconds:g} s of processor time"
+            return Trial(f"compiling it takes more than {self._limits.seconds:g} s of processor time")
         except ChildDied as error:
-            return f"compiling it failed: {error}"
-        return answer
+            return Trial(f"compiling it failed: {error}")
 
     def close(self) -> None:
         """Ends the child; the next grammar starts a new one."""

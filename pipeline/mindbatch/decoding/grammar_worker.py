@@ -1,8 +1,11 @@
 """The child process that tries grammars out; started by `grammar_process`.
 
-A request is the grammar's text; the answer is the reason why no row can follow it, or null.
+A request is the grammar's text; the answer is a pair: the reason why no row can follow it, or null, and the
+bytes that it takes.
 """
 
+import ctypes
+import resource
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -29,21 +32,32 @@ def main(connection: Connection, seconds: str, memory_bytes: str) -> None:
     import llguidance
 
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), slices=[])
-    answer = partial(fault_of, llguidance=llguidance, tokenizer=tokenizer)
+    answer = partial(trial_of, llguidance=llguidance, tokenizer=tokenizer)
     serve(connection, answer, float(seconds), int(memory_bytes))
 
 
-def fault_of(grammar: str, llguidance: Any, tokenizer: Any) -> "str | None":
-    """Why the grammar cannot be used, as llguidance says it."""
+def trial_of(grammar: str, llguidance: Any, tokenizer: Any) -> "tuple[str | None, int]":
+    """Why the grammar cannot be used, as llguidance says it, and the bytes by which this process grew."""
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier grammars have given back does not count
+    before = _resident_bytes()
     limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    return _fault(matcher), max(0, _resident_bytes() - before)
+
+
+def _fault(matcher: Any) -> "str | None":
     if matcher.is_error():
-        return matcher.get_error() or "it cannot be compiled"
+        return str(matcher.get_error() or "it cannot be compiled")
     if warnings := matcher.get_grammar_warnings():
         return "; ".join(warnings)
     allowed = matcher.compute_bitmask()
     if matcher.is_error() and "NoExtension" not in matcher.get_error():
-        return matcher.get_error() or "it takes too much to follow"
+        return str(matcher.get_error() or "it takes too much to follow")
     if any(allowed[: _END // 8]):
         return None
     return "only the empty text fulfils it" if matcher.is_accepting() else "no text fulfils it"
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mindbatch.decoding.grammar import constraint_fault
+from mindbatch.decoding.grammar import form_fault
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.philox import SEED_LIMIT
 
@@ -27,8 +27,8 @@ def field_faults(values: Mapping[str, Any]) -> dict[str, str]:
     """By name, a line for each normalised value that its own rule refuses."""
     refused = {name: rule(values[name]) for name, rule in _RULES.items()}
     faults = {name: f"{shown(name, values[name])}: {must}" for name, must in refused.items() if must}
-    for name in ("regex", "json_schema"):  # compiled in another process, so only what looks sound
-        if name not in faults and (fault := constraint_fault(**_NO_CONSTRAINT | {name: values[name]})):
+    for name in ("regex", "json_schema"):
+        if name not in faults and (fault := form_fault(**_NO_CONSTRAINT | {name: values[name]})):
             faults[name] = fault
     return faults
 

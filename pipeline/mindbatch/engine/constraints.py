@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding.constraint import Constraint
-from mindbatch.decoding.grammar import Grammar, constraint_fault, grammar_of
+from mindbatch.decoding.grammar import Grammar, grammar_of, tried
 from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.vocabulary import Vocabulary
@@ -15,7 +15,10 @@ from mindbatch.engine.detokenizer import last_text_token
 from mindbatch.engine.token_texts import token_texts
 from mindbatch.errors import PromptError
 
-_KEPT_GRAMMARS = 64
+_MOST_KEPT_BYTES = 256 << 20
+"""Of compiled grammars."""
+_USED_BYTES = 4 << 20
+"""What a grammar of common size comes to take when it is followed, besides compiling it."""
 
 
 class ConstraintFactory:
@@ -43,10 +46,10 @@ class ConstraintFactory:
         if self._tokenizer is None:
             name = "regex" if params.regex is not None else "json_schema"
             raise PromptError(f"decoding.{name} needs the model's tokenizer, and its folder has none")
-        if reason := constraint_fault(params.regex, params.json_schema):
-            raise PromptError(reason)
         grammar = grammar_of(params.regex, params.json_schema)
         assert grammar is not None
+        if grammar not in self._compiled and (reason := tried(grammar).fault):
+            raise PromptError(reason)
         first = last_text_token(self._tokenizer, prompt_token_ids) is None
         constraint = GrammarConstraint(self._grammar(grammar, self._tokenizer), first=first)
         if constraint.fault is not None:
@@ -60,6 +63,10 @@ class ConstraintFactory:
         if grammar not in self._compiled:
             self._compiled[grammar] = CompiledGrammar(grammar, self._vocabulary)
         self._compiled.move_to_end(grammar)
-        while len(self._compiled) > _KEPT_GRAMMARS:
+        while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MOST_KEPT_BYTES:
             self._compiled.popitem(last=False)
         return self._compiled[grammar]
+
+
+def _kept_bytes(grammar: Grammar) -> int:
+    return tried(grammar).nbytes + _USED_BYTES

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from mindbatch.children import Limits
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.grammar import constraint_fault, grammar_of
 from mindbatch.decoding.grammar_process import GrammarProcess
+from mindbatch.errors import ConfigError
 
 COSTLY = {"type": "integer", "multipleOf": 1000003}
 """Compiling this takes many seconds."""
@@ -53,6 +55,21 @@ def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> No
     assert reason in fault
     assert "\n" not in fault
     assert len(fault) < 500
+
+
+@pytest.mark.parametrize("multiple", [999983, 500009])
+def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model(multiple: int) -> None:
+    fault = constraint_fault(None, json.dumps({"type": "integer", "multipleOf": multiple}))
+    assert fault is not None
+    assert "compiling it" in fault
+
+
+def test_parameters_are_made_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a row that is finished is not judged again by what limits a compilation."""
+    monkeypatch.setattr("mindbatch.decoding.grammar._process", None)
+    assert DecodingParams(json_schema=COSTLY).json_schema is not None
+    with pytest.raises(ConfigError, match="unterminated"):
+        DecodingParams(regex="[")
 
 
 @pytest.mark.parametrize(
@@ -120,15 +137,15 @@ def grammar(schema: Any) -> str:
 
 def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
     process = GrammarProcess(Limits(seconds=2.0, memory_bytes=1 << 30))
-    assert process.fault(grammar(COSTLY)) == "compiling it takes more than 2 s of processor time"
-    assert process.fault(grammar({"type": "null"})) is None
+    assert process.tried(grammar(COSTLY)).fault == "compiling it takes more than 2 s of processor time"
+    assert process.tried(grammar({"type": "null"})).fault is None
     process.close()
 
 
 def test_a_schema_that_takes_too_much_memory_ends_the_child_alone() -> None:
     process = GrammarProcess(Limits(seconds=60.0, memory_bytes=1 << 28))
-    assert "out of memory (limit 256 MiB)" in (process.fault(grammar(MANY)) or "")
-    assert process.fault(grammar({"type": "null"})) is None
+    assert "out of memory (limit 256 MiB)" in (process.tried(grammar(MANY)).fault or "")
+    assert process.tried(grammar({"type": "null"})).fault is None
     process.close()
 
 

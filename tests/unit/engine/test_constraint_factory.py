@@ -33,13 +33,13 @@ def test_a_tokenizer_whose_tokens_depend_on_their_neighbours_is_refused() -> Non
         ConstraintFactory(wrap(backend), 4).make(DecodingParams(regex="a"))
 
 
-def test_a_grammar_is_compiled_once_and_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_is_compiled_once_and_only_so_many_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     compiled = CompiledGrammar.compiled
     monkeypatch.setattr(
         CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
     )
-    monkeypatch.setattr(constraints, "_KEPT_GRAMMARS", 2)
+    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MOST_KEPT_BYTES // 2)
     factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
     for pattern in ("a", "a", "b", "a", "c", "a", "b"):
         factory.make(DecodingParams(regex=pattern))
