@@ -131,7 +131,7 @@ class AnsweringProcess:
             *arguments,
             stderr=subprocess.DEVNULL,
         )
-        self._limits = limits
+        self.limits = limits
         self._lock = threading.Lock()
         self._child: Child | None = None
         _all.add(self)
@@ -183,7 +183,7 @@ class AnsweringProcess:
         how = child.death()
         if child.process.returncode == -signal.SIGPROF:
             return ProcessorTimeUsedUp()
-        memory = f"most likely out of memory (limit {self._limits.memory_bytes >> 20} MiB)"
+        memory = f"most likely out of memory (limit {self.limits.memory_bytes >> 20} MiB)"
         return ChildDied(f"its process ended with {how}, {memory}")
 
     def _stop(self) -> None:

@@ -271,7 +271,9 @@ class LLM:
         """The request of a row; a result with an error if it is no prompt for this model."""
         request = Request(row.key, (), params, row.text, source=row.source)
         try:
-            return replace(request, prompt_token_ids=tuple(token_ids_of(row, self.tokenizer)))
+            most_tokens = self._model.engine.settings.seq_length
+            token_ids = token_ids_of(row, self.tokenizer, most_tokens)
+            return replace(request, prompt_token_ids=tuple(token_ids))
         except PromptError as error:
             return request.failure(error)
 

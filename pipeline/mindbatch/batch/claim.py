@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from mindbatch.batch.index import RowIndex, Standing
@@ -50,6 +51,27 @@ def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
             path.rmdir()
         except OSError:  # something is in it after all
             return
+
+
+class FinishedRows:
+    """The keys of the rows that have a result in a folder, read when the first is asked for.
+
+    Only for where a row cannot be read as it was: that is rare, and the keys are in memory then.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        if not self._folder.holds_a_run:
+            return frozenset()
+        ledger = Ledger(self._folder, RunRecord.read(self._folder).fingerprint)
+        kinds = {outcome.key: outcome.kind for outcome in ledger.recover()}
+        return frozenset(key for key, kind in kinds.items() if kind == "result")
 
 
 @contextmanager

@@ -42,7 +42,8 @@ CREATE TABLE rows (
 class Standing(NamedTuple):
     """How an index stands to a ledger.
 
-    changed: rows whose result is there, but for another content: (key, source), the first few.
+    changed: rows whose result is there, but for another content, or that cannot be read any more:
+        (key, source), the first few.
     gone: keys in the ledger that are not among the rows.
     """
 
@@ -171,8 +172,7 @@ class RowIndex:
             "FROM seen WHERE rows.key = seen.key AND rows.digest = seen.digest"
         )
         changed = (
-            "FROM rows JOIN seen USING (key) WHERE rows.digest IS NOT NULL AND seen.kind = 'result' "
-            "AND rows.digest <> seen.digest"
+            "FROM rows JOIN seen USING (key) WHERE seen.kind = 'result' AND rows.digest IS NOT seen.digest"
         )
         standing = Standing(
             self._rows(f"SELECT key, source || ':' || line {changed} ORDER BY position LIMIT {MOST_NAMED}"),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.batch.claim import RunMismatch, claimed, opened_ledger, refuse_unfinished
+from mindbatch.batch.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
 from mindbatch.batch.generation import Generator, generate
 from mindbatch.batch.index import RowIndex
 from mindbatch.batch.input import DataInput, selection_of
@@ -95,7 +95,11 @@ class BatchJob:
             refuse_unfinished(folder)
         dataset = self._input.dataset(folder)
         maker = RowMaker(
-            self._config.data, self._params, dataset.is_openai, columns=self._config.output.columns
+            self._config.data,
+            self._params,
+            dataset.is_openai,
+            columns=self._config.output.columns,
+            is_finished=FinishedRows(folder).__contains__,
         )
         with closing(maker):
             survey(dataset, maker, selection_of(self._config.data), index)

@@ -44,7 +44,7 @@ class RowCheck:
         params = row.params(self._params)
         request = Request(row.key, (), params)
         try:
-            token_ids = tuple(token_ids_of(row.prompt(), self._tokenizer))
+            token_ids = tuple(token_ids_of(row.prompt(), self._tokenizer, self._engine.settings.seq_length))
             self._engine.add(replace(request, prompt_token_ids=token_ids))
         except PromptError as error:
             return RowFailure(row.key, row.source, row.line, "prompt", request.reason(error))

@@ -1,16 +1,20 @@
 """Owns rendering templates in a child process with limits."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mindbatch.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.data import chat_worker
-from mindbatch.errors import PromptError
+from mindbatch.errors import ConfigError, PromptError
 
 _BYTES_PER_CHARACTER = 12  # the longest JSON escape of one character: two \uXXXX
 _MOST_OTHER_BYTES = 1 << 16
+MOST_TIMEOUTS = 3
+"""Rows in a row that may run out of time before the template, not the data, is to blame."""
+_PATIENCE = 10
+"""So many times the limits are for a row that has been rendered within them before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +26,12 @@ class ChatLimits(Limits):
     max_characters: int = 1 << 24
 
 
-class TemplateTimeout(PromptError):
-    """A rendering that took longer than its limit."""
+class TemplateLimit(PromptError):
+    """A rendering that needs more than it may use."""
+
+
+class TemplateTimeout(TemplateLimit):
+    """More processor time."""
 
 
 class ChatProcess:
@@ -42,16 +50,41 @@ class ChatProcess:
     ) -> None:
         self.limits = limits or ChatLimits()
         self._subject = subject
-        self._process = AnsweringProcess(chat_worker.main, self.limits, str(self.limits.max_characters), kind)
+        self._process = self._process_with(self.limits, kind)
+        seconds, memory_bytes = _PATIENCE * self.limits.seconds, _PATIENCE * self.limits.memory_bytes
+        patient = replace(self.limits, seconds=seconds, memory_bytes=memory_bytes)
+        self._patient = self._process_with(patient, kind)
+        self._timeouts = 0
 
-    def render(self, template: str, variables: Mapping[str, Any]) -> str:
+    @staticmethod
+    def _process_with(limits: ChatLimits, kind: str) -> AnsweringProcess:
+        """Started when it is first asked."""
+        return AnsweringProcess(chat_worker.main, limits, str(limits.max_characters), kind)
+
+    def render(
+        self, template: str, variables: Mapping[str, Any], was_rendered: Callable[[], bool] = lambda: False
+    ) -> str:
         """The template's output.
 
+        was_rendered: whether it is known to be so from an earlier session; asked where a limit is reached.
+
         Raises:
-            TemplateTimeout: it took longer than the limit.
-            PromptError: one line: the template failed, refused the messages or went over a limit.
+            TemplateLimit: it needs more time or memory than it may use.
+            PromptError: one line: the template failed, refused the messages or gave too long a text.
+            ConfigError: it ran out of time for several rows in a row.
         """
-        text: str = self._ask({"template": template, "variables": dict(variables)}, "text")
+        question = {"template": template, "variables": dict(variables)}
+        try:
+            text: str = self._ask(self._process, question, "text")
+        except TemplateLimit as limit:
+            if was_rendered():
+                return str(self._ask(self._patient, question, "text"))
+            self._count(limit)
+            raise
+        except PromptError:
+            self._timeouts = 0
+            raise
+        self._timeouts = 0
         return text
 
     def names(self, template: str) -> list[str]:
@@ -60,26 +93,34 @@ class ChatProcess:
         Raises:
             PromptError: one line: it cannot be compiled within the limits.
         """
-        names: list[str] = self._ask({"template": template}, "names")
+        names: list[str] = self._ask(self._process, {"template": template}, "names")
         return names
 
     def close(self) -> None:
         """Ends the child; the next `render` would start a new one."""
         self._process.close()
+        self._patient.close()
 
-    def _ask(self, question: dict[str, Any], wanted: str) -> Any:
+    def _count(self, limit: TemplateLimit) -> None:
+        self._timeouts = self._timeouts + 1 if isinstance(limit, TemplateTimeout) else 0
+        if self._timeouts >= MOST_TIMEOUTS:
+            raise ConfigError(f"{limit}, for {self._timeouts} rows in a row") from limit
+
+    def _ask(self, process: AnsweringProcess, question: dict[str, Any], wanted: str) -> Any:
         try:
             request = json.dumps(question).encode("ascii")
         except (RecursionError, TypeError, ValueError) as error:
             raise self._fault(f"what it is given is no plain JSON ({error})") from error
         most_bytes = _BYTES_PER_CHARACTER * self.limits.max_characters + _MOST_OTHER_BYTES
         try:
-            answer = self._process.ask(request, most_bytes)
+            answer = process.ask(request, most_bytes)
         except ProcessorTimeUsedUp:
             reason = f"stopped: no result after {self.limits.seconds:g} s of processor time"
             raise TemplateTimeout(f"{self._subject}: {reason}") from None
         except ChildDied as error:
-            raise self._fault(str(error)) from error
+            raise TemplateLimit(f"{self._subject}: {error}") from error
+        if "needs" in answer:
+            raise TemplateLimit(f"{self._subject}: needs {answer['needs']}")
         if wanted not in answer:
             raise self._fault(answer["error"])
         return answer[wanted]

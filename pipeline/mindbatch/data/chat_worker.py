@@ -1,7 +1,8 @@
 """The child process that renders templates; started by `chat_process`.
 
 A request is {"template": str, "variables": {...}}, answered by {"text": str}, or {"template": str} alone,
-answered by {"names": [...]}, the variables that it looks up. Either may get {"error": str}.
+answered by {"names": [...]}, the variables that it looks up. Either may get {"error": str}, or {"needs": str}
+for want of memory.
 """
 
 import json
@@ -50,7 +51,7 @@ def answer_to(
             return {"names": names_in(request["template"], environment)}
         return {"text": bounded(template, request["variables"], max_characters)}
     except MemoryError:
-        return {"error": f"needs more than {memory_bytes >> 20} MiB of memory"}
+        return {"needs": f"more than {memory_bytes >> 20} MiB of memory"}
     except OutputTooLong:
         return {"error": f"produced more than {max_characters} characters"}
     except Exception as error:

@@ -10,6 +10,7 @@ from tokenizers import Encoding
 
 from mindbatch.data.chat import ChatTemplates
 from mindbatch.data.chat_process import ChatLimits
+from mindbatch.data.fewest_tokens import characters_per_token, fewest_tokens
 from mindbatch.data.messages import checked_conversation, text_fault
 from mindbatch.data.plain_text import ControlText, PlainEncoder, absent_characters, control_spans, strings_in
 from mindbatch.data.token_bytes import TokenBytes, token_bytes_of
@@ -68,14 +69,22 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, allow_special: bool = False) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        allow_special: bool = False,
+        most_tokens: int | None = None,
+    ) -> list[int]:
         """Token ids of a text, with what the model expects around it (often BOS) unless told otherwise.
 
         The text of a special token becomes that token only with `allow_special`.
 
         Raises:
-            PromptError: the text holds a lone surrogate.
+            PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
         """
+        self._refuse_longer(text, most_tokens)
         if fault := text_fault(text):
             raise PromptError(f"the text {fault}")
         encoding = self._encoding(text, plain=not allow_special)
@@ -91,6 +100,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of one conversation through the model's chat template, which writes its own BOS.
 
@@ -98,17 +108,20 @@ class Tokenizer:
         documents...) stays text.
 
         Raises:
-            PromptError: no template, malformed messages, or the template failed or refused them.
+            PromptError: no template, malformed messages, the template failed or refused them, or its text is
+                so long that it has more than `most_tokens`.
         """
         conversation = checked_conversation(messages)
         given = {**(variables or {})}
         data = [[{**message, "role": ""} for message in conversation], given]
         if not self._control.endangers(data):
             text = self._rendered(conversation, given, add_generation_prompt)
+            self._refuse_longer(text, most_tokens)
             return list(self._encoding(text, plain=False).ids)
         gap, slot = absent_characters(strings_in(data), 2)
         marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
         text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt)
+        self._refuse_longer(text.replace(gap, ""), most_tokens)
         return self._encode_marked(text, gap, slot)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -121,6 +134,20 @@ class Tokenizer:
     def close(self) -> None:
         """Ends the chat template's process, if one runs."""
         self._chat.close()
+
+    def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
+        if most_tokens is None or len(text) <= most_tokens or self._characters_per_token is None:
+            return
+        fewest = fewest_tokens(text, self._characters_per_token)
+        if fewest > most_tokens:
+            raise PromptError(
+                f"the text has {len(text)} characters, so at least {fewest} tokens; at most {most_tokens} "
+                "can be taken, output included"
+            )
+
+    @cached_property
+    def _characters_per_token(self) -> int | None:
+        return characters_per_token(self._backend)
 
     def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
         text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)

@@ -60,7 +60,7 @@ class ColumnRows:
         except ColumnError as error:
             draft.row_faults += error.faults
         try:
-            draft.content = self._content(record)
+            draft.content = self._content(record, draft.key)
         except ColumnError as error:
             draft.row_faults += error.faults
         except PromptError as error:
@@ -92,10 +92,10 @@ class ColumnRows:
         draft.decoding = {key: given[key] for key in PARAMETERS if given.get(key) is not None}
         draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
 
-    def _content(self, record: Record) -> dict[str, Any]:
+    def _content(self, record: Record, key: str | None) -> dict[str, Any]:
         data = self._data
         if self._template is not None:
-            return self._prompt(self._template.render(record), self._template.source.subject, record)
+            return self._prompt(self._template.render(record, key), self._template.source.subject, record)
         if data.messages_column is not None:
             value = column(record, data.messages_column, "data.messages_column")
             return self._messages(value, data.messages_column, record)

@@ -16,7 +16,10 @@ from mindbatch.errors import ConfigError
 _DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
 PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")
 """Those that data can hold: no function."""
-_MOST_KEPT = 4096
+LARGEST_BYTES = 1 << 20
+"""Of a row's decoding parameters as JSON."""
+_MOST_KEPT_BYTES = 4 << 20
+"""Of the same, of the sets that are known; in memory they take many times as much."""
 _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 
 
@@ -37,6 +40,7 @@ class OverrideRules:
     def __init__(self, base: DecodingParams) -> None:
         self._base = base
         self._known: dict[bytes, tuple[dict[str, Any], tuple[str, ...]]] = {}
+        self._known_bytes = 0
 
     def check(
         self, given: Mapping[str, Any], shown_as: Mapping[str, str]
@@ -49,9 +53,13 @@ class OverrideRules:
             known = orjson.dumps(sorted(given.items()))  # within a schema the order of keys counts
         except TypeError as error:
             return {}, [f"the row's decoding parameters are no plain JSON ({error})"]
+        if len(known) > LARGEST_BYTES:
+            return {}, [f"the row's decoding parameters take {len(known)} bytes; at most {LARGEST_BYTES}"]
         if known not in self._known:
-            if len(self._known) == _MOST_KEPT:
+            self._known_bytes += len(known)
+            if self._known_bytes > _MOST_KEPT_BYTES:
                 self._known.clear()
+                self._known_bytes = len(known)
             self._known[known] = self._validated(given)
         overrides, faults = self._known[known]
         return dict(overrides), [_as_given(fault, shown_as) for fault in faults]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
@@ -125,9 +125,10 @@ class RowMaker:
         is_openai: bool,
         template_limits: ChatLimits | None = None,
         columns: Sequence[str] = (),
+        is_finished: Callable[[str], bool] = lambda key: False,
     ) -> None:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
-        those that rows bring along for the results.
+        those that rows bring along for the results. is_finished: of the key of a row: its result is there.
 
         Raises:
             ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
@@ -137,7 +138,7 @@ class RowMaker:
             data.system, data.tools, data.chat_template_kwargs, prefix="data.", faults=idle
         )
         source = template_source(data)
-        self._template = None if source is None else DataTemplate(source, template_limits)
+        self._template = None if source is None else DataTemplate(source, template_limits, is_finished)
         self._reader: _Reader = (
             OpenAIRequests(options) if is_openai else ColumnRows(data, self._template, options)
         )

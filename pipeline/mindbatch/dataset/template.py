@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_process import ChatLimits, ChatProcess, TemplateTimeout
+from mindbatch.data.chat_process import ChatLimits, ChatProcess, TemplateLimit
 from mindbatch.data.messages import text_fault
 from mindbatch.dataset.columns import ColumnError, missing_column
 from mindbatch.dataset.records import Record
@@ -18,8 +18,6 @@ from mindbatch.regular_file import first_bytes
 
 ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""
-MOST_TIMEOUTS = 3
-"""Rows in a row that may run out of time before the template, not the data, is to blame."""
 _NO_NAMES = "names no column, so every row would be the same; write {{ question }} for the column question"
 _NO_ATTRIBUTE = re.compile(r"'dict object' has no attribute '(.+)'")
 LONGEST_TEMPLATE = 1 << 20
@@ -66,11 +64,19 @@ class DataTemplate:
     The text of a column is only ever text: what looks like a template in it is not rendered.
     """
 
-    def __init__(self, source: TemplateSource, limits: ChatLimits | None = None) -> None:
-        """Raises ConfigError with one line: it cannot be compiled, or is the same for all rows."""
+    def __init__(
+        self,
+        source: TemplateSource,
+        limits: ChatLimits | None = None,
+        is_finished: Callable[[str], bool] = lambda key: False,
+    ) -> None:
+        """is_finished: of the key of a row: its result is there, so it was rendered within the limits.
+
+        Raises ConfigError with one line: it cannot be compiled, or is the same for all rows.
+        """
         self.source = source
+        self._is_finished = is_finished
         self._process = ChatProcess(limits, subject=source.subject, kind="data")
-        self._timeouts = 0
         try:
             self._names = self._process.names(source.text)
         except PromptError as error:
@@ -80,7 +86,7 @@ class DataTemplate:
             self.close()
             raise ConfigError(f"{source.subject}: {_NO_NAMES}")
 
-    def render(self, record: Record) -> str:
+    def render(self, record: Record, key: str | None) -> str:
         """The prompt of one row.
 
         Raises:
@@ -88,17 +94,15 @@ class DataTemplate:
             PromptError: one line: the template failed, refused the row or went over a limit.
             ConfigError: it ran out of time for several rows in a row.
         """
+        variables = self._variables(record.columns or {})
         try:
-            text = self._process.render(self.source.text, self._variables(record.columns or {}))
-        except TemplateTimeout as error:
-            self._timeouts += 1
-            if self._timeouts == MOST_TIMEOUTS:
-                raise ConfigError(f"{error}, for {MOST_TIMEOUTS} rows in a row") from error
+            text = self._process.render(
+                self.source.text, variables, lambda: key is not None and self._is_finished(key)
+            )
+        except TemplateLimit:
             raise
         except PromptError as error:
-            self._timeouts = 0
             raise self._missing(str(error), record) or error from None
-        self._timeouts = 0
         if fault := text_fault(text):
             raise PromptError(f"{self.source.subject}: its output {fault}")
         return text

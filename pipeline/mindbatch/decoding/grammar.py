@@ -27,6 +27,7 @@ _JSON_FORM = {
     "lenient": False,
 }
 _FORM_KEY = "x-guidance"
+_ONE_OF = "anyOf is, and means the same where no value fits two of the alternatives"
 _REASON_CHARACTERS = 300
 _KEPT_TRIALS = 1024
 _SHOWN_CHARACTERS = 80
@@ -107,7 +108,7 @@ def plain_reason(message: str) -> str:
     """The library's message in one line, without the place in our grammar and without an excerpt of it."""
     told = re.split(r"\n\s*1 \| |\n<", message)[0]
     told = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: |(?m:^ *\^+\n)", "", told)
-    return one_line(told)
+    return one_line(re.sub(r"(oneOf constraints are not supported)\..*", rf"\1; {_ONE_OF}", told))
 
 
 def one_line(text: str) -> str:

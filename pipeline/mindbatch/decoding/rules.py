@@ -14,6 +14,8 @@ MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
 """Far above what is of use, and far below what the counters of the random generator hold."""
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
+MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
+"""All of them are looked for after each token."""
 LARGEST_EXPONENT = 20
 """Of a length: a million tokens to this power are still a float."""
 _SHOWN_CHARACTERS = 80
@@ -100,6 +102,14 @@ def _is_sequence(value: object) -> bool:
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
+
+
+def _stop_fault(value: Any) -> str | None:
+    if not _are_texts(value):
+        return "must be a text or a list of texts, none of them empty"
+    if len(value) > MOST_STOPS or sum(map(len, value)) > MOST_STOP_CHARACTERS:
+        return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
+    return None
 
 
 def _are_biases(value: object, is_key: Callable[[object], bool], most: float) -> bool:
@@ -197,7 +207,7 @@ _RULES: dict[str, Rule] = {
     "max_new_tokens": _whole(1, optional=True),
     "min_length": _whole(0),
     "min_new_tokens": _whole(0),
-    "stop": _rule(_are_texts, "must be a text or a list of texts, none of them empty"),
+    "stop": _stop_fault,
     "eos_token_id": _token_ids(optional=True),
     "num_return_sequences": _whole(1, MOST_SAMPLES),
     "logprobs": _whole(0, MOST_LOGPROBS, optional=True),

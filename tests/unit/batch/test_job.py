@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from mindbatch.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
 from mindbatch.config.schema import BatchConfig
 from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
@@ -324,6 +325,35 @@ def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
     assert manifest["digests"]["data.template"].startswith("xxh3-128:")
     with pytest.raises(ConfigError, match=r"data\.template .*id.* -> .*prompt"):
         make_job(job_config(data, tmp_path / "run", template="{{ prompt }}"), load=never).run()
+
+
+@pytest.mark.parametrize("limit", [ProcessorTimeUsedUp(), ChildDied("its process ended with signal 6")])
+def test_a_finished_row_is_not_judged_again_by_the_limits_of_a_template(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, limit: Exception
+) -> None:
+    config = job_config(data, tmp_path / "run", template="{{ id }}: {{ prompt }}", limit=6)
+    assert make_job(config).run() == EXIT_DONE
+    first = results(tmp_path / "run")
+    ask = AnsweringProcess.ask
+
+    def slow_now(process: AnsweringProcess, request: bytes, most_bytes: int) -> Any:
+        if b"variables" in request and process.limits.seconds <= 5.0:
+            raise limit
+        return ask(process, request, most_bytes)
+
+    monkeypatch.setattr(AnsweringProcess, "ask", slow_now)
+    assert make_job(config, load=never).run() == EXIT_DONE
+    assert results(tmp_path / "run") == first
+
+
+def test_a_finished_row_that_cannot_be_read_any_more_does_not_vanish(tmp_path: Path, data: Path) -> None:
+    config = job_config(data, tmp_path / "run", key_column="id", limit=2)
+    assert make_job(config).run() == EXIT_DONE
+    first = results(tmp_path / "run")
+    data.write_text('{"id": "row-0", "prompt": 7}\n{"id": "row-1", "prompt": "b"}\n')
+    with pytest.raises(ConfigError, match=r"the data has changed since: .*row-0 .*row-1"):
+        make_job(config, load=never).run()
+    assert results(tmp_path / "run") == first
 
 
 def test_columns_of_the_data_stand_beside_the_results_in_every_format(tmp_path: Path) -> None:

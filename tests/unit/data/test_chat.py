@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from chat_shapes import SHAPES
 
+from mindbatch.children import AnsweringProcess, ProcessorTimeUsedUp
 from mindbatch.data.chat import ChatTemplates
 from mindbatch.data.chat_process import ChatLimits
-from mindbatch.errors import PromptError
+from mindbatch.errors import ConfigError, PromptError
 
 QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
 TALK = [
@@ -198,3 +199,16 @@ def test_the_child_imports_little():
     assert not heavy & {name.partition(".")[0] for name in loaded}
     ours = {name for name in loaded if name.startswith("mindbatch")}
     assert ours == {"mindbatch", "mindbatch.child_main", "mindbatch.data", "mindbatch.data.chat_worker"}
+
+
+def test_a_template_that_never_ends_costs_three_rows(monkeypatch: pytest.MonkeyPatch):
+    def endless(process: AnsweringProcess, request: bytes, most_bytes: int) -> Any:
+        raise ProcessorTimeUsedUp
+
+    monkeypatch.setattr(AnsweringProcess, "ask", endless)
+    chat = ChatTemplates({"default": "x"})
+    for _ in range(2):
+        with pytest.raises(PromptError, match="stopped: no result after 5 s of processor time$"):
+            chat.render(TALK)
+    with pytest.raises(ConfigError, match="^chat template: stopped: .*, for 3 rows in a row$"):
+        chat.render(TALK)

@@ -152,10 +152,21 @@ def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):
         assert rules.check({"seed": -1}, {"seed": "x.seed"})[1][0].startswith("x.seed=-1: must be")
         assert rules.check({"seed": -1}, {"seed": "y.seed"})[1][0].startswith("y.seed=-1: must be")
     assert validated == [{"seed": 1, "top_k": 2}, {"seed": -1}]
-    monkeypatch.setattr(overrides_module, "_MOST_KEPT", 4)
+    monkeypatch.setattr(overrides_module, "_MOST_KEPT_BYTES", 4 * len(b'[["seed",10]]'))
     for seed in range(20):
         rules.check({"seed": seed}, {})
     assert len(rules._known) <= 4
+
+
+def test_a_row_with_too_much_of_them_fails_alone():
+    for own, said in (
+        ({"sequence_bias": [[[i], -1.0] for i in range(100_000)]}, "bytes; at most 1048576"),
+        ({"stop": ["x" * 20] * 5000}, "own.stop="),
+        ({"stop": ["x" * 70_000]}, "must be at most 1024 texts of 65536 characters together"),
+    ):
+        item = made(own)
+        assert isinstance(item, RowFailure)
+        assert said in item.reason
 
 
 def test_the_order_within_a_schema_counts():

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from mindbatch.children import ProcessorTimeUsedUp
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_process import ChatLimits, TemplateTimeout
+from mindbatch.data.chat_process import ChatLimits
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
@@ -225,20 +226,21 @@ def test_three_timeouts_in_a_row_are_the_templates_fault(monkeypatch: pytest.Mon
     """A row between them that is rendered, or fails in another way, shows that the template can end."""
     maker = maker_of("{{ ends }}", PATIENT)
     assert maker._template is not None
-    process = maker._template._process
-    render = process.render
+    process = maker._template._process._process
+    ask = process.ask
 
-    def bounded(template: str, variables: dict[str, Any]) -> str:
-        if variables["ends"] == "never":
-            raise TemplateTimeout("data.template: stopped: no result after 5 s")
-        return render(template, variables)
+    def bounded(request: bytes, most_bytes: int) -> Any:
+        if b"never" in request:
+            raise ProcessorTimeUsedUp
+        return ask(request, most_bytes)
 
-    monkeypatch.setattr(process, "render", bounded)
+    monkeypatch.setattr(process, "ask", bounded)
     for ends in ("never", "never", "now", "never", "never", None, "never", "never"):
         item = maker.make(0, Record("rows.jsonl", 1, {"ends": ends}))
         assert isinstance(item, DataRow if ends == "now" else RowFailure)
     with pytest.raises(
-        ConfigError, match="^data.template: stopped: no result after 5 s, for 3 rows in a row$"
+        ConfigError,
+        match="^data.template: stopped: no result after 30 s of processor time, for 3 rows in a row$",
     ):
         maker.make(0, Record("rows.jsonl", 1, {"ends": "never"}))
     maker.close()

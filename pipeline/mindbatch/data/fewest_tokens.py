@@ -1,0 +1,76 @@
+"""How few tokens a text can have, told from its length: for texts far too long to be encoded."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import ByteLevel
+
+_COMPOSED = 4
+"""Characters that NFC or NFKC may make one of: no character decomposes into more (Unicode, annex 15)."""
+_KEEPING_NORMALIZERS = {
+    "ByteLevel": 1,
+    "Lowercase": 1,
+    "NFC": _COMPOSED,
+    "NFD": 1,
+    "NFKC": _COMPOSED,
+    "NFKD": 1,
+    "Prepend": 1,
+}
+_KEEPING_SPLITS = {"ByteLevel", "Metaspace", "Digits"}
+
+
+def characters_per_token(backend: Backend) -> int | None:
+    """The most characters of a text, white space left out, that one token can stand for; None if unknown.
+
+    It is known where every character of a text is in some token: each byte has one, and nothing is dropped
+    before the vocabulary is asked. White space may be dropped: some added tokens swallow what is beside them.
+    """
+    settings = json.loads(backend.to_str())
+    steps = [*_parts(settings["normalizer"], "normalizers")]
+    splits = [*_parts(settings["pre_tokenizer"], "pretokenizers")]
+    factors = [_merged(step) for step in steps]
+    if settings["truncation"] or None in factors or not all(map(_keeps, splits)):
+        return None
+    if not _has_all_bytes(settings["model"], {part["type"] for part in (*steps, *splits)}):
+        return None
+    longest = max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
+    return longest * math.prod(factor for factor in factors if factor)
+
+
+def fewest_tokens(text: str, most_characters: int) -> int:
+    """A lower bound of the number of tokens. most_characters: see `characters_per_token`."""
+    return -(-sum(map(len, text.split())) // most_characters)
+
+
+def _parts(setting: Any, name: str) -> list[dict[str, Any]]:
+    if setting is None:
+        return []
+    if setting["type"] != "Sequence":
+        return [setting]
+    return [part for each in setting[name] for part in _parts(each, name)]
+
+
+def _merged(normalizer: dict[str, Any]) -> int | None:
+    """How many characters it may make one of; None if it may drop some."""
+    if normalizer["type"] == "Replace":
+        pattern = normalizer["pattern"].get("String")
+        return 1 if pattern and len(normalizer["content"]) >= len(pattern) else None
+    return _KEEPING_NORMALIZERS.get(normalizer["type"])
+
+
+def _keeps(split: dict[str, Any]) -> bool:
+    """Whether it drops nothing."""
+    return split["type"] in _KEEPING_SPLITS or split.get("behavior", "Removed") != "Removed"
+
+
+def _has_all_bytes(model: dict[str, Any], parts: set[str]) -> bool:
+    """Whether every byte has a token, so that none is unknown: unknown ones may be dropped or become one."""
+    if model["type"] != "BPE":
+        return False
+    if "ByteLevel" in parts:
+        return {*ByteLevel.alphabet()} <= {*model["vocab"]}
+    return bool(model["byte_fallback"]) and {f"<0x{n:02X}>" for n in range(256)} <= {*model["vocab"]}
