@@ -13,7 +13,15 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
-LOWEST = {"child_main", "children", "errors", "foreign_formats", "hidden_values", "regular_file", "screen_text"}
+LOWEST = {
+    "child_main",
+    "children",
+    "errors",
+    "foreign_formats",
+    "hidden_values",
+    "regular_file",
+    "screen_text",
+}
 ENGINE_ROOMS = {
     "decoding",
     "cache",
