@@ -47,6 +47,8 @@ _KNOWN = _TOKENS | {
     "use_default_system_prompt", "wordpieces_prefix",
 }
 # fmt: on
+_BY_NAME = frozenset({"added_tokens_decoder", "extra_special_tokens"})
+_FLAGS = frozenset({"__type", "content", "lstrip", "normalized", "rstrip", "single_word", "special"})
 
 
 def read_json_file(folder: Path, name: str) -> dict[str, Any]:
@@ -108,9 +110,23 @@ def _content(folder: Path, name: str, max_bytes: int) -> bytes:
 
 
 def _encoded(content: Mapping[str, Any], known: frozenset[str] | None) -> bytes:
-    return json.dumps(
-        {key: value for key, value in content.items() if known is None or key in known}
-    ).encode()
+    kept = {key: value for key, value in content.items() if known is None or key in known}
+    for key in kept.keys() & (_TOKENS | _BY_NAME):
+        match kept[key]:
+            case list(tokens):
+                kept[key] = [_with_known_flags(token) for token in tokens]
+            case dict(tokens) if key in _BY_NAME:
+                kept[key] = {name: _with_known_flags(token) for name, token in tokens.items()}
+            case token:
+                kept[key] = _with_known_flags(token)
+    return json.dumps(kept).encode()
+
+
+def _with_known_flags(token: Any) -> Any:
+    """A token without the flags that tokenizers does not know: it prints their names, whatever they hold."""
+    if not isinstance(token, dict):
+        return token
+    return {name: flag for name, flag in token.items() if name in _FLAGS}
 
 
 def _template_names(folder: Path) -> list[str]:

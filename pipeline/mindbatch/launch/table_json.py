@@ -73,7 +73,8 @@ def walk(document: Any) -> Iterator[tuple[str, Any]]:
 
 def at(place: str, key: str) -> str:
     """The place of `key` in the object at `place`."""
-    name = key if key.isidentifier() and key.isascii() else shown(key)
+    plain = key.isidentifier() and key.isascii() and len(key) <= LONGEST_SHOWN
+    name = key if plain else shown(key)
     return f"{place}.{name}" if place else name
 
 

@@ -210,3 +210,25 @@ def test_a_deep_settings_file_is_one_line(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text("[" * 200_000)
     with pytest.raises(CheckpointError, match=r"tokenizer_config.json: not readable as JSON"):
         load_tokenizer_files(folder)
+
+
+FORGED = {"content": "<|im_end|>", "special": True, "\x1b[2J": 1}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"added_tokens_decoder": {"2": FORGED}},
+        {"eos_token": {"__type": "AddedToken", **FORGED}},
+        {"additional_special_tokens": [{"__type": "AddedToken", **FORGED}]},
+        {"extra_special_tokens": {"end": {"__type": "AddedToken", **FORGED}}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_names_of_flags_do_not_reach_the_screen(
+    tmp_path: Path, settings: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library prints those that it does not know, on standard output, as they are."""
+    write_folder(tmp_path, byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
+    loaded(tmp_path)
+    assert capfd.readouterr() == ("", "")

@@ -59,6 +59,7 @@ def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
 def test_places_and_values_are_shown_in_plain_characters() -> None:
     assert at("", "a") == "a"
     assert at("a[0]", "\x1b[2J") == 'a[0]."\\u001b[2J"'
+    assert len(at("", "A" * 5000)) < 200
     assert shown("é") == '"\\u00e9"'
     assert shown("x" * 100) == '"' + "x" * 56 + "..."
     assert (shown({}), shown([]), shown(None), shown(3)) == ("an object", "a list", "null", "3")
