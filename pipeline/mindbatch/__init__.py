@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mindbatch.async_llm import AsyncLLM
     from mindbatch.decoding import DecodingParams
     from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
     from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # Imported on first use: `import mindbatch` stays instant.
 _HOMES = {
     "LLM": "mindbatch.llm",
+    "AsyncLLM": "mindbatch.async_llm",
     "DecodingParams": "mindbatch.decoding",
     "TextStreamer": "mindbatch.streaming",
     "RequestOutput": "mindbatch.engine.request",
@@ -30,6 +32,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",

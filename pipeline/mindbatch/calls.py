@@ -59,6 +59,11 @@ class EngineCalls:
             raise MindBatchError(self._over or "")
         return self._engine
 
+    @property
+    def has_work(self) -> bool:
+        """Whether any call has unfinished requests."""
+        return self._engine is not None and self._engine.has_work
+
     def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
         """Queues requests; returns a result with an error for each that is refused.
 
@@ -149,9 +154,10 @@ class EngineCalls:
 class Call:
     """The requests of one caller; what is left of them is dropped when it is closed or forgotten."""
 
-    def __init__(self, calls: EngineCalls) -> None:
+    def __init__(self, calls: EngineCalls, inbox: deque[Delivery] | None = None) -> None:
+        """`inbox`: one that does more than keep what it is given."""
         self._calls = calls
-        self._inbox: deque[Delivery] = deque()
+        self._inbox: deque[Delivery] = deque() if inbox is None else inbox
         self._num_unfinished = 0
 
     @property
@@ -204,21 +210,34 @@ class Run:
     Iterate over it for what each step adds and each result as it finishes.
     """
 
-    def __init__(self, calls: EngineCalls, rows: Iterable[Request | RequestOutput]) -> None:
+    def __init__(
+        self,
+        calls: EngineCalls,
+        rows: Iterable[Request | RequestOutput],
+        inbox: deque[Delivery] | None = None,
+    ) -> None:
         given = list(rows)
-        self._call = Call(calls)
+        self._call = Call(calls, inbox)
         self.refused = self._call.add(given)
         keys = {failure.key for failure in self.refused}
         self.requests = [row for row in given if isinstance(row, Request) and row.key not in keys]
 
     def __iter__(self) -> Iterator[StreamEvent | RequestOutput]:
         try:
-            while self._call.num_unfinished:
-                result = self._call.next()
-                yield from result.events
-                yield from result.finished
+            while self.num_unfinished:
+                yield from self.next()
         finally:
             self.close()
+
+    @property
+    def num_unfinished(self) -> int:
+        """See `Call`."""
+        return self._call.num_unfinished
+
+    def next(self) -> list[StreamEvent | RequestOutput]:
+        """See `Call.next`."""
+        result = self._call.next()
+        return [*result.events, *result.finished]
 
     def close(self) -> None:
         """Drops what is not finished."""

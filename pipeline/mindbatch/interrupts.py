@@ -62,21 +62,33 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    with sigterm_as_sigint():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)
+        try:
+            yield
+        finally:
+            if on_interrupt is not None:
+                _set(signal.SIGINT, on_interrupt)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what has come meanwhile is raised here
+
+
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """Within, SIGTERM gets the program's handler for SIGINT where it has none: MindSpore's sends SIGTERM.
+
+    Does nothing in threads other than the main one.
+    """
     on_interrupt, on_terminate = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    answers_both = callable(on_interrupt) and on_terminate == signal.SIG_DFL
-    if answers_both:
-        signal.signal(signal.SIGTERM, on_interrupt)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (in_main and callable(on_interrupt) and on_terminate == signal.SIG_DFL):
+        yield
+        return
+    signal.signal(signal.SIGTERM, on_interrupt)
     try:
         yield
     finally:
-        if on_interrupt is not None:
-            _set(signal.SIGINT, on_interrupt)
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what has come meanwhile is raised here
-        finally:
-            if answers_both:
-                _set(signal.SIGTERM, signal.SIG_DFL)
+        _set(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -9,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from mindbatch.calls import Call, EngineCalls, Run
+from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.user_paths import settle_model_paths
@@ -201,17 +202,13 @@ class LLM:
         with ExitStack() as stack:
             if streamer is not None:
                 stack.callback(streamer.end)  # a thread may wait for it
-            if on_error not in ON_ERROR:
-                raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
-            beside = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-            run = stack.enter_context(closing(self._submitted(prompts, params, decoding, beside)))
+            check_on_error(on_error)
+            beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+            run = stack.enter_context(closing(self.begin(prompts, params, **beside, **decoding)))
             if run.refused and on_error == "raise":
-                _refuse_failed(run.refused)
-            results = {result.key: result for result in (*run.refused, *_fed(streamer, run))}
-        in_order = [results[key] for key in sorted(results, key=int)]
-        if on_error == "raise":
-            _refuse_failed(in_order)
-        return in_order
+                refuse_failed(run.refused)
+            results = [*run.refused, *_fed(streamer, run)]
+        return in_order(results, on_error)
 
     def stream(
         self,
@@ -230,11 +227,11 @@ class LLM:
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        beside = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        run = self._submitted(prompts, params, decoding, beside)
+        beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        run = self.begin(prompts, params, **beside, **decoding)
         if run.refused:
             run.close()
-            _refuse_failed(run.refused)
+            refuse_failed(run.refused)
         return self._streamed(run)
 
     def _streamed(self, run: Run) -> Iterator[StreamEvent]:
@@ -242,11 +239,13 @@ class LLM:
             if isinstance(item, StreamEvent):
                 yield item
             else:
-                _refuse_failed([item])
+                refuse_failed([item])
 
-    def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Run:
-        """Queues rows; they run while the result is iterated over."""
-        return Run(self._calls, (self._request(row, params) for row, params in rows))
+    def submit(
+        self, rows: Iterable[tuple[Prompt, DecodingParams]], inbox: deque[Delivery] | None = None
+    ) -> Run:
+        """Queues rows; they run while the result is iterated over. `inbox`: see `Call`."""
+        return Run(self._calls, (self._request(row, params) for row, params in rows), inbox)
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         """Runs any number of rows, taken as the engine can use them; yields what each step brought.
@@ -277,17 +276,38 @@ class LLM:
         except PromptError as error:
             return request.failure(error)
 
-    def _submitted(
-        self, prompts: Any, params: Params, decoding: Mapping[str, Any], beside: Mapping[str, Any]
+    def begin(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: Params = None,
+        inbox: deque[Delivery] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **decoding: Any,
     ) -> Run:
-        """beside: what goes with chats."""
+        """Queues what `generate` takes, without running it; `inbox`: see `Call`.
+
+        Raises:
+            ConfigError: `prompts` or `params` is not what `generate` describes.
+        """
         given = prompt_list(prompts)
         each = params_for_each(len(given), params, decoding)
+        beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
         rows = read_prompts(prompts=given, **beside) if given else PromptRows()
-        run = self.submit([(row, each[int(row.key)]) for row in rows.prompts])
+        run = self.submit([(row, each[int(row.key)]) for row in rows.prompts], inbox)
         run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))
         return run
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute something, for this caller or for others."""
+        return self._calls.has_work
+
+    def step(self) -> None:
+        """Computes a step for all callers; see `EngineCalls.step`."""
+        self._calls.step()
 
 
 def _load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
@@ -305,7 +325,26 @@ def _fed(streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:
             feed.put(item)
 
 
-def _refuse_failed(results: Iterable[RequestOutput]) -> None:
+def check_on_error(on_error: str) -> None:
+    """Raises a ConfigError if it is not known."""
+    if on_error not in ON_ERROR:
+        raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
+
+
+def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOutput]:
+    """The results in the order of the prompts.
+
+    Raises:
+        PromptError: on_error is "raise" and a result has an error.
+    """
+    ordered = sorted(results, key=lambda result: int(result.key))
+    if on_error == "raise":
+        refuse_failed(ordered)
+    return ordered
+
+
+def refuse_failed(results: Iterable[RequestOutput]) -> None:
+    """Raises a PromptError with the errors of the results, if there are any."""
     faults = [result.error for result in results if result.error is not None]
     if faults:
         raise PromptError(faults)

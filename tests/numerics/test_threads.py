@@ -2,9 +2,28 @@
 
 import ctypes
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from mindbatch import LLM, DecodingParams
+
+INTERRUPTED = """
+import asyncio, os, signal, threading
+from mindbatch import AsyncLLM
+
+async def main():
+    async with AsyncLLM("shipped:examples/tiny_gpt2") as llm:
+        async for event in llm.stream("9 + 8 =", max_new_tokens=100, eos_token_id=()):
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 
 MODEL = "shipped:examples/tiny_gpt2"
 CALLS = [["9 + 8 =", "three plus four is"], ["An increasing sequence: one,"], ["one", "two", "three"]] * 3
@@ -33,3 +52,9 @@ def test_threads_get_what_they_would_get_alone_and_leave_ctrl_c_to_the_program()
     assert sigint_action() == before
     assert together == [tokens_of(llm, prompts) for prompts in CALLS]
     assert loading.result() == together[0]
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_event_loop_while_the_engines_thread_computes() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")

@@ -59,6 +59,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "mindspore_lock": LOWEST,
     "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
     "llm": FACADE | {"calls", "llm_input", "mindspore_lock"} | LOWEST,
+    "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
     "ledger": {"storage"} | LOWEST,
     "dataset": {"data", "decoding", "config", "storage"} | LOWEST,
@@ -81,7 +82,7 @@ MAY_ENTER: dict[str, set[str]] = {
     | {"batch", "dataset", "evaluation", "ledger", "launch", "storage", "interrupts"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
-    "__init__": {"llm", "decoding", "engine", "streaming"} | LOWEST,
+    "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
     "__main__": {"cli", "interrupts"} | LOWEST,
     "backends": {"decoding", "config", "checkpoint", "layers", "parallel", "storage"} | LOWEST,
 }

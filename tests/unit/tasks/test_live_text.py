@@ -66,7 +66,7 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
     params = DecodingParams(
         do_sample=True, num_return_sequences=3, max_new_tokens=40, seed=5, stop=stop, temperature=0.7
     )
-    run = shadow_llm._submitted(prompts, params)
+    run = shadow_llm.begin(prompts, params)
     live_file, file = io.StringIO(), io.StringIO()
     tokenizer = shadow_llm.required_tokenizer
 

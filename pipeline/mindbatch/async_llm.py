@@ -1,0 +1,188 @@
+"""AsyncLLM: an LLM for asyncio, whose engine runs in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, aclosing, suppress
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal, TypeVar
+
+from mindbatch.calls import Delivery, Run
+from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.errors import MindBatchError
+from mindbatch.interrupts import sigterm_as_sigint
+from mindbatch.llm import CLOSED, LLM, check_on_error, in_order, refuse_failed
+from mindbatch.llm_input import Params, PromptInput
+
+Result = TypeVar("Result")
+Prompts = PromptInput | Sequence[PromptInput]
+Commands = SimpleQueue[Callable[[LLM | Exception], None] | None]
+
+
+class AsyncLLM:
+    """Generates text for the tasks of an event loop, which is never blocked.
+
+    One thread loads the model and computes; the requests of all callers are in one continuous batch. A task
+    that is cancelled, or leaves its stream, drops its own requests. The model is loaded by `load`, by
+    `async with`, or when it is first needed; the arguments are those of LLM.
+    """
+
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        self._begin(partial(LLM, path, **options))
+
+    @classmethod
+    async def load(cls, path: str | Path, **options: Any) -> AsyncLLM:
+        """An AsyncLLM whose model is loaded; raises what LLM raises."""
+        return await cls(path, **options).__aenter__()
+
+    @classmethod
+    def over(cls, llm: LLM) -> AsyncLLM:
+        """An AsyncLLM over a model that is loaded already; closing it closes the LLM."""
+        made = object.__new__(cls)
+        made._begin(lambda: llm)
+        return made
+
+    def _begin(self, load: Callable[[], LLM]) -> None:
+        self._commands: Commands = SimpleQueue()
+        self._signals = ExitStack()
+        self._thread = threading.Thread(target=_serve, args=(load, self._commands), daemon=True)
+        # Also at the interpreter's end, which must not come while MindSpore computes.
+        self._stop = weakref.finalize(self, _stop, self._thread, self._commands)
+
+    async def __aenter__(self) -> AsyncLLM:
+        await self._ask(lambda llm: None)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the thread and closes the LLM; what runs ends with a MindBatchError."""
+        try:
+            await asyncio.to_thread(self._stop)
+        finally:
+            self._signals.close()
+
+    async def generate(
+        self,
+        prompts: Prompts,
+        params: Params = None,
+        *,
+        on_error: Literal["raise", "record"] = "raise",
+        **options: Any,
+    ) -> list[RequestOutput]:
+        """See `LLM.generate`; there is no streamer."""
+        check_on_error(on_error)
+        run = await self._run(prompts, params, options)
+        results = list(run.refused)
+        if on_error == "raise":
+            refuse_failed(results)
+        async with aclosing(run) as items:
+            results += [item async for item in items if isinstance(item, RequestOutput)]
+        return in_order(results, on_error)
+
+    async def stream(
+        self, prompts: Prompts, params: Params = None, **options: Any
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLM.stream`; what that raises at once is raised by the first step of the iteration."""
+        run = await self._run(prompts, params, options)
+        refuse_failed(run.refused)
+        async with aclosing(run) as items:
+            async for item in items:
+                if isinstance(item, StreamEvent):
+                    yield item
+                else:
+                    refuse_failed([item])
+
+    async def _run(self, prompts: Prompts, params: Params, options: dict[str, Any]) -> _AsyncRun:
+        inbox = _LoopInbox()
+        return _AsyncRun(await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options)), inbox)
+
+    async def _ask(self, function: Callable[[LLM], Result]) -> Result:
+        """What a function of the LLM returns or raises; the engine's thread calls it between two steps."""
+        if not self._stop.alive:
+            raise MindBatchError(CLOSED)
+        if self._thread.ident is None:
+            self._signals.enter_context(sigterm_as_sigint())
+            self._thread.start()
+        answer: Future[Result] = Future()
+        self._commands.put(partial(_answer, function, answer))
+        return await asyncio.wrap_future(answer)
+
+
+class _LoopInbox(deque[Delivery]):
+    """An inbox that wakes the task which waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def append(self, delivery: Delivery, /) -> None:
+        super().append(delivery)
+        with suppress(RuntimeError):  # the loop was closed, and its tasks with it
+            self._loop.call_soon_threadsafe(self.filled.set)
+
+
+class _AsyncRun:
+    """A run whose results are waited for, not computed."""
+
+    def __init__(self, run: Run, inbox: _LoopInbox) -> None:
+        self.refused = run.refused
+        self._run = run
+        self._inbox = inbox
+
+    async def __aiter__(self) -> AsyncIterator[StreamEvent | RequestOutput]:
+        while self._run.num_unfinished:
+            while not self._inbox:
+                await self._inbox.filled.wait()
+                self._inbox.filled.clear()
+            for item in self._run.next():
+                yield item
+
+    async def aclose(self) -> None:
+        self._run.close()
+
+
+def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM | Exception) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        if isinstance(llm, Exception):
+            raise llm
+        answer.set_result(function(llm))
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+def _serve(load: Callable[[], LLM], commands: Commands) -> None:
+    """The life of the engine's thread: commands first, then a step if there is work, until None comes."""
+    llm: LLM | Exception
+    try:
+        llm = load()
+    except Exception as error:
+        llm = error
+    while True:
+        if isinstance(llm, Exception) or not llm.has_work or not commands.empty():
+            command = commands.get()
+            if command is None:
+                break
+            command(llm)
+        else:
+            with suppress(Exception):  # every call has been given it
+                llm.step()
+    if not isinstance(llm, Exception):
+        llm.close()
+
+
+def _stop(thread: threading.Thread, commands: Commands) -> None:
+    commands.put(None)
+    if thread.ident is not None:
+        thread.join()
