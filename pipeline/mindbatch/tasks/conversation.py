@@ -12,6 +12,7 @@ from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import StreamEvent
 from mindbatch.errors import EXIT_DONE, ConfigError
+from mindbatch.interrupts import Terminated
 from mindbatch.llm import LLM
 from mindbatch.screen_text import data_output, say
 
@@ -23,6 +24,8 @@ NO_TEMPLATE = "chat=true: the model's tokenizer has no chat template; leave chat
 def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptions = NO_OPTIONS) -> int:
     """Answers each line on standard input; a chat keeps its history and has the options.
 
+    At a terminal Ctrl-C ends an answer, and what there is of it stays in the history.
+
     Raises:
         ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
     """
@@ -31,11 +34,12 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
     if chat and not llm.tokenizer.has_chat_template:
         raise ConfigError(NO_TEMPLATE)
     history: list[dict[str, Any]] = []
-    for turn, text in enumerate(_asked(sys.stdin.buffer, at_terminal=sys.stdin.isatty())):
+    at_terminal = sys.stdin.isatty()
+    for turn, text in enumerate(_asked(sys.stdin.buffer, at_terminal=at_terminal)):
         messages = [*history, {"role": "user", "content": text}] if chat else None
         content = {"text": text} if messages is None else options.content(messages)
         row = Prompt(key=str(turn), source="your prompt", **content)
-        answer = _answer(llm, row, params)
+        answer = _answer(llm, row, params, at_terminal=at_terminal)
         if messages is not None and answer is not None:
             history = [*messages, {"role": "assistant", "content": answer}]
     return EXIT_DONE
@@ -59,20 +63,24 @@ def _show(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
-def _answer(llm: LLM, row: Prompt, params: DecodingParams) -> str | None:
+def _answer(llm: LLM, row: Prompt, params: DecodingParams, *, at_terminal: bool) -> str | None:
     """Streams the answer to standard output; None when the prompt could not be run."""
     run = llm.submit([(row, params)])
     if run.refused:
         say(run.refused[0].error)
         return None
-    parts, output = [], data_output()
-    for event in run:
-        if isinstance(event, StreamEvent):
-            print(event.text, end="", flush=True, file=output)
-            parts.append(event.text)
-        elif event.error is not None:
-            _show("\n")
-            say(event.error)
-            return None
+    parts: list[str] = []
+    try:
+        for event in run:
+            if isinstance(event, StreamEvent):
+                parts.append(event.text)
+                print(event.text, end="", flush=True, file=data_output())
+            elif event.error is not None:
+                _show("\n")
+                say(event.error)
+                return None
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, Terminated) or not at_terminal:
+            raise
     print(flush=True)  # whoever reads through a pipe must see that the answer is over
     return "".join(parts)

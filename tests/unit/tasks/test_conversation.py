@@ -9,6 +9,7 @@ import pytest
 
 from mindbatch import ConfigError, DecodingParams
 from mindbatch.data.chat_options import ChatOptions
+from mindbatch.interrupts import Terminated
 from mindbatch.llm import LLM
 from mindbatch.tasks.conversation import INTRODUCTION, converse
 from shadow_llm import load_tokenizer, make_llm
@@ -28,8 +29,8 @@ def asked(shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     seen: list[list[int]] = []
     submit = shadow_llm.submit
 
-    def recording(rows: Any) -> Any:
-        run = submit(rows)
+    def recording(*given: Any) -> Any:
+        run = submit(*given)
         seen.extend(list(request.prompt_token_ids) for request in run.requests)
         return run
 
@@ -94,3 +95,35 @@ def test_what_the_model_lacks_is_told_before_asking(tmp_path: Path) -> None:
     plain = make_llm(load_tokenizer(tmp_path, chat_template=None))
     with pytest.raises(ConfigError, match="^chat=true: the model's tokenizer has no chat template"):
         converse(plain, FEW, chat=True)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Terminated])
+@pytest.mark.parametrize("at_terminal", [True, False])
+def test_ctrl_c_at_a_terminal_ends_the_answer_only(
+    at_terminal: bool,
+    kind: type[KeyboardInterrupt],
+    shadow_llm: LLM,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[list[int]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    step, left = shadow_llm._model.engine.step, [3]
+
+    def interrupted() -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise kind
+        return step()
+
+    monkeypatch.setattr(shadow_llm._model.engine, "step", interrupted)
+    typed(monkeypatch, b"hello\nworld\n", at_terminal)
+    if at_terminal and kind is KeyboardInterrupt:
+        assert converse(shadow_llm, FEW, chat=True) == 0
+        begun, whole = capsys.readouterr().out.splitlines()
+        history = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": begun}]
+        question = [*history, {"role": "user", "content": "world"}]
+        assert asked[1] == shadow_llm.required_tokenizer.encode_chat(question)
+        assert whole == answer(shadow_llm, question)
+    else:
+        with pytest.raises(kind):
+            converse(shadow_llm, FEW, chat=True)
