@@ -71,6 +71,6 @@ def _take_word(argument: str, line: CommandLine) -> None:
 def _unknown_flag(argument: str, flag: str) -> str:
     if flag in SWITCHES:
         return f"{argument}: {flag} takes no value"
-    near = nearest(flag, [*SWITCHES, *PATH_FLAGS])
+    near = nearest(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
     hint = did_you_mean(near) or "; keys are given as key=value, without dashes"
     return f"{flag}: unknown flag{hint}"

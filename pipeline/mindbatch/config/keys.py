@@ -11,6 +11,14 @@ from mindbatch.config.suggest import nearest
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
+_MODEL = "model.checkpoint_name_or_path"
+OTHER_NAMES = {
+    **dict.fromkeys(("model.path", "model.name", "model.folder", "model.dir", "model.name_or_path"), _MODEL),
+    **dict.fromkeys(("model_path", "model_name", "model_name_or_path", "checkpoint", "ckpt"), _MODEL),
+}
+"""What users call a key whose own name is not like it."""
+
+
 @dataclass(frozen=True)
 class Key:
     """One key that a user can set."""
@@ -63,6 +71,8 @@ class SchemaKeys:
     def nearest(self, name: str) -> str | None:
         """The full key most likely meant by the unknown `name`, also when its group is missing or wrong."""
         section, _, leaf = name.rpartition(".")
+        if name in OTHER_NAMES:
+            return next((key for key in self.keys if key == OTHER_NAMES[name]), None)
         same_leaf = [key for key in self.keys if key.rpartition(".")[2] == leaf]
         if same_leaf:
             return same_leaf[0]

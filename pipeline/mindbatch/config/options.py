@@ -46,10 +46,11 @@ class OptionFiles:
         names = self.names(group)
         if option in names:
             return True
-        if group == "model" and Path(option).is_dir():
-            hint = f"a folder is given as model.checkpoint_name_or_path={option}"
-        else:
-            hint = f"no such option; there are {', '.join(names)}{did_you_mean(nearest(option, names))}"
+        near = nearest(option, names, cutoff=0.8 if group == "model" else 0.6)
+        hint = f"no such option; there are {', '.join(names)}{did_you_mean(near)}"
+        if group == "model" and near is None:  # a folder, or the name of a model on the hub
+            there = "" if Path(option).is_dir() or "/" in option else f"{hint}; "
+            hint = f"{there}a folder is given as model.checkpoint_name_or_path={option}"
         log.add(f"{choice.source}{group}={option}: {hint}", group)
         return False
 

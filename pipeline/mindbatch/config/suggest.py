@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name most like `word`, ignoring case; None when nothing is close."""
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The name most like `word`, ignoring case; None when nothing is as like as `cutoff`, of 1."""
     from difflib import get_close_matches  # only a mistake pays for the import
 
     by_lower_case = {name.lower(): name for name in names}
-    found = get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.6)
+    found = get_close_matches(word.lower(), by_lower_case, n=1, cutoff=cutoff)
     return by_lower_case[found[0]] if found else None
 
 

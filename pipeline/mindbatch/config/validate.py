@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.config.batch_faults import batch_faults
 from mindbatch.config.input_faults import input_faults
@@ -32,9 +32,20 @@ from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import first_bytes
 
+if TYPE_CHECKING:
+    from mindbatch.decoding import DecodingParams
+
 LARGEST_MODEL_CONFIG = 1 << 20
 HALF_TYPES = ("float16", "bfloat16")
 SMALLEST_NPU_BLOCK = 16
+WIDENING = (
+    "num_return_sequences",
+    "num_beams",
+    "best_of",
+    "num_assistant_tokens",
+    "prompt_lookup_num_tokens",
+)
+"""The decoding parameters that make a row take several tokens of a step."""
 
 
 def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
@@ -157,6 +168,21 @@ def attention_heads(folder: Path) -> int | None:
     return heads if isinstance(heads, int) and heads > 0 else None
 
 
+def _width_faults(params: "DecodingParams", runtime: RuntimeConfig) -> Iterator[str]:
+    """Whether a request's sequences, which go on together, fit one step."""
+    from mindbatch.decoding.registry import strategy_for
+
+    width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
+    if width > runtime.max_batched_tokens:
+        values = {name: getattr(params, name) for name in WIDENING}
+        asked = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
+        yield (
+            f"{', '.join(asked or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
+            f"step, for its sequences go on together; at most runtime.max_batched_tokens="
+            f"{runtime.max_batched_tokens} fit: raise that or ask for fewer"
+        )
+
+
 def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
     from mindbatch.decoding.grammar import constraint_fault
@@ -169,8 +195,10 @@ def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
             params = DecodingParams(**dataclasses.asdict(decoding))
             if fault := constraint_fault(params.regex, params.json_schema):
                 raise ConfigError(fault)
+            faults = [*_width_faults(params, config.runtime)]
         except ConfigError as error:
-            for fault in error.faults:
-                found.setdefault(fault, []).append(name)
+            faults = [*error.faults]
+        for fault in faults:
+            found.setdefault(fault, []).append(name)
     for fault, names in found.items():
         yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"

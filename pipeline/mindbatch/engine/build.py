@@ -63,6 +63,7 @@ def engine_settings(
         max_batched_tokens=runtime.max_batched_tokens,
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
+        max_positions=arch.max_positions,
     )
 
 

@@ -139,7 +139,7 @@ class Engine:
         if max_tokens <= len(prompt):
             raise PromptError(
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
-                f"{max_tokens}; shorten it or raise model.seq_length (or decoding.max_length)"
+                f"{max_tokens}; {_longer(max_tokens, self.settings)}"
             )
         named = [("", token) for token in prompt]
         named += [(f"decoding.{name}: ", token) for name, token in token_ids_in(request.params)]
@@ -217,3 +217,13 @@ def _result(group: SequenceGroup) -> RequestOutput:
         num_cached_tokens=group.num_cached_tokens or 0,
         seconds=time.perf_counter() - group.started,
     )
+
+
+def _longer(max_tokens: int, settings: EngineSettings) -> str:
+    """What helps a prompt that reaches `max_tokens`, by the limit that this is."""
+    if max_tokens < settings.seq_length:
+        return f"shorten it or raise decoding.max_length={max_tokens}"
+    if max_tokens == settings.max_positions:
+        return "shorten it: the model has no more positions"
+    most = f" (the model has {settings.max_positions} positions)" if settings.max_positions else ""
+    return f"shorten it or raise model.seq_length={max_tokens}{most}"

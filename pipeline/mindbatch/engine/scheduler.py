@@ -234,5 +234,6 @@ class Scheduler:
         if at_once > settings.max_batched_tokens:
             raise CacheBudgetError(
                 f"{group.request.key}: {sequences} sequences that go on together have {at_once} tokens in a "
-                f"step, more than runtime.max_batched_tokens={settings.max_batched_tokens}"
+                f"step, more than runtime.max_batched_tokens={settings.max_batched_tokens}; raise that, "
+                "or ask for fewer samples, beams or drafted tokens"
             )

@@ -12,7 +12,8 @@ class EngineSettings:
     """Sizes of one engine.
 
     batch_size: most sequences that generate together; a request with more samples than that runs alone.
-    seq_length: most tokens of prompt and output together.
+    seq_length: most tokens of prompt and output together. max_positions: how many the model could have; None
+        where that is not known.
     block_size: tokens per cache block.
     num_blocks: blocks of the cache.
     max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
@@ -27,6 +28,7 @@ class EngineSettings:
     max_batched_tokens: int = 512
     use_past: bool = True
     prefix_caching: bool = True
+    max_positions: int | None = None
 
     @property
     def blocks_per_sequence(self) -> int:

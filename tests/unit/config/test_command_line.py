@@ -21,10 +21,11 @@ def test_nothing_is_nothing() -> None:
 def test_all_bad_flags_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_command_line(
-            ["--confg", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
+            ["--confg", "--model", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
         )
     assert caught.value.faults == (
         "--confg: unknown flag; did you mean --config?",
+        "--model: unknown flag; keys are given as key=value, without dashes",
         "--model.type: unknown flag; keys are given as key=value, without dashes",
         "--help=1: --help takes no value",
         "--config: needs a FILE",

@@ -188,6 +188,32 @@ def test_an_unknown_option_lists_those_that_exist(model_folder: Path) -> None:
     assert faults(f"model={model_folder}", "prompts=Hi") == (
         f"model={model_folder}: a folder is given as model.checkpoint_name_or_path={model_folder}",
     )
+    assert faults("model=gpt2", "prompts=Hi") == (
+        "model=gpt2: no such option; there are auto, tiny_gpt2; a folder is given as "
+        "model.checkpoint_name_or_path=gpt2",
+    )
+
+
+@pytest.mark.parametrize("name", ["model.path", "model_path", "model_name_or_path", "model.name"])
+def test_other_names_of_the_model(name: str) -> None:
+    assert f"{name}: unknown key; did you mean model.checkpoint_name_or_path?" in faults(
+        f"{name}=x", "prompts=Hi"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["decoding.do_sample=true", "decoding.num_return_sequences=9"], "decoding.num_return_sequences=9"),
+        (["decoding.num_beams=9"], "decoding.num_beams=9"),
+        (["decoding.do_sample=true", "decoding.best_of=9"], "decoding.best_of=9"),
+        (["decoding.penalty_alpha=0.6", "decoding.top_k=9"], "decoding.top_k=9"),
+    ],
+)
+def test_more_sequences_than_a_step_holds(given: list[str], named: str, usable: tuple[str, str]) -> None:
+    (line,) = faults(*usable, *given, "runtime.max_batched_tokens=8")
+    assert line.startswith(f"{named}: a row then has 9 tokens in a step,")
+    assert "runtime.max_batched_tokens=8" in line
 
 
 def test_all_faults_are_reported_at_once(usable: tuple[str, str]) -> None:

@@ -240,6 +240,30 @@ def test_bad_prompts_are_refused(prompt: list[int], params: dict[str, Any], mess
     assert not engine.has_work
 
 
+@pytest.mark.parametrize(
+    ("changes", "params", "help_"),
+    [
+        ({"seq_length": 5}, {}, "shorten it or raise model.seq_length=5$"),
+        (
+            {"seq_length": 5, "max_positions": 9},
+            {},
+            r"raise model.seq_length=5 \(the model has 9 positions\)",
+        ),
+        (
+            {"seq_length": 5, "max_positions": 5},
+            {},
+            "may have 5; shorten it: the model has no more positions",
+        ),
+        ({"max_positions": 40}, {"max_length": 3}, "shorten it or raise decoding.max_length=3$"),
+    ],
+)
+def test_what_helps_a_prompt_that_is_too_long(
+    changes: dict[str, Any], params: dict[str, Any], help_: str
+) -> None:
+    with pytest.raises(PromptError, match=help_):
+        make_engine(settings(**changes)).add(request("row", [1] * 5, **params))
+
+
 def test_an_adapter_that_is_not_there_is_refused() -> None:
     base = request("row", PROMPT)
     with pytest.raises(PromptError, match="adapter 'sft' is not loaded"):
