@@ -19,7 +19,7 @@ from mindbatch.data.prompt_tokens import NO_TOKENIZER, token_ids_of
 from mindbatch.data.prompts import Prompt, PromptRows, read_prompts
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.build import LoadedModel, load_model
+from mindbatch.engine.build import LoadedModel, Notice, load_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
@@ -110,13 +110,17 @@ class LLM:
         if faults:
             raise ConfigError(faults)
         prepare_environment(runtime.verbose, runtime.num_threads)
-        self._take(_load(model, runtime))
+        with loading():
+            self._take(load_model(model, runtime))
 
     @classmethod
-    def from_config(cls, model: ModelConfig, runtime: RuntimeConfig) -> LLM:
-        """The model of a configuration that has been validated."""
+    def from_config(
+        cls, model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lambda text: None
+    ) -> LLM:
+        """The model of a configuration that has been validated; `notice`: see `load_model`."""
         prepare_environment(runtime.verbose, runtime.num_threads)
-        return cls.over(_load(model, runtime))
+        with loading():
+            return cls.over(load_model(model, runtime, notice))
 
     @classmethod
     def over(cls, model: LoadedModel) -> LLM:
@@ -308,11 +312,6 @@ class LLM:
     def step(self) -> None:
         """Computes a step for all callers; see `EngineCalls.step`."""
         self._calls.step()
-
-
-def _load(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
-    with loading():
-        return load_model(model, runtime)
 
 
 def _fed(streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,8 +68,13 @@ def engine_settings(
     )
 
 
-def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
+Notice = Callable[[str], None]
+
+
+def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lambda text: None) -> LoadedModel:
     """Reads a model folder and returns an engine that is ready; the options are valid in themselves.
+
+    notice: is told what takes time, now and whenever a graph is compiled later; "" is that it is over.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
@@ -79,6 +85,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
     _refuse_beyond_memory(runtime, settings, arch, None if drafter is None else drafter.architecture)
+    notice("loading MindSpore")
     # MindSpore is imported only from here on: everything that can be refused without it has been. An import
     # of it that is broken off ends the process with "Fatal Python error".
     with interruptible():
@@ -90,14 +97,22 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig) -> LoadedModel:
         initialise(runtime.device_target)
         kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
 
+    def loaded(tensors: int, total: int) -> None:
+        notice(f"loading weights {100 * tensors // total}%")
+
+    def compiling(tokens: int) -> None:
+        notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
+
     def run(arch: Architecture, folder: ModelFolder, settings: EngineSettings) -> ModelRunner:
-        return ModelRunner(arch, load_weights(arch, folder, kernels, WHOLE), kernels, settings, WHOLE)
+        weights = load_weights(arch, folder, kernels, WHOLE, loaded)
+        return ModelRunner(arch, weights, kernels, settings, WHOLE, compiling)
 
     runner, cache_bytes, assistant = run(arch, folder, settings), 0, None
     if drafter is not None:
         limits = drafter.settings(settings)
         drafting = run(drafter.architecture, drafter.folder, limits)
         assistant, cache_bytes = Assistant(drafting, limits), drafting.cache.nbytes
+    notice("")
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     constraints = ConstraintFactory(tokenizer, arch.vocab_size)
     eos = model_eos_ids(folder, tokenizer)

@@ -16,7 +16,7 @@ from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.weights import Weights
-from mindbatch.models.compiled import CompiledCell
+from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
 from mindbatch.parallel.topology import TensorSlice
 
@@ -58,7 +58,9 @@ class ModelRunner:
         kernels: Kernels,
         settings: EngineSettings,
         piece: TensorSlice,
+        on_compile: OnCompile = lambda rows: None,
     ) -> None:
+        """`on_compile`: see `CompiledCell`."""
         shapes = [attention_shape(arch, layer, piece) for layer in range(arch.num_layers)]
         geometry = CacheGeometry(settings.num_blocks, settings.block_size)
         self.vocab_size = arch.vocab_size
@@ -68,8 +70,8 @@ class ModelRunner:
         self._buckets = buckets_up_to(settings.max_batched_tokens)
         decoder = Decoder(arch, weights, self.cache, kernels, piece)
         head = Head(arch, weights, kernels, piece)
-        self._decoder, self._head = CompiledCell(decoder), CompiledCell(head)
-        self._decoder_and_head = CompiledCell(DecoderAndHead(decoder, head))
+        self._decoder, self._head = CompiledCell(decoder, on_compile), CompiledCell(head, on_compile)
+        self._decoder_and_head = CompiledCell(DecoderAndHead(decoder, head), on_compile)
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""

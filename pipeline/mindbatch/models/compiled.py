@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mindspore import Tensor, nn
 from mindspore.graph.api import _cell_graph_executor
+
+OnCompile = Callable[[int], object]
 
 
 class CompiledCell:
@@ -16,8 +19,10 @@ class CompiledCell:
     pinned MindSpore version has it, and tests/numerics runs through it.)
     """
 
-    def __init__(self, cell: nn.Cell) -> None:
+    def __init__(self, cell: nn.Cell, on_compile: OnCompile) -> None:
+        """`on_compile` is called with the rows of the first input before a compilation, with 0 after."""
         self._cell = cell.set_train(False)
+        self._on_compile = on_compile
         self._phases: dict[tuple[tuple[int, ...], ...], str] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -25,7 +30,9 @@ class CompiledCell:
         shapes = tuple(tensor.shape for tensor in inputs)
         phase = self._phases.get(shapes)
         if phase is None:
+            self._on_compile(shapes[0][0])
             output = self._cell(*inputs)
+            self._on_compile(0)
             self._phases[shapes] = self._cell.current_phase
             return output
         return _cell_graph_executor._exec_pip(self._cell, *inputs, phase=phase)

@@ -10,6 +10,7 @@ from mindbatch.batch.job import BatchJob
 from mindbatch.config.schema import BatchConfig
 from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.llm import LLM
+from mindbatch.tasks.loading_line import LoadingLine
 
 
 def run(config: BatchConfig) -> int:
@@ -23,8 +24,13 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
     return BatchJob(
         config,
         fingerprint_fields(config),
-        load=lambda: LLM.from_config(config.model, config.runtime),
+        load=lambda: _load(config),
         tokenizer=lambda: Tokenizer.load(folder),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         retry=retry,
     )
+
+
+def _load(config: BatchConfig) -> LLM:
+    with LoadingLine(shown=config.progress != "none") as line:
+        return LLM.from_config(config.model, config.runtime, line)

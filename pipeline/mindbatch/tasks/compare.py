@@ -22,6 +22,7 @@ from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.compare_page import compare_page
 from mindbatch.tasks.compare_runs import run_strategies
+from mindbatch.tasks.loading_line import LoadingLine
 
 BATCHES_WARMED_UP = 2
 """Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
@@ -41,7 +42,8 @@ def run(config: CompareConfig) -> int:
         tools=config.tools,
         chat_template_kwargs=config.chat_template_kwargs,
     )
-    llm = LLM.from_config(config.model, config.runtime)
+    with LoadingLine() as line:
+        llm = LLM.from_config(config.model, config.runtime, line)
     setup = _setup(config, rows)
     runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts, config.timings)
     comparison = compare(setup, runs, has_text=llm.tokenizer is not None)

@@ -11,7 +11,7 @@ from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
 from mindbatch.data.chat_options import chat_options
-from mindbatch.data.prompts import read_prompts
+from mindbatch.data.prompts import PromptRows, read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -20,6 +20,7 @@ from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.conversation import converse
 from mindbatch.tasks.live_text import LiveText
+from mindbatch.tasks.loading_line import LoadingLine
 from mindbatch.tasks.progress import Progress
 from mindbatch.tasks.results import Destination, ResultWriter
 
@@ -34,7 +35,8 @@ def run(config: GenerateConfig) -> int:
     params = DecodingParams(**dataclasses.asdict(config.decoding))
     if config.interactive:
         options = chat_options(config.system, config.tools, config.chat_template_kwargs)
-        llm = LLM.from_config(config.model, config.runtime)
+        with LoadingLine() as line:
+            llm = LLM.from_config(config.model, config.runtime, line)
         return converse(llm, params, chat=config.chat, options=options)
     rows = read_prompts(
         prompts=config.prompts,
@@ -45,7 +47,12 @@ def run(config: GenerateConfig) -> int:
         tools=config.tools,
         chat_template_kwargs=config.chat_template_kwargs,
     )
-    llm = LLM.from_config(config.model, config.runtime)
+    with LoadingLine() as line:
+        return _generate(config, params, rows, line)
+
+
+def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, line: LoadingLine) -> int:
+    llm = LLM.from_config(config.model, config.runtime, line)
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)
@@ -55,9 +62,9 @@ def run(config: GenerateConfig) -> int:
     labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
-            failures += _stream(llm, run, params, destination, labelled)
+            failures += _stream(llm, run, params, destination, labelled, line)
         else:
-            failures += _write(llm, run, failures, config, destination, labelled)
+            failures += _write(llm, run, failures, config, destination, labelled, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
         save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"))
@@ -65,7 +72,12 @@ def run(config: GenerateConfig) -> int:
 
 
 def _stream(
-    llm: LLM, run: Run, params: DecodingParams, destination: Destination, labelled: bool
+    llm: LLM,
+    run: Run,
+    params: DecodingParams,
+    destination: Destination,
+    labelled: bool,
+    line: LoadingLine,
 ) -> list[RequestOutput]:
     """Prints the outputs one after the other, the first one token by token while all of them run.
 
@@ -83,7 +95,7 @@ def _stream(
 
     live = LiveText(run.requests, streamer, destination.file, labelled=labelled)
     failures = []
-    for item in run:
+    for item in line.until_first(run):
         if isinstance(item, RequestOutput):
             live.finish(item)
             failures += [item] if item.error is not None else []
@@ -99,6 +111,7 @@ def _write(
     config: GenerateConfig,
     destination: Destination,
     labelled: bool,
+    line: LoadingLine,
 ) -> list[RequestOutput]:
     """Writes each result once all before it are there; returns those of prompts that could not go on."""
     keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
@@ -112,8 +125,10 @@ def _write(
     for failure in failures:
         writer.add(failure)
     failed = []
+    if len(keys) > 1:
+        line.stop()  # there may be a progress bar
     with Progress(len(run.requests), shown=len(keys) > 1, output=destination.file) as progress:
-        for item in run:
+        for item in line.until_first(run):
             if isinstance(item, RequestOutput):
                 writer.add(item)
                 failed += [item] if item.error is not None else []

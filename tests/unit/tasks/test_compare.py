@@ -35,7 +35,7 @@ def llm(tmp_path: Path) -> LLM:
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Any:
     """Runs the command line with the shadow model in place of the folder's."""
     folder = write_small_gpt2(tmp_path / "model")
-    monkeypatch.setattr(LLM, "from_config", lambda model, runtime: llm)
+    monkeypatch.setattr(LLM, "from_config", lambda *settings: llm)
 
     def run(*arguments: str) -> int:
         model = f"model.checkpoint_name_or_path={folder}"

@@ -24,7 +24,7 @@ MAY_HOLD_PROMPTS = {"results.jsonl", "out.jsonl"}
 def _secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "A_SECRET": SECRET})
     monkeypatch.setattr(hidden_values, "_hidden", {})
-    monkeypatch.setattr(LLM, "from_config", lambda model, runtime: make_llm(shared_tokenizer()))
+    monkeypatch.setattr(LLM, "from_config", lambda *settings: make_llm(shared_tokenizer()))
     monkeypatch.setattr(sys, "argv", ["mindbatch"])
     monkeypatch.chdir(tmp_path)
 

@@ -1,0 +1,40 @@
+"""`mindbatch generate` on a terminal: what is shown while a model loads, and Ctrl-C in a conversation."""
+
+import os
+import pty
+import sys
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+CONVERSATION = ("interactive=true", "decoding.eos_token_id=[]", "decoding.max_new_tokens=200")
+
+
+def test_ctrl_c_ends_the_answer_and_the_next_prompt_is_asked_for() -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(
+            sys.executable, [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", *CONVERSATION]
+        )
+    shown = b""
+
+    def read_until(seen: Callable[[], bool]) -> None:
+        nonlocal shown
+        while not seen():
+            shown += os.read(terminal, 4096)
+
+    read_until(lambda: shown.endswith(b"> "))
+    os.write(terminal, b"9 + 8 =\n")
+    read_until(lambda: b"=\r\n 17" in shown)
+    os.write(terminal, b"\x03")
+    read_until(lambda: shown.endswith(b"\n> "))
+    os.write(terminal, b"\n")
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    loading, _, conversation = shown.decode().rpartition("\r\x1b[K")
+    assert "\r\x1b[Kloading weights 100%" in loading
+    assert conversation.startswith("Type a prompt and Enter")
+    assert len(conversation.splitlines()[3]) < 100, "the whole answer was given"
