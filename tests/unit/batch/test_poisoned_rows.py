@@ -46,7 +46,8 @@ ODD = {
 TRAPS = (
     "{% if messages[0].content == 'ESCAPE' %}{{ ''.__class__.__mro__[1].__subclasses__() }}"
     "{% elif messages[0].content == 'LOOP' %}{% for i in range(99999) %}{% for j in range(99999) %}"
-    "{% endfor %}{% endfor %}{% elif messages[0].content == 'GIANT' %}{{ 'x' * 999999999 }}{% endif %}"
+    "{% endfor %}{% endfor %}{% elif messages[0].content == 'GIANT' %}"
+    "{{ 'x' * (messages | length * 2000000000) }}{% endif %}"  # no constant: that is computed for every row
 )
 
 
