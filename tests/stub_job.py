@@ -1,6 +1,6 @@
 """Batch jobs without MindSpore: the job's own code whole, over a shadow model that starts at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -8,10 +8,15 @@ from tempfile import mkdtemp
 from typing import Any
 
 import orjson
+import pytest
 
 from mindbatch.batch.job import BatchJob
 from mindbatch.config.schema import BatchConfig, BatchOutputConfig, DataConfig, DecodingConfig
+from mindbatch.data.prompts import Prompt
 from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.llm import LLM
 from mindbatch.storage import Storage
 from shadow_llm import load_tokenizer, make_llm
@@ -81,3 +86,37 @@ def write_rows(path: Path, count: int) -> Path:
 def lines_of(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file."""
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+class Interrupting:
+    """A generator that is interrupted after some steps."""
+
+    def __init__(self, llm: LLM, steps: int) -> None:
+        self._llm = llm
+        self._steps = steps
+
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
+        for number, step in enumerate(self._llm.steps(rows)):
+            yield step
+            if number == self._steps:
+                raise KeyboardInterrupt
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        return self._llm.statistics
+
+
+def interrupted(config: BatchConfig, steps: int, **options: Any) -> None:
+    def load() -> Any:
+        return Interrupting(make_llm(shared_tokenizer(), batch_size=2), steps)
+
+    with pytest.raises(KeyboardInterrupt):
+        make_job(config, load=load, **options).run()
+
+
+def never() -> LLM:
+    raise AssertionError("nothing is left to run")
+
+
+def results(folder: Path) -> bytes:
+    return (folder / "results.jsonl").read_bytes()

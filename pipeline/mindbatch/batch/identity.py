@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from mindbatch.config.batch_faults import COLUMNS
 from mindbatch.config.schema import BatchConfig, ModelConfig
 from mindbatch.data.chat_options import chat_options
 from mindbatch.dataset.template import template_source
@@ -32,16 +33,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-_DATA_KEYS = (
-    "key_column",
-    "prompt_column",
-    "messages_column",
-    "decoding_column",
-    "tools_column",
-    "chat_template_kwargs_column",
-    "chat",
-    "system",
-)
+_DATA_KEYS = (*COLUMNS, "chat", "system")
 """Of `data`, what decides how a record becomes a prompt; which records there are may change."""
 
 

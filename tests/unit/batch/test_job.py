@@ -1,64 +1,29 @@
 """Batch jobs: every row once, whatever interrupts them; nothing mixed, nothing written over."""
 
 import csv
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from mindbatch.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
-from mindbatch.config.schema import BatchConfig
 from mindbatch.data.prompts import Prompt
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
-from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.llm import LLM
 from shadow_llm import greedy_tokens, make_llm
-from stub_job import job_config, lines_of, make_job, shared_tokenizer, write_rows
-
-
-class Interrupting:
-    """A generator that is interrupted after some steps."""
-
-    def __init__(self, llm: LLM, steps: int) -> None:
-        self._llm = llm
-        self._steps = steps
-
-    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        for number, step in enumerate(self._llm.steps(rows)):
-            yield step
-            if number == self._steps:
-                raise KeyboardInterrupt
-
-    @property
-    def statistics(self) -> EngineStatistics:
-        return self._llm.statistics
-
-
-def interrupted(config: BatchConfig, steps: int, **options: Any) -> None:
-    def load() -> Any:
-        return Interrupting(make_llm(shared_tokenizer(), batch_size=2), steps)
-
-    with pytest.raises(KeyboardInterrupt):
-        make_job(config, load=load, **options).run()
-
-
-def never() -> LLM:
-    raise AssertionError("nothing is left to run")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "rows.jsonl", 30)
-
-
-def results(folder: Path) -> bytes:
-    return (folder / "results.jsonl").read_bytes()
+from stub_job import (
+    interrupted,
+    job_config,
+    lines_of,
+    make_job,
+    never,
+    results,
+    shared_tokenizer,
+)
 
 
 def test_every_row_has_its_generation_in_the_order_of_the_data(tmp_path: Path, data: Path) -> None:
@@ -258,104 +223,6 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, data: 
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
-def test_standard_input_is_kept_for_the_next_session(tmp_path: Path, data: Path) -> None:
-    make_job(job_config(data, tmp_path / "whole")).run()
-    config = job_config("-", tmp_path / "run")
-    interrupted(config, 5, stdin=data.read_bytes())
-    assert make_job(config, stdin=b"").run() == EXIT_DONE
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
-    assert make_job(config, load=never, stdin=data.read_bytes()).run() == EXIT_DONE
-    with pytest.raises(ConfigError, match="the data has changed"):
-        make_job(config, load=never, stdin=b'{"prompt": "other"}\n').run()
-    assert make_job(config, load=never, stdin=b"").run() == EXIT_DONE
-    with pytest.raises(ConfigError, match="standard input is empty"):
-        make_job(job_config("-", tmp_path / "other"), load=never, stdin=b"").run()
-
-
-def test_standard_input_that_is_kept_survives_a_new_beginning(tmp_path: Path, data: Path) -> None:
-    make_job(job_config("-", tmp_path / "run"), stdin=data.read_bytes() + b"no row\n").run()
-    options: dict[str, Any] = {"decoding": {"max_new_tokens": 5}, "output": {"on_mismatch": "overwrite"}}
-    for _ in range(2):
-        make_job(job_config("-", tmp_path / "run", **options), stdin=b"").run()
-        assert len(lines_of(tmp_path / "run/results.jsonl")) == 30
-        (error,) = lines_of(tmp_path / "run/errors.jsonl")
-        assert (error["source"], error["line"]) == ("standard input", 31)
-    other = b'{"prompt": "other"}\n'
-    make_job(job_config("-", tmp_path / "run", **options), stdin=other).run()
-    assert (tmp_path / "run/input.spool").read_bytes() == other
-
-
-def keys_of(data: Path, folder: Path, **options: Any) -> list[str]:
-    make_job(job_config(data, folder, **options)).run()
-    return [line["key"] for line in lines_of(folder / "results.jsonl")]
-
-
-def test_rows_can_be_chosen(tmp_path: Path, data: Path) -> None:
-    assert keys_of(data, tmp_path / "a", skip=3, limit=2) == ["3", "4"]
-    assert keys_of(data, tmp_path / "b", filter_keys=["row-7", "row-2"], key_column="id") == [
-        "row-2",
-        "row-7",
-    ]
-    some = keys_of(data, tmp_path / "c", shuffle_seed=1, limit=10)
-    others = keys_of(data, tmp_path / "d", shuffle_seed=1, skip=10)
-    assert sorted(some + others, key=int) == [str(number) for number in range(30)]
-    assert some == sorted(some, key=int)
-    assert some != [str(number) for number in range(10)]
-    assert some != keys_of(data, tmp_path / "e", shuffle_seed=2, limit=10)
-    with pytest.raises(ConfigError, match="no row is chosen"):
-        keys_of(data, tmp_path / "f", skip=30)
-
-
-def test_the_order_of_the_rows_changes_no_result(tmp_path: Path, data: Path) -> None:
-    options: dict[str, Any] = {"key_column": "id", "decoding": {"do_sample": True, "temperature": 0.9}}
-    make_job(job_config(data, tmp_path / "a", **options)).run()
-    make_job(job_config(data, tmp_path / "b", shuffle_seed=5, **options), batch_size=9).run()
-    assert results(tmp_path / "a") == results(tmp_path / "b")
-    lines = data.read_bytes().splitlines(keepends=True)
-    data.write_bytes(b"".join(reversed(lines)))
-    make_job(job_config(data, tmp_path / "c", **options)).run()
-    assert sorted(results(tmp_path / "c").splitlines()) == sorted(results(tmp_path / "a").splitlines())
-
-
-def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
-    config = job_config(data, tmp_path / "run", template="{{ id }}: {{ prompt }}", limit=2)
-    make_job(config).run()
-    assert lines_of(tmp_path / "run/results.jsonl")[1]["prompt"] == "row-1: Question 1: why "
-    manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
-    assert manifest["digests"]["data.template"].startswith("xxh3-128:")
-    with pytest.raises(ConfigError, match=r"data\.template .*id.* -> .*prompt"):
-        make_job(job_config(data, tmp_path / "run", template="{{ prompt }}"), load=never).run()
-
-
-@pytest.mark.parametrize("limit", [ProcessorTimeUsedUp(), ChildDied("its process ended with signal 6")])
-def test_a_finished_row_is_not_judged_again_by_the_limits_of_a_template(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, limit: Exception
-) -> None:
-    config = job_config(data, tmp_path / "run", template="{{ id }}: {{ prompt }}", limit=6)
-    assert make_job(config).run() == EXIT_DONE
-    first = results(tmp_path / "run")
-    ask = AnsweringProcess.ask
-
-    def slow_now(process: AnsweringProcess, request: bytes, most_bytes: int) -> Any:
-        if b"variables" in request and process.limits.seconds <= 5.0:
-            raise limit
-        return ask(process, request, most_bytes)
-
-    monkeypatch.setattr(AnsweringProcess, "ask", slow_now)
-    assert make_job(config, load=never).run() == EXIT_DONE
-    assert results(tmp_path / "run") == first
-
-
-def test_a_finished_row_that_cannot_be_read_any_more_does_not_vanish(tmp_path: Path, data: Path) -> None:
-    config = job_config(data, tmp_path / "run", key_column="id", limit=2)
-    assert make_job(config).run() == EXIT_DONE
-    first = results(tmp_path / "run")
-    data.write_text('{"id": "row-0", "prompt": 7}\n{"id": "row-1", "prompt": "b"}\n')
-    with pytest.raises(ConfigError, match=r"the data has changed since: .*row-0 .*row-1"):
-        make_job(config, load=never).run()
-    assert results(tmp_path / "run") == first
-
-
 def test_columns_of_the_data_stand_beside_the_results_in_every_format(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -399,12 +266,3 @@ def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"decoding_column: no column hoe; .* did you mean how"):
         make_job(job_config(data, tmp_path / "other", decoding_column="hoe"), load=never).run()
     assert "do_sample" in lines_of(tmp_path / "run/errors.jsonl")[0]["reason"]
-
-
-def test_a_pattern_over_the_output_folder_gives_the_same_rows_each_time(data: Path, tmp_path: Path) -> None:
-    counts = []
-    for folder in ("runs/a", "runs/a", "runs/b"):
-        config = job_config(f"{tmp_path}/**/*.jsonl", tmp_path / folder, key_column="id")
-        assert make_job(config).run() == EXIT_DONE
-        counts.append(len(lines_of(tmp_path / folder / "results.jsonl")))
-    assert counts == [30, 30, 30]
