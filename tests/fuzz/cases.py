@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import resource
 import signal
 import sys
@@ -26,6 +27,7 @@ WALL_SECONDS = 60
 """After which a case that waits without computing is killed."""
 LONGEST_LINE = 2000
 _CASES_PER_CHILD = 500
+_ONLY_A_COUNT = re.compile(r"\.\.\. and \d+ more [a-z ]+")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def _check(faults: tuple[str, ...], folder: Path | None) -> None:
     if not faults or not all(faults):
         raise Fault("a refusal without a word")
     for line in faults if folder else ():
-        if str(folder) not in line:
+        if str(folder) not in line and not _ONLY_A_COUNT.fullmatch(line):
             raise Fault(f"a line that names no file: {line[:300]}")
         if not line.isprintable():
             raise Fault(f"a line with control characters: {line[:300]!r}")

@@ -190,7 +190,7 @@ def _read_tokenizer(path: Path) -> None:
     with closing(tokenizer):
         ids = tokenizer.encode("hello 世界 <|im_end|>")
         tokenizer.decode([*ids, 10**6])
-        for token in (*ids[:1], tokenizer.vocab_size):
+        for token in (*ids[:1], min(tokenizer.vocab_size, 2**32 - 1)):
             tokenizer.token_bytes(token, None)
 
 

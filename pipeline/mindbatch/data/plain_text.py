@@ -62,6 +62,14 @@ class ControlText:
         return min(len(text), len(self._texts[0]) - 1) if self._texts else 0
 
 
+def encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
+    """The backend's encoding. PromptError where it has none: a character outside a vocabulary without unk."""
+    try:
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+    except Exception as error:  # tokenizers raises nothing more special
+        raise PromptError(f"the tokenizer cannot encode it: {error}") from error
+
+
 class PlainEncoder:
     """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
     `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
@@ -75,7 +83,7 @@ class PlainEncoder:
 
     def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> list[int]:
         """Token ids of the text without its gaps and with its slots filled, in order, from `fill`."""
-        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        encoding = encoded(self._backend, text, add_special_tokens=add_special_tokens)
         filling = iter(fill)
         return [
             next(filling) if token_id == self._slot_id else token_id

@@ -12,7 +12,14 @@ from mindbatch.data.chat import ChatTemplates
 from mindbatch.data.chat_process import ChatLimits
 from mindbatch.data.fewest_tokens import characters_per_token, fewest_tokens
 from mindbatch.data.messages import checked_conversation, text_fault
-from mindbatch.data.plain_text import ControlText, PlainEncoder, absent_characters, control_spans, strings_in
+from mindbatch.data.plain_text import (
+    ControlText,
+    PlainEncoder,
+    absent_characters,
+    control_spans,
+    encoded,
+    strings_in,
+)
 from mindbatch.data.token_bytes import TokenBytes, token_bytes_of
 from mindbatch.data.tokenizer_files import LoadedTokenizer, load_tokenizer_files
 from mindbatch.errors import PromptError
@@ -176,7 +183,7 @@ class Tokenizer:
     def _encoding(self, text: str, *, plain: bool) -> Encoding:
         with self._lock:  # the switch belongs to the shared backend
             self._backend.encode_special_tokens = plain
-            return self._backend.encode(text, add_special_tokens=False)
+            return encoded(self._backend, text)
 
     def _plain_encoder(self, gap: str, slot: str) -> PlainEncoder:
         """Made for these two marks; kept, because they are nearly always the same."""

@@ -136,14 +136,21 @@ def _kept(tokenizer: Any, folder: Path) -> LoadedTokenizer:
     backend: Backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
+    # transformers looks for the id of an unknown token, too, among the unknown, without end.
+    unknown = _id_of(tokenizer.unk_token, backend, None)
     return LoadedTokenizer(
         backend=backend,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        unk_token_id=tokenizer.unk_token_id,
+        bos_token_id=_id_of(tokenizer.bos_token, backend, unknown),
+        eos_token_id=_id_of(tokenizer.eos_token, backend, unknown),
+        unk_token_id=unknown,
         named_tokens=dict(tokenizer.special_tokens_map),
         templates=_templates(tokenizer.chat_template, folder),
     )
+
+
+def _id_of(token: str | None, backend: Backend, unknown: int | None) -> int | None:
+    found: int | None = None if token is None else backend.token_to_id(token)
+    return unknown if found is None and token is not None else found
 
 
 def _templates(given: object, folder: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ _TEMPLATES = "additional_chat_templates"
 _MAX_SETTINGS_BYTES = 32 << 20  # tens of thousands of added tokens, each with its flags
 _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_TEMPLATES = 100
+_MAX_TOKEN_CHARACTERS = 1000  # finding it in a text is prepared in a time that grows faster than it does
 _MAX_VOCABULARY_BYTES = 256 << 20  # a million tokens with their merges
 
 # What the fast classes of transformers 4.57 take, but for names of files and what is made of other objects.
@@ -85,7 +86,7 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(faults):
             if has_file(folder, name):
-                found[name] = _encoded(read_json_file(folder, name), known)
+                found[name] = _encoded(read_json_file(folder, name), known, folder / name)
     for name in _template_names(folder):
         with collecting(faults):
             found[name] = _content(folder, name, _MAX_TEMPLATE_BYTES)
@@ -109,7 +110,7 @@ def _content(folder: Path, name: str, max_bytes: int) -> bytes:
     return data
 
 
-def _encoded(content: Mapping[str, Any], known: frozenset[str] | None) -> bytes:
+def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Path) -> bytes:
     kept = {key: value for key, value in content.items() if known is None or key in known}
     for key in kept.keys() & (_TOKENS | _BY_NAME):
         match kept[key]:
@@ -119,7 +120,25 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None) -> bytes:
                 kept[key] = {name: _with_known_flags(token) for name, token in tokens.items()}
             case token:
                 kept[key] = _with_known_flags(token)
+    longest = max(
+        (len(text) for key in kept.keys() & (_TOKENS | _BY_NAME) for text in _texts(kept[key])), default=0
+    )
+    if longest > _MAX_TOKEN_CHARACTERS:
+        raise CheckpointError(
+            f"{path}: a token of {longest} characters; at most {_MAX_TOKEN_CHARACTERS} are allowed"
+        )
     return json.dumps(kept).encode()
+
+
+def _texts(tokens: Any) -> Iterator[str]:
+    """The texts of a token, of those in a list, or of those under names."""
+    several = (
+        tokens.values() if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else [tokens]
+    )
+    for token in several:
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            yield text
 
 
 def _with_known_flags(token: Any) -> Any:

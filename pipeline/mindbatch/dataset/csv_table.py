@@ -80,7 +80,8 @@ def _rows(file: DataFile, max_row_bytes: int) -> Iterator[_Row]:
 def _reason(error: csv.Error) -> str:
     said = str(error)
     return next(
-        (reason for start, reason in _REASONS.items() if said.startswith(start)), f"not valid CSV: {said}"
+        (reason for start, reason in _REASONS.items() if said.startswith(start)),
+        f"not valid CSV: {said}".replace("\t", "\\t"),
     )
 
 

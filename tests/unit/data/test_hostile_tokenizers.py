@@ -4,15 +4,17 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import transformers
-from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
+from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, write_folder
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.data.tokenizer_files import LoadedTokenizer, load_tokenizer_files
-from mindbatch.errors import CheckpointError
+from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.data.tokenizer_files import LoadedTokenizer, _kept, load_tokenizer_files
+from mindbatch.errors import CheckpointError, PromptError
 
 
 def write_json(path: Path, value: object) -> None:
@@ -232,3 +234,28 @@ def test_names_of_flags_do_not_reach_the_screen(
     write_folder(tmp_path, byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
     loaded(tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_token_of_thousands_of_characters_is_refused(tmp_path: Path) -> None:
+    """The library takes seconds for it."""
+    write_folder(tmp_path, byte_level(), {**LLAMA, "bos_token": {"content": "界" * 3000}})
+    with pytest.raises(CheckpointError, match="a token of 3000 characters; at most 1000 are allowed"):
+        load_tokenizer_files(tmp_path)
+
+
+def test_an_unknown_token_may_itself_be_unknown(tmp_path: Path) -> None:
+    """transformers looks for it without end."""
+    known = {"backend_tokenizer": byte_level(), "special_tokens_map": {}, "chat_template": None}
+    named = SimpleNamespace(bos_token="<|a|>", eos_token="<|im_end|>", unk_token="<|b|>", **known)
+    found = _kept(named, tmp_path)
+    assert (found.unk_token_id, found.bos_token_id, found.eos_token_id) == (None, None, 2)
+
+
+def test_a_text_that_the_vocabulary_cannot_spell_is_a_prompt_error(tmp_path: Path) -> None:
+    backend = json.loads(unigram().to_str())
+    backend["model"]["unk_id"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(backend))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    with pytest.raises(PromptError, match="the tokenizer cannot encode it: .*unk_id"):
+        tokenizer.encode("hello 世界")

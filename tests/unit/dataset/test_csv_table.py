@@ -36,10 +36,11 @@ def test_rows_are_told_by_the_line_they_begin_on(tmp_path: Path) -> None:
 
 
 def test_tabs_in_tsv(tmp_path: Path) -> None:
-    content = 'id\tprompt\n1\ta, b\n2\t"a\tb"\n'
+    content = 'id\tprompt\n1\ta, b\n2\t"a\tb"\n"3"x\ty\n'
     assert outcomes(tmp_path, content, name="rows.tsv") == [
         (2, {"id": "1", "prompt": "a, b"}),
         (3, {"id": "2", "prompt": "a\tb"}),
+        (4, r"""not valid CSV: '\t' expected after '"'"""),
     ]
 
 

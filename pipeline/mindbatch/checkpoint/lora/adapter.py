@@ -188,7 +188,8 @@ def effect_faults(adapter: LoraSource) -> Iterator[str]:
         for name, matrix in zip(pair, matrices, strict=True):
             if not np.isfinite(matrix).all():
                 yield f"tensor {shown(name)}: has values that are infinite or no numbers"
-        effective = effective or all(bool(matrix.any()) for matrix in matrices)
+        with np.errstate(invalid="ignore"):  # NaN is no zero
+            effective = effective or all(bool(matrix.any()) for matrix in matrices)
     if not effective:
         yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
 
