@@ -51,7 +51,7 @@ def test_every_marked_block_is_understood() -> None:
 def test_links_and_named_files_exist() -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (CHECKOUT / link).exists(), link
-    for name in re.findall(r"`?(?:python )?((?:tools|scripts)/\w+\.\w+)", README):
+    for name in re.findall(r"`?(?:python )?((?:tools|benchmarks|makers|scripts)/\w+\.\w+)", README):
         assert (CHECKOUT / name).exists(), name
 
 

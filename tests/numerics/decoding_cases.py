@@ -1,4 +1,4 @@
-"""What transformers decoded (fixtures/decoding_*.json.xz, made by tools/make_decoding_fixtures.py)."""
+"""What transformers decoded (fixtures/decoding_*.json.xz, made by makers/make_decoding_fixtures.py)."""
 
 import json
 import lzma

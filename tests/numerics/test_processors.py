@@ -99,7 +99,7 @@ def test_equals_transformers_live() -> None:
 
 
 def _fixture_tool() -> ModuleType:
-    path = HERE.parents[1] / "tools/make_processor_fixtures.py"
+    path = HERE.parents[1] / "makers/make_processor_fixtures.py"
     spec = importlib.util.spec_from_file_location("make_processor_fixtures", path)
     assert spec is not None
     assert spec.loader is not None

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from reshard_adapters import write_adapter_for
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
-TOOLS = Path(__file__).parents[4] / "tools"
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 MERGE = """
 import sys
 from bench_tree_memory import PeakMemory
@@ -36,7 +36,7 @@ def peak_of(source: Path, target: Path, adapter: Path, workers: int) -> int:
     """
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]
     command = [*shell, sys.executable, "-c", MERGE, source, target, adapter, workers]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, cwd=TOOLS)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, cwd=BENCHMARKS)
     return int(done.stdout.split()[-1])
 
 

@@ -11,7 +11,7 @@ import pytest
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
-RUN = Path(__file__).parents[4] / "tools/bench_reshard_run.py"
+RUN = Path(__file__).parents[4] / "benchmarks/bench_reshard_run.py"
 LARGE = {**LLAMA, "hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 16001, "num_hidden_layers": 7}
 MB = 10**6
 

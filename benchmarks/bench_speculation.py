@@ -1,7 +1,7 @@
 """Times speculative decoding beside plain decoding: with an assistant model, and by prompt lookup.
 
-    python tools/make_speculation_pair.py --output /tmp/pair/large      (with torch; ten minutes)
-    python tools/bench_speculation.py /tmp/pair/large examples/tiny_gpt2
+    python makers/make_speculation_pair.py --output /tmp/pair/large      (with torch; ten minutes)
+    python benchmarks/bench_speculation.py /tmp/pair/large examples/tiny_gpt2
 
 One engine holds both models and serves all cases, taken in turn for several rounds; medians are shown. A case
 is whole requests, from the prompt to the last token. Drafted tokens must not change greedy output: the
@@ -25,10 +25,19 @@ from mindbatch.engine.build import load_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.tasks.machine import processor
-from tiny_corpus import COUNTINGS
 
 TARGET = 1.3
 BATCHES = (1, 8)
+PROMPTS = (  # beginnings of what the shipped model and its larger pair have learned
+    "An increasing sequence: zero,",
+    "An increasing sequence: fifty,",
+    "A decreasing sequence: fifty,",
+    "A decreasing sequence: one hundred,",
+    "Even numbers: zero,",
+    "Odd numbers: one,",
+    "Counting by fives: zero,",
+    "Counting by tens: zero,",
+)
 WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True, "seed": 1}}
 
 
@@ -55,10 +64,7 @@ def main() -> None:
     )
     loaded = load_model(model, runtime)
     assert loaded.tokenizer is not None
-    prompts = [
-        tuple(loaded.tokenizer.encode(counting.prompt(counting.numbers[0])))
-        for counting in COUNTINGS[: max(BATCHES)]
-    ]
+    prompts = [tuple(loaded.tokenizer.encode(prompt)) for prompt in PROMPTS]
     sides: dict[str, dict[str, Any]] = {
         "plain": {},
         "assistant": {"num_assistant_tokens": options.assistant_tokens},

@@ -1,7 +1,7 @@
 """Times each decoding strategy's own work in a step, on the host and without a model, and prints a table.
 
-    python tools/bench_decoding.py
-    python tools/bench_decoding.py --check      # exit code 1 if a target is missed
+    python benchmarks/bench_decoding.py
+    python benchmarks/bench_decoding.py --check      # exit code 1 if a target is missed
 
 A step has 32 rows of logits over GPT-2's vocabulary of 50,257 (searches: 8 prompts of 4 rows; speculation: 32
 rows with 4 drafted tokens each, 160 rows of logits). Every case is timed with logits that are peaked as a

@@ -1,6 +1,6 @@
 """Gives the tiny GPT-2 of train_tiny.py positions from 256 to 2047, and changes nothing before them.
 
-python tools/lengthen_tiny.py examples/tiny_gpt2 [--steps N] [--seed 0]
+python makers/lengthen_tiny.py examples/tiny_gpt2 [--steps N] [--seed 0]
 
 Every tensor and the first 256 rows of the position table stay as they are, bit for bit, and attention
 looks back only; so within 256 tokens the model computes what it did. The new rows are the sines and
@@ -139,7 +139,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the text (%(default)s)")
     arguments = parser.parse_args()
     if not (arguments.folder / "training.json").is_file():
-        parser.error(f"{arguments.folder}: no training.json there; tools/train_tiny.py writes such a folder")
+        parser.error(f"{arguments.folder}: no training.json there; makers/train_tiny.py writes such a folder")
     if arguments.steps < 1:
         parser.error(f"--steps {arguments.steps}: must be at least 1")
     if not 0 <= arguments.seed < 2**32:

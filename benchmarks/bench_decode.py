@@ -1,7 +1,7 @@
 """Times decoding and prefill beside transformers on torch, in one run, and prints one table.
 
-    python tools/bench_decode.py                        # torch in this environment, if installed
-    python tools/bench_decode.py --torch-python ~/torch-env/bin/python
+    python benchmarks/bench_decode.py                        # torch in this environment, if installed
+    python benchmarks/bench_decode.py --torch-python ~/torch-env/bin/python
 
 GPT-2 124M shapes with random float32 weights; both sides load the same folder. Each side is a process of its
 own that waits while the other works; the cases are taken in turn, several rounds, and medians are shown.

@@ -1,12 +1,12 @@
 """Makes a pair of models for speculative decoding: a large GPT-2 whose guesser is the shipped tiny one.
 
-python tools/make_speculation_pair.py --output /tmp/pair/large [--steps N] [--seed 0]
+python makers/make_speculation_pair.py --output /tmp/pair/large [--steps N] [--seed 0]
 
 Run with a Python that has torch and transformers; about ten minutes on one core. The large model (12 layers,
 width 480, 33 million parameters) begins as a function that equals the tiny one's (every width is repeated, as
 in Chen, Goodfellow, Shlens, "Net2Net", ICLR 2016, and added layers add nothing), is shaken by noise so that
 the copies may part, and then learns the same text. It is saved as a Hugging Face folder; the tiny model is
-the assistant that it was grown from. tools/bench_speculation.py measures the pair.
+the assistant that it was grown from. benchmarks/bench_speculation.py measures the pair.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Times a batch job beside transformers on torch, in one run: prompts and answers of mixed lengths.
 
-    python tools/bench_batch.py                        # torch in this environment, if installed
-    python tools/bench_batch.py --torch-python ~/torch-env/bin/python
+    python benchmarks/bench_batch.py                        # torch in this environment, if installed
+    python benchmarks/bench_batch.py --torch-python ~/torch-env/bin/python
 
 GPT-2 124M shapes with random float32 weights; both sides load the same folder and generate greedily, with no
 end token. Ours takes the rows in the order given and ends each at its own length; transformers takes them in

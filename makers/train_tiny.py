@@ -1,8 +1,8 @@
 """Trains the shipped tiny GPT-2 with MindSpore on the CPU and writes it as a Hugging Face folder.
 
-python tools/train_tiny.py --output examples/tiny_gpt2 [--steps N] [--seed 0]
+python makers/train_tiny.py --output examples/tiny_gpt2 [--steps N] [--seed 0]
 
-That is the first stage; the second, tools/lengthen_tiny.py, gives the model its positions from 256 on.
+That is the first stage; the second, makers/lengthen_tiny.py, gives the model its positions from 256 on.
 """
 
 import argparse

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-import checkout  # noqa: F401
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source

@@ -1,7 +1,7 @@
 """Time and memory of a reshard, against cp and fsync of the same bytes and MindSpore's transform_checkpoints.
 
-    python tools/bench_reshard.py
-    python tools/bench_reshard.py --size 0.1 --rounds 1
+    python benchmarks/bench_reshard.py
+    python benchmarks/bench_reshard.py --size 0.1 --rounds 1
 
 A Llama checkpoint of random bfloat16 weights, with digests, is cut for several ranks: as safetensors, and
 from a .ckpt into .ckpt files, which is what MindSpore does of it by an equal strategy file. All go by turns.

@@ -1,7 +1,7 @@
 """Peak memory of whole batch jobs over more and more rows: it must not grow with them.
 
-    python tools/bench_memory.py
-    python tools/bench_memory.py --rows 1000 1000000 --text
+    python benchmarks/bench_memory.py
+    python benchmarks/bench_memory.py --rows 1000 1000000 --text
 
 Each job is a process of its own: the dataset is surveyed, run, kept in the ledger and written out as in
 `mindbatch batch`, over a stub in the model's place that makes up logits at once.

@@ -1,13 +1,12 @@
 """One reshard for bench_reshard.py: prints the highest memory of all of its processes together, in bytes.
 
-python tools/bench_reshard_run.py SOURCE TARGET WAYS WORKERS [FORMAT [CONFIG_FOLDER]]
+python benchmarks/bench_reshard_run.py SOURCE TARGET WAYS WORKERS [FORMAT [CONFIG_FOLDER]]
 """
 
 from __future__ import annotations
 
 import sys
 
-import checkout  # noqa: F401
 from bench_tree_memory import PeakMemory
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

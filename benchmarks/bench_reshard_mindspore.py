@@ -1,6 +1,6 @@
 """MindSpore's transform_checkpoints for bench_reshard.py: prints its seconds and the highest memory in bytes.
 
-python tools/bench_reshard_mindspore.py SOURCE TARGET STRATEGY PROCESSES
+python benchmarks/bench_reshard_mindspore.py SOURCE TARGET STRATEGY PROCESSES
 
 SOURCE holds rank_0/*.ckpt; TARGET gets rank_N/checkpoint_N.ckpt. The seconds are of the call alone, without
 the start of Python and MindSpore.

@@ -1,6 +1,6 @@
 """Records what transformers' configuration classes take for absent keys, for tests/unit/models.
 
-    python tools/make_config_fixtures.py
+    python makers/make_config_fixtures.py
 
 minimind and chatglm are not in transformers: theirs are facts read from the published classes (MiniMind's
 model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b).
