@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.screen_text import say
 
 
 def start() -> NoReturn:
@@ -21,7 +22,8 @@ def start() -> NoReturn:
         if signal_notes.came is None:
             raise
         is_terminated = signal_notes.came is Terminated
-        print(f"mindbatch: {'terminated' if is_terminated else 'interrupted'}", file=sys.stderr, flush=True)
+        say("terminated" if is_terminated else "interrupted")
+        sys.stderr.flush()
         os._exit(EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED)
     entry_point()
 

@@ -29,7 +29,6 @@ PRINTS = {
     "tasks/results.py": {"print"},
     "tasks/replay.py": {"print"},
     "tasks/compare.py": {"print"},
-    "tasks/runs.py": {"print"},
     "cli.py": {"print"},
     "decoding/grammar_worker.py": {"print"},
 }

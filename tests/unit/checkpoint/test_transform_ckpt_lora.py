@@ -53,8 +53,8 @@ def test_all_ranks_are_merged(place):
 
 def test_what_a_killed_merge_has_left_goes_and_nothing_else(place, capsys):
     part = place / "new.part"
-    part.mkdir()
-    (part / ".checkpoint_0.ckpt.0123456789abcdef").write_bytes(b"left")
+    (part / "rank_0").mkdir(parents=True)
+    (part / "rank_0" / ".checkpoint_0.ckpt.0123456789abcdef").write_bytes(b"left")
     assert merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2") == 0
     part.mkdir()
     (part / ".mine").write_bytes(b"kept")

@@ -11,6 +11,7 @@ import pytest
 from bench_model import write_random_gpt2
 from mindbatch.batch.calibration import Calibration, StepTime
 from mindbatch.batch.plan import Plan, RowTotals
+from mindbatch.config import memory
 from mindbatch.config.schema import (
     BatchOutputConfig,
     DataConfig,
@@ -21,7 +22,6 @@ from mindbatch.config.schema import (
 )
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
-from mindbatch.tasks import machine
 from mindbatch.tasks.amounts import duration, size
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
@@ -109,7 +109,7 @@ def test_a_cache_too_small_for_the_batch_is_said(folder: Path, capsys: pytest.Ca
 def test_more_memory_than_there_is_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "memory", lambda: {"total": 1 << 40, "available": 1 << 30, "limit": 1 << 20})
+    monkeypatch.setattr(memory, "memory", lambda: {"total": 1 << 40, "available": 1 << 30, "limit": 1 << 20})
     (note,) = planned(config(folder), capsys)["notes"]
     assert note.endswith("and 1.0 MiB of memory is there")
 
