@@ -87,7 +87,8 @@ def _version_script(tagged: Mapping[str, set[str]]) -> str:
 
 def _publish(built: Path, home: Path, storage: Storage) -> None:
     """Makes the folder appear whole, also after a power cut."""
-    for path in [*built.rglob("*.so*"), built / "bin/nvcc"]:
+    libraries = [path for path in built.rglob("*.so*") if not path.is_symlink()]
+    for path in [*libraries, built / "bin/nvcc"]:
         handle = storage.reopen(path)
         try:
             storage.sync(handle)
