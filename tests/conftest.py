@@ -1,10 +1,12 @@
-"""No test reaches a network: sockets connect within this machine only."""
+"""For all tests: none reaches a network, and none hides values from the messages of others."""
 
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from mindbatch import hidden_values
 
 LOCAL = ("127.", "::1", "localhost")
 
@@ -38,3 +40,9 @@ def _no_network() -> Iterator[None]:
         patched.setattr(socket.socket, "connect_ex", checked_connect_ex)
         patched.setattr(socket, "getaddrinfo", checked_getaddrinfo)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a configuration took from the environment is hidden for the life of a process."""
+    monkeypatch.setattr(hidden_values, "_hidden", {})

@@ -10,7 +10,7 @@ from mindbatch.errors import ConfigError
 
 
 def initialise(device_target: str) -> None:
-    """Chooses graph mode and the device; call before any tensor is made.
+    """Chooses graph mode and the device; before any tensor is made, unless the device is the one in use.
 
     Raises:
         ConfigError: this machine or this build of MindSpore does not have the device.
@@ -19,8 +19,11 @@ def initialise(device_target: str) -> None:
     try:
         mindspore.set_device(device_target)
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"runtime.device_target={device_target}: not available here: {reason}") from error
+        # A program that has computed something already has its device, and MindSpore takes no word about it.
+        if mindspore.get_context("device_target") != device_target:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            line = f"runtime.device_target={device_target}: not available here: {reason}"
+            raise ConfigError(line) from error
     if device_target == "CPU":
         # With more, MindSpore hands kernels from one spinning thread to the next, and those take the cores
         # from the kernels' own threads (measured on two cores: 1.7 times the time of a step).

@@ -81,5 +81,5 @@ def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert "not UTF-8 text (byte 3)" in fault(tmp_path / "latin.yaml")
     assert "not a regular file" in fault(tmp_path / "pipe")
-    assert "not a regular file" in fault(tmp_path)
+    assert "Is a directory" in fault(tmp_path)
     assert f"no such file; did you mean {tmp_path / 'latin.yaml'}?" in fault(tmp_path / "latin.yml")

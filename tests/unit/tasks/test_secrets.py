@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch import cli, hidden_values, screen_text
+from mindbatch import cli, screen_text
 from mindbatch.config.keys import schema_keys
 from mindbatch.config.schema import SCHEMAS
 from mindbatch.hidden_values import concealed, hide, without_hidden
@@ -23,7 +23,6 @@ MAY_HOLD_PROMPTS = {"results.jsonl", "out.jsonl"}
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "A_SECRET": SECRET})
-    monkeypatch.setattr(hidden_values, "_hidden", {})
     monkeypatch.setattr(LLM, "from_config", lambda *settings: make_llm(shared_tokenizer()))
     monkeypatch.setattr(sys, "argv", ["mindbatch"])
     monkeypatch.chdir(tmp_path)

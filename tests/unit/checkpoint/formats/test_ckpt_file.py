@@ -260,7 +260,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_refused(opened: Opener) -> None
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path, "not a regular file"), (tmp_path / "none.ckpt", "missing")):
+    for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none.ckpt", "missing")):
         with pytest.raises(CheckpointError, match=reason):
             open_ckpt(path)
 
