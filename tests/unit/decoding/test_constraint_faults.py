@@ -57,7 +57,7 @@ def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> No
     assert len(fault) < 500
 
 
-@pytest.mark.parametrize("multiple", [999983, 500009])
+@pytest.mark.parametrize("multiple", [999983, 1000003])
 def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model(multiple: int) -> None:
     fault = constraint_fault(None, json.dumps({"type": "integer", "multipleOf": multiple}))
     assert fault is not None
