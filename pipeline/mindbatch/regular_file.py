@@ -15,7 +15,12 @@ def open_regular(path: Path) -> int:
         OSError: it cannot be opened; for a pipe, device or socket "not a regular file".
     """
     _refuse_special(path, os.stat(path).st_mode)  # before it is opened: opening can wait, or start a device
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    return _opened(path, os.O_RDONLY)
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, whatever has taken its name since it was looked at."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
     try:
         _refuse_special(path, os.fstat(descriptor).st_mode)
     except OSError:
@@ -49,14 +54,7 @@ def open_own(path: Path, flags: int) -> int:
         OSError: it cannot be opened, or is no regular file.
     """
     check_own(path)
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        _refuse_special(path, os.fstat(descriptor).st_mode)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return _opened(path, flags | os.O_NOFOLLOW)
 
 
 def first_bytes(path: Path, count: int) -> bytes:
