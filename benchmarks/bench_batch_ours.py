@@ -9,9 +9,9 @@ from typing import Any
 from bench_process import serve
 from mindbatch import LLM, DecodingParams
 from mindbatch.config.environment import prepare_environment
-from mindbatch.data.prompts import Prompt
 from mindbatch.engine.engine import StepResult
 from mindbatch.kernels.native_library import describe
+from mindbatch.prompts.prompts import Prompt
 
 
 class Run:

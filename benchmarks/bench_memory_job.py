@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bench_process import memory_bytes, serve
-from mindbatch.batch.job import BatchJob
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import (
     BatchConfig,
@@ -24,13 +23,14 @@ from mindbatch.config.schema import (
     DataConfig,
     DecodingConfig,
 )
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.llm import LLM
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.job import BatchJob
 
 VOCABULARY = 512
 NEW_TOKENS = 4

@@ -15,9 +15,6 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.user_paths import settle_model_paths
 from mindbatch.config.validate import option_faults
-from mindbatch.data.prompt_tokens import NO_TOKENIZER, token_ids_of
-from mindbatch.data.prompts import Prompt, PromptRows, read_prompts
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
 from mindbatch.engine.engine import StepResult
@@ -26,6 +23,9 @@ from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
 from mindbatch.mindspore_lock import loading
+from mindbatch.prompts.prompt_tokens import NO_TOKENIZER, token_ids_of
+from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.streaming import Streamer, StreamerFeed
 
 ON_ERROR = ("raise", "record")

@@ -8,12 +8,12 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import StopMatcher
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.sequence import SequenceText
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.tokenizer import Tokenizer
 
 
 class Streamer(Protocol):

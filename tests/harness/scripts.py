@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PLACES = (TESTS, TESTS / "unit/data", TESTS / "unit/checkpoint", TESTS / "numerics")
+FOLDERS = ("", "stand_ins", "samples", "processes", "unit/prompts", "unit/checkpoint", "numerics")
+PLACES = [TESTS / folder for folder in FOLDERS]
 _PLACES_BEFORE = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
 
 

@@ -12,8 +12,8 @@ from model_folders import descriptions, write_folder
 from test_stories import FOLDER as STORIES
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.data.prompts import Prompt
 from mindbatch.engine.request import RequestOutput
+from mindbatch.prompts.prompts import Prompt
 
 CASES = {case.name: case for case in decoding_cases()}
 LOOKED_UP = [case.name for case in CASES.values() if case.kind == "greedy"]

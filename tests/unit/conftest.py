@@ -7,8 +7,8 @@ import pytest
 # Whoever imports protobuf first settles which implementation MindSpore finds; it can use this one only.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.llm import LLM
+from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import load_tokenizer, make_llm
 
 

@@ -201,7 +201,7 @@ sys.path[:0] = {paths!r}
 from mindbatch import children
 from mindbatch.backends import layout_worker
 from mindbatch.checkpoint.reshard.worker import work
-from mindbatch.data.chat import ChatTemplates
+from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"

@@ -27,13 +27,13 @@ ENGINE_ROOMS = {
     "cache",
     "models",
     "checkpoint",
-    "data",
+    "prompts",
     "layers",
     "kernels",
     "parallel",
     "config",
 }
-FACADE = {"engine", "decoding", "data", "config", "streaming"}
+FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
 MAY_ENTER: dict[str, set[str]] = {
     "errors": set(),
     "children": {"child_main"},
@@ -49,7 +49,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "cache": {"layers", "kernels", "parallel"} | LOWEST,
     "checkpoint": {"layers", "kernels", "parallel", "storage"} | LOWEST,
     "decoding": LOWEST,
-    "data": {"checkpoint"} | LOWEST,
+    "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | LOWEST,
     "config": {"decoding", "storage"} | LOWEST,
     "engine": ENGINE_ROOMS | {"interrupts"} | LOWEST,
@@ -62,12 +62,12 @@ MAY_ENTER: dict[str, set[str]] = {
     "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
     "ledger": {"storage"} | LOWEST,
-    "dataset": {"data", "decoding", "config", "storage"} | LOWEST,
-    "batch": {
+    "dataset": {"prompts", "decoding", "config", "storage"} | LOWEST,
+    "run": {
         "dataset",
         "ledger",
         "storage",
-        "data",
+        "prompts",
         "decoding",
         "engine",
         "checkpoint",
@@ -79,7 +79,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "launch": {"storage"} | LOWEST,
     "tasks": FACADE
     | {"llm", "calls", "backends", "kernels", "checkpoint", "layers", "models", "parallel"}
-    | {"batch", "dataset", "evaluation", "ledger", "launch", "storage", "interrupts"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "storage", "interrupts"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
@@ -127,7 +127,7 @@ MINDSPORE_FREE = {
     "backends/mindformers_layout.py",
     "*/__init__.py",
 }
-TRANSFORMERS = {"data/tokenizer.py", "data/tokenizer_files.py", "backends/*"}
+TRANSFORMERS = {"prompts/tokenizer.py", "prompts/tokenizer_files.py", "backends/*"}
 # By library: the modules that may import it, and those among them that may not.
 PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindspore": (MINDSPORE, MINDSPORE_FREE),
@@ -226,7 +226,7 @@ def test_rooms_of_the_rule_make_no_circle(rule: dict[str, set[str]]) -> None:
         "from mindbatch import LLM, DecodingParams",
         "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
         "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
-        "import mindbatch.batch.job",
+        "import mindbatch.run.job",
         "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
         "import mindbatch.tasks.diff, mindbatch.tasks.runs",
         "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",

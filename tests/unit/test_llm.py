@@ -10,10 +10,10 @@ import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
 from mindbatch.config.paths import data_root
-from mindbatch.data.prompts import Prompt
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.request import StreamEvent
 from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import Prompt
+from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import greedy_tokens, load_tokenizer, make_llm
 
 FEW = DecodingParams(max_new_tokens=5)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, TextStreamer
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.llm import LLM
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.streaming import StreamerFeed
 from shadow_llm import END, make_llm
 

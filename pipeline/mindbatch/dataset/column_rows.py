@@ -9,9 +9,15 @@ from typing import Any
 import orjson
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.data.messages import shown, text_fault
-from mindbatch.data.prompt_content import (
+from mindbatch.dataset.columns import ColumnError, column, missing_column
+from mindbatch.dataset.draft import RowDraft
+from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.template import DataTemplate
+from mindbatch.errors import PromptError
+from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import shown, text_fault
+from mindbatch.prompts.prompt_content import (
     TEMPLATE_KWARGS,
     TOOLS,
     content_of,
@@ -19,12 +25,6 @@ from mindbatch.data.prompt_content import (
     is_conversation,
     usual_name,
 )
-from mindbatch.dataset.columns import ColumnError, column, missing_column
-from mindbatch.dataset.draft import RowDraft
-from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
-from mindbatch.dataset.records import Record
-from mindbatch.dataset.template import DataTemplate
-from mindbatch.errors import PromptError
 
 PROMPT, MESSAGES = "prompt", "messages"
 LONGEST_KEY = 10_000

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Any
 
 from mindbatch.config.suggest import did_you_mean, nearest
-from mindbatch.data.messages import shown
 from mindbatch.dataset.records import Record
 from mindbatch.errors import PromptError
+from mindbatch.prompts.messages import shown
 
 _MOST_NAMED = 12
 _MOST_KEPT = 1000

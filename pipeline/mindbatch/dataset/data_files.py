@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from mindbatch.config.paths import near_sibling, resolve_path
-from mindbatch.data.messages import shown
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.messages import shown
 
 Format = Literal["jsonl", "json", "csv", "tsv", "text", "parquet"]
 Compression = Literal["gzip", "zstd"]

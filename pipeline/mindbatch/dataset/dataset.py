@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.data.prompt_lines import DEFAULT_MAX_LINE_BYTES
 from mindbatch.dataset.byte_streams import DamagedData, plain
 from mindbatch.dataset.csv_table import table_rows
 from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
@@ -16,6 +15,7 @@ from mindbatch.dataset.parquet_table import parquet_rows
 from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault
 from mindbatch.dataset.whole_files import file_fault
 from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
 OPENAI = "openai"
 _OPENAI_COLUMNS = {"custom_id", "method", "url", "body"}

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mindbatch.data.prompt_lines import BYTE_ORDER_MARK, too_long_fault, utf8_fault
-from mindbatch.data.strict_json import RowFault, parse_row
 from mindbatch.dataset.byte_streams import BUFFER_BYTES, opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
+from mindbatch.prompts.prompt_lines import BYTE_ORDER_MARK, too_long_fault, utf8_fault
+from mindbatch.prompts.strict_json import RowFault, parse_row
 
 NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
 _MISSING = "an element is missing beside a comma"

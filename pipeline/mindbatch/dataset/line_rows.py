@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from mindbatch.data.prompt_lines import text_lines
-from mindbatch.data.strict_json import RowFault, parse_row
 from mindbatch.dataset.byte_streams import opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
+from mindbatch.prompts.prompt_lines import text_lines
+from mindbatch.prompts.strict_json import RowFault, parse_row
 
 TEXT_COLUMN = "prompt"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.data.messages import shown
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.decoding.combinations import FILTERS
+from mindbatch.prompts.messages import shown
 
 _SAME_MEANING = {
     "temperature": "temperature",

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from mindbatch.config.suggest import did_you_mean, nearest
-from mindbatch.data.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.data.messages import shown, text_fault
-from mindbatch.data.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
 from mindbatch.dataset.records import Record
 from mindbatch.errors import PromptError
+from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import shown, text_fault
+from mindbatch.prompts.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _LINE = ("custom_id", "method", "url", "body")

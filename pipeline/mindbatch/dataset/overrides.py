@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from mindbatch.config.suggest import did_you_mean, nearest
-from mindbatch.data.messages import shown
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.combinations import FILTERS
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.messages import shown
 
 _DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
 PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
-from mindbatch.data.prompt_lines import too_long_fault
 from mindbatch.dataset.byte_streams import DamagedData
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.errors import MindBatchError
+from mindbatch.prompts.prompt_lines import too_long_fault
 
 if TYPE_CHECKING:
     import pyarrow

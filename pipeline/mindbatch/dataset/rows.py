@@ -10,9 +10,6 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_options import chat_options
-from mindbatch.data.chat_process import ChatLimits
-from mindbatch.data.prompts import Prompt
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.columns import OptionalColumns, missing_column
 from mindbatch.dataset.draft import RowDraft
@@ -21,6 +18,9 @@ from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
+from mindbatch.prompts.chat_options import chat_options
+from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.prompts import Prompt
 
 Stage = Literal["read", "row", "prompt"]
 

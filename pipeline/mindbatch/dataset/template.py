@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_process import ChatLimits, ChatProcess, TemplateLimit
-from mindbatch.data.messages import text_fault
 from mindbatch.dataset.columns import ColumnError, missing_column
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError, PromptError
+from mindbatch.prompts.chat_process import ChatLimits, ChatProcess, TemplateLimit
+from mindbatch.prompts.messages import text_fault
 from mindbatch.regular_file import first_bytes
 
 ALL_COLUMNS = "row"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.assistant_fit import refuse_unfit
 from mindbatch.engine.described import open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.layers.architecture import Architecture
+from mindbatch.prompts.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.memory import GIB, free_memory, whole_memory
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.assistant_folder import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
@@ -23,6 +22,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.layers.architecture import Architecture
 from mindbatch.parallel.topology import WHOLE
+from mindbatch.prompts.tokenizer import Tokenizer
 
 ITEMSIZE = 4  # the CPU kernels keep float32
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding.constraint import Constraint
 from mindbatch.decoding.grammar import Grammar, grammar_of, tried
 from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
@@ -14,6 +13,7 @@ from mindbatch.decoding.vocabulary import Vocabulary
 from mindbatch.engine.detokenizer import last_text_token
 from mindbatch.engine.token_texts import token_texts
 from mindbatch.errors import PromptError
+from mindbatch.prompts.tokenizer import Tokenizer
 
 _MOST_KEPT_BYTES = 256 << 20
 """Of compiled grammars."""

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from mindbatch.data.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.decoding import Draft, Row
 from mindbatch.engine.assistant_folder import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings
@@ -20,6 +19,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.layers.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE
+from mindbatch.prompts.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.errors import PromptError
+from mindbatch.prompts.tokenizer import Tokenizer
 
 _PROBES = 32
 

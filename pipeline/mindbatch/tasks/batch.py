@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mindbatch.batch.identity import fingerprint_fields
-from mindbatch.batch.job import BatchJob
 from mindbatch.config.schema import BatchConfig
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.llm import LLM
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.job import BatchJob
 from mindbatch.tasks.loading_line import LoadingLine
 
 

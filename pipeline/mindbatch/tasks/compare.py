@@ -10,7 +10,6 @@ from pathlib import Path
 from mindbatch.config.compare_schema import COMPARISON_FILES
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import CompareConfig
-from mindbatch.data.prompts import PromptRows, read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
@@ -18,6 +17,7 @@ from mindbatch.evaluation.comparison import Comparison, Setup, compare
 from mindbatch.evaluation.page import page
 from mindbatch.hidden_values import without_hidden
 from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import PromptRows, read_prompts
 from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.compare_page import compare_page

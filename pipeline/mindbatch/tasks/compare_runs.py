@@ -9,12 +9,12 @@ from itertools import count
 
 from rich.console import Console
 
-from mindbatch.batch.moving_bar import MovingBar
-from mindbatch.data.prompts import Prompt, PromptRows
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import StrategyRun
 from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import Prompt, PromptRows
+from mindbatch.run.moving_bar import MovingBar
 
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0

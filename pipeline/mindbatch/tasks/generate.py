@@ -10,12 +10,12 @@ from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
 from mindbatch.config.schema import GenerateConfig
-from mindbatch.data.chat_options import chat_options
-from mindbatch.data.prompts import PromptRows, read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.llm import LLM
+from mindbatch.prompts.chat_options import chat_options
+from mindbatch.prompts.prompts import PromptRows, read_prompts
 from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.conversation import converse

@@ -9,8 +9,8 @@ from typing import TextIO
 
 from rich.console import Console
 
-from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.run.moving_bar import MovingBar
 from mindbatch.screen_text import show
 
 

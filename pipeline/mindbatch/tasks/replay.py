@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindbatch.batch.generation import entry_of
-from mindbatch.batch.identity import fingerprint_fields
-from mindbatch.batch.lookup import StoredRow, stored_row
 from mindbatch.config.schema import ReplayConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
@@ -14,6 +11,9 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.llm import LLM
+from mindbatch.run.generation import entry_of
+from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.lookup import StoredRow, stored_row
 from mindbatch.screen_text import data_output, printable, show
 from mindbatch.tasks.row_difference import difference
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mindbatch.data.strict_json import MAX_DEPTH, parse_row
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
+from mindbatch.prompts.strict_json import MAX_DEPTH, parse_row
 
 GOOD = b'{"id": 1, "prompt": "two"}'
 LIMIT = 1000

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.prompts import Prompt
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.prompts import Prompt
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 HI = {"role": "user", "content": "hi"}

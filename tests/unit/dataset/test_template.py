@@ -7,12 +7,12 @@ import pytest
 
 from mindbatch.children import ProcessorTimeUsedUp
 from mindbatch.config.batch_schema import DataConfig
-from mindbatch.data.chat_process import ChatLimits
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.chat_process import ChatLimits
 
 QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
 PATIENT = ChatLimits(seconds=30.0, memory_bytes=192 << 20, max_characters=100_000)

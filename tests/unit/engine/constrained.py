@@ -7,12 +7,12 @@ import numpy as np
 from small_tokenizers import byte_level, sentencepiece_like, unigram
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.data.tokenizer import Tokenizer
-from mindbatch.data.tokenizer_files import LoadedTokenizer
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.constraint import Constraint
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer_files import LoadedTokenizer
 
 PADDING = 9
 """Ids of the model that its tokenizer does not know."""

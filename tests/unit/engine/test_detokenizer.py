@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from mindbatch.data.token_bytes import byte_level_alphabet
-from mindbatch.data.tokenizer import Tokenizer
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.prompts.token_bytes import byte_level_alphabet
+from mindbatch.prompts.tokenizer import Tokenizer
 
 TEXTS = st.text(
     st.one_of(

@@ -8,10 +8,10 @@ import pytest
 
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
-from mindbatch.data.prompts import read_prompts
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation.comparison import Setup, compare
 from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import read_prompts
 from mindbatch.tasks import compare_runs
 from mindbatch.tasks.compare_page import compare_page
 from mindbatch.tasks.compare_runs import run_strategies

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams
-from mindbatch.data.chat_options import ChatOptions
 from mindbatch.interrupts import Terminated
 from mindbatch.llm import LLM
+from mindbatch.prompts.chat_options import ChatOptions
 from mindbatch.tasks.conversation import INTRODUCTION, converse
 from shadow_llm import load_tokenizer, make_llm
 

@@ -10,12 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mindbatch.batch.calibration import calibrate, sample_rows
-from mindbatch.batch.index import RowIndex
-from mindbatch.batch.input import DataInput, selection_of
-from mindbatch.batch.plan import Plan, RowTotals, TimeEstimate, count_rows, time_after, time_at
-from mindbatch.batch.row_check import RowCheck
-from mindbatch.batch.survey import survey
 from mindbatch.config.memory import free_memory
 from mindbatch.config.schema import PlanConfig
 from mindbatch.dataset.rows import RowMaker
@@ -24,6 +18,12 @@ from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
+from mindbatch.run.calibration import calibrate, sample_rows
+from mindbatch.run.index import RowIndex
+from mindbatch.run.input import DataInput, selection_of
+from mindbatch.run.plan import Plan, RowTotals, TimeEstimate, count_rows, time_after, time_at
+from mindbatch.run.row_check import RowCheck
+from mindbatch.run.survey import survey
 from mindbatch.screen_text import show, show_json
 from mindbatch.storage import Storage
 from mindbatch.tasks import machine

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from mindbatch.batch.moving_bar import MovingBar
 from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
+from mindbatch.run.moving_bar import MovingBar
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.batch.calibration import Calibration, StepTime
-from mindbatch.batch.plan import Plan, RowTotals
 from mindbatch.config import memory
 from mindbatch.config.schema import (
     BatchOutputConfig,
@@ -22,6 +20,8 @@ from mindbatch.config.schema import (
 )
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
+from mindbatch.run.calibration import Calibration, StepTime
+from mindbatch.run.plan import Plan, RowTotals
 from mindbatch.tasks.amounts import duration, size
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page

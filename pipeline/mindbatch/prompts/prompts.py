@@ -1,0 +1,234 @@
+"""Owns turning what a user gives to `generate` (text, token ids, a file, messages) into rows to run."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mindbatch.errors import ConfigError, PromptError
+from mindbatch.prompts.chat_options import ChatOptions, chat_options
+from mindbatch.prompts.messages import Message, shown
+from mindbatch.prompts.prompt_content import (
+    TEMPLATE_KWARGS,
+    TOOLS,
+    content_of,
+    conversation_of,
+    is_conversation,
+    is_list,
+    usual_name,
+)
+from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, text_lines
+from mindbatch.prompts.strict_json import RowFault, parse_json
+from mindbatch.regular_file import open_regular
+
+STANDARD_INPUT = "-"
+JSON_LINES = (".jsonl", ".ndjson")
+"""Names of files of which each line is JSON."""
+IDLE = " has no effect without chat=true or messages; set chat=true or remove it"
+_JSON_ROW = "a line must be a text in quotes, a list of token ids or an object"
+_IN_JSON = ("prompt", "messages", "conversations", "text")
+"""What an object on such a line may call its prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One row to run: exactly one of text, token_ids and messages is given; with messages, tools and
+    chat_template_kwargs may be, for the chat template.
+
+    `key` is the row's position among all rows, good or bad, from "0": the same prompts give the same keys,
+    and so the same random numbers, from the command line as from a file. `source` says where the row stood.
+    """
+
+    key: str
+    source: str
+    text: str | None = None
+    token_ids: list[int] | None = None
+    messages: list[Message] | None = None
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """One row that cannot be run: its key, its line (from 1; None outside files) and all its faults."""
+
+    key: str
+    source: str
+    line: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """The rows that can run and those that cannot, each in the order given."""
+
+    prompts: list[Prompt] = field(default_factory=list)
+    errors: list[RowError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A row as it was given; `fault` if reading it failed already."""
+
+    source: str
+    value: object
+    line: int | None = None
+    fault: str | None = None
+    is_conversation: bool = False
+
+
+def read_prompts(
+    *,
+    prompts: object = None,
+    prompts_file: str | Path | None = None,
+    messages: object = None,
+    chat: bool = False,
+    system: str | None = None,
+    tools: object = None,
+    chat_template_kwargs: object = None,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    stdin: BinaryIO | None = None,
+) -> PromptRows:
+    """The rows of the one source given.
+
+    prompts: a text, or a list of texts, lists of token ids and conversations. prompts_file: UTF-8 text, a
+    prompt a line, or JSON lines where its name says so; "-" is standard input. messages: one conversation (a
+    list of messages) or a list of them. `chat` makes each text the one user message of a conversation;
+    `system` goes before it, or before given messages. `tools` and `chat_template_kwargs` go to the chat
+    template, as transformers' apply_chat_template has them; tools may be a JSON file's path.
+
+    A bad row becomes a RowError and the others go on.
+
+    Raises:
+        ConfigError: no source or several, a source that is no list, has no row or cannot be read, `system`,
+            `tools` or `chat_template_kwargs` that cannot be used, or without a chat.
+    """
+    faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
+    beside: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
+    if not (chat or may_hold_chats(prompts, prompts_file, messages)):
+        faults += [f"{name}{IDLE}" for name, value in beside.items() if value is not None]
+    options = chat_options(**beside, faults=faults)
+    if prompts_file is not None:
+        found = _file_rows(prompts_file, max_line_bytes, stdin)
+    elif prompts is not None:
+        found = _given_prompts(prompts)
+    else:
+        found = _given_conversations(messages)
+    rows = PromptRows()
+    for position, row in enumerate(found):
+        _add(rows, str(position), row, chat, options)
+    return rows
+
+
+def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: object) -> bool:
+    """Whether some of the prompts may be conversations by themselves, and no texts."""
+    if messages is not None or (prompts_file is not None and _is_json_lines(prompts_file)):
+        return True
+    return is_list(prompts) and any(map(is_conversation, prompts))
+
+
+def _source_faults(sources: Mapping[str, object]) -> list[str]:
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) == 1:
+        return []
+    return [f"{' and '.join(given) or 'no prompt'} given; exactly one of {', '.join(sources)} is needed"]
+
+
+def _add(rows: PromptRows, key: str, row: _Found, chat: bool, options: ChatOptions) -> None:
+    if row.fault is None:
+        try:
+            content = _content(row, chat, options)
+        except PromptError as error:
+            row = replace(row, fault="; ".join(error.faults))
+        else:
+            rows.prompts.append(Prompt(key=key, source=row.source, **content))
+            return
+    rows.errors.append(RowError(key=key, source=row.source, line=row.line, reason=row.fault or ""))
+
+
+def _content(row: _Found, chat: bool, options: ChatOptions) -> dict[str, Any]:
+    if row.is_conversation:
+        return conversation_of(row.value, row.source, options)
+    if row.line is None or not isinstance(row.value, Mapping):
+        return content_of(row.value, chat=chat, options=options)
+    return _object_content(row.value, chat, options)
+
+
+def _object_content(row: Mapping[str, Any], chat: bool, options: ChatOptions) -> dict[str, Any]:
+    """Of an object on a line of JSON; what else it holds is left out."""
+    name = usual_name(row, _IN_JSON)
+    if name is None:
+        raise PromptError(
+            f"found an object with {shown(list(row))}; must have one of {', '.join(_IN_JSON)}, or be a text "
+            "or a list of token ids; mindbatch batch takes other columns (data.prompt_column, data.template)"
+        )
+    options = options.of_row(row.get(TOOLS), row.get(TEMPLATE_KWARGS), TOOLS, TEMPLATE_KWARGS)
+    if name in ("prompt", "text"):
+        return content_of(row[name], chat=chat, options=options)
+    return conversation_of(row[name], name, options)
+
+
+def _given_prompts(prompts: object) -> list[_Found]:
+    if isinstance(prompts, str):
+        return [_Found("prompts", prompts)]
+    if not is_list(prompts):
+        raise ConfigError(
+            f"prompts={shown(prompts)}: must be a text, or a list of texts or of token id lists"
+        )
+    if not prompts:
+        raise ConfigError("prompts=[]: holds no prompt")
+    if all(isinstance(item, int) for item in prompts):
+        raise ConfigError(
+            f"prompts={shown(list(prompts))}: write [[1, 2]] for a prompt of token ids, or quote texts"
+        )
+    return [_Found(f"prompts[{i}]", item) for i, item in enumerate(prompts)]
+
+
+def _given_conversations(messages: object) -> list[_Found]:
+    if isinstance(messages, Mapping):
+        messages = [messages]
+    if not is_list(messages):
+        raise ConfigError(f"messages={shown(messages)}: must be a list of messages or a list of such lists")
+    if not messages:
+        raise ConfigError("messages=[]: holds no message")
+    if any(isinstance(item, Mapping) for item in messages) and not any(is_list(item) for item in messages):
+        return [_Found("messages", list(messages), is_conversation=True)]
+    return [_Found(f"messages[{i}]", item, is_conversation=True) for i, item in enumerate(messages)]
+
+
+def _file_rows(path: str | Path, max_line_bytes: int, stdin: BinaryIO | None) -> list[_Found]:
+    name = "standard input" if str(path) == STANDARD_INPUT else str(path)
+    try:
+        with _opened(path, stdin) as stream:
+            lines = list(text_lines(stream, max_line_bytes))
+    except OSError as error:
+        raise ConfigError(f"prompts_file={path}: cannot be read: {error.strerror or error}") from error
+    if not lines:
+        raise ConfigError(f"prompts_file={path}: {name} is empty; a prompt a line is needed")
+    read = _json_row if _is_json_lines(path) else _text_row
+    return [read(f"{name}:{line.number}", line) for line in lines]
+
+
+def _is_json_lines(path: str | Path) -> bool:
+    return Path(path).suffix.lower() in JSON_LINES
+
+
+def _text_row(source: str, line: Line) -> _Found:
+    return _Found(source, line.text, line.number, line.fault)
+
+
+def _json_row(source: str, line: Line) -> _Found:
+    if line.text is None:
+        return _text_row(source, line)
+    try:
+        return _Found(source, parse_json(line.text), line.number)
+    except RowFault as fault:
+        return _Found(source, None, line.number, f"{fault}; {_JSON_ROW}")
+
+
+def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[BinaryIO]:
+    if str(path) == STANDARD_INPUT:
+        return nullcontext(stdin or sys.stdin.buffer)
+    return open(open_regular(Path(path)), "rb")

@@ -1,0 +1,193 @@
+"""Owns a model's tokenizer: text and chats to token ids, and back."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Encoding
+
+from mindbatch.errors import PromptError
+from mindbatch.prompts.chat import ChatTemplates
+from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
+from mindbatch.prompts.messages import checked_conversation, text_fault
+from mindbatch.prompts.plain_text import (
+    ControlText,
+    PlainEncoder,
+    absent_characters,
+    control_spans,
+    encoded,
+    strings_in,
+)
+from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
+from mindbatch.prompts.tokenizer_files import LoadedTokenizer, load_tokenizer_files
+
+
+class Tokenizer:
+    """A model folder's tokenizer. Control tokens are those marked special; in data their text is only text.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, loaded: LoadedTokenizer, chat_limits: ChatLimits | None = None) -> None:
+        self._backend = loaded.backend
+        self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
+        special = {i: t.content for i, t in self._backend.get_added_tokens_decoder().items() if t.special}
+        self._special = special
+        # The unknown token stands for whatever the vocabulary lacks: it commands nothing, data may yield it.
+        self._commanding = special.keys() - {loaded.unk_token_id}
+        self._control = ControlText(special.values())
+        self._lock = threading.Lock()
+        self._plain: PlainEncoder | None = None
+        self.special_ids: frozenset[int] = frozenset(special)
+        self.bos_token_id: int | None = loaded.bos_token_id
+        self.eos_token_ids: tuple[int, ...] = () if loaded.eos_token_id is None else (loaded.eos_token_id,)
+
+    @classmethod
+    def load(cls, folder: Path, chat_limits: ChatLimits | None = None) -> "Tokenizer | None":
+        """The tokenizer of a model folder, or None when the folder holds no tokenizer file.
+
+        Reads tokenizer.json, vocab.json + merges.txt or tokenizer.model, as transformers does, offline and
+        without running code from the folder.
+
+        Raises:
+            CheckpointError: one line: a damaged file, or a tokenizer that needs the folder's own code.
+        """
+        loaded = load_tokenizer_files(Path(folder))
+        return None if loaded is None else cls(loaded, chat_limits)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest token id, added tokens included."""
+        return max(self.vocabulary().values(), default=-1) + 1
+
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token, added tokens included, by the tokenizer's own name of it."""
+        return dict(self._backend.get_vocab(with_added_tokens=True))
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """(token id, previous token id or None) -> the bytes it adds to a text, or None for an unknown id."""
+        return token_bytes_of(self._backend)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._chat)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        allow_special: bool = False,
+        most_tokens: int | None = None,
+    ) -> list[int]:
+        """Token ids of a text, with what the model expects around it (often BOS) unless told otherwise.
+
+        The text of a special token becomes that token only with `allow_special`.
+
+        Raises:
+            PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
+        """
+        self._refuse_longer(text, most_tokens)
+        if fault := text_fault(text):
+            raise PromptError(f"the text {fault}")
+        encoding = self._encoding(text, plain=not allow_special)
+        if allow_special or self._commanding.isdisjoint(encoding.ids):
+            return list(self._backend.post_process(encoding, None, add_special_tokens).ids)
+        gap, slot = absent_characters([text], 2)
+        broken = self._control.broken(text, gap)
+        return self._plain_encoder(gap, slot).encode(broken, add_special_tokens=add_special_tokens)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+        most_tokens: int | None = None,
+    ) -> list[int]:
+        """Token ids of one conversation through the model's chat template, which writes its own BOS.
+
+        The template's control tokens are tokens; their text inside messages and `variables` (tools,
+        documents...) stays text.
+
+        Raises:
+            PromptError: no template, malformed messages, the template failed or refused them, or its text is
+                so long that it has more than `most_tokens`.
+        """
+        conversation = checked_conversation(messages)
+        given = {**(variables or {})}
+        data = [[{**message, "role": ""} for message in conversation], given]
+        if not self._control.endangers(data):
+            text = self._rendered(conversation, given, add_generation_prompt)
+            self._refuse_longer(text, most_tokens)
+            return list(self._encoding(text, plain=False).ids)
+        gap, slot = absent_characters(strings_in(data), 2)
+        marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
+        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt)
+        self._refuse_longer(text.replace(gap, ""), most_tokens)
+        return self._encode_marked(text, gap, slot)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
+        tokenizer_config.json says. Ids that the tokenizer does not know add nothing."""
+        with self._lock:
+            text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def close(self) -> None:
+        """Ends the chat template's process, if one runs."""
+        self._chat.close()
+
+    def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
+        if most_tokens is None or len(text) <= most_tokens or self._characters_per_token is None:
+            return
+        fewest = fewest_tokens(text, self._characters_per_token)
+        if fewest > most_tokens:
+            raise PromptError(
+                f"the text has {len(text)} characters, so at least {fewest} tokens; at most {most_tokens} "
+                "can be taken, output included"
+            )
+
+    @cached_property
+    def _characters_per_token(self) -> int | None:
+        return characters_per_token(self._backend)
+
+    def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
+        text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)
+        if fault := text_fault(text):
+            raise PromptError(f"chat template: its output {fault}")
+        return text
+
+    def _encode_marked(self, text: str, gap: str, slot: str) -> list[int]:
+        """Encodes rendered text in which `gap` keeps control texts of the data from matching: what still
+        matches is the template's own. A slot takes its place, so the text beside it is encoded as before."""
+        spans = control_spans(self._encoding(text, plain=False), text, self._special)
+        ends = [0, *(end for _, end, _ in spans)]
+        starts = [*(start for start, _, _ in spans), len(text)]
+        pieces = [
+            text[end:start].replace(gap, "").replace(slot, "")
+            for end, start in zip(ends, starts, strict=True)
+        ]
+        encoder = self._plain_encoder(gap, slot)
+        fill = [token_id for _, _, token_id in spans]
+        ids = encoder.encode(slot.join(pieces), add_special_tokens=False, fill=fill)
+        if sum(i in self._commanding for i in ids) == sum(i in self._commanding for i in fill):
+            return ids
+        broken = [self._control.broken(piece, gap) for piece in pieces]
+        return encoder.encode(slot.join(broken), add_special_tokens=False, fill=fill)
+
+    def _encoding(self, text: str, *, plain: bool) -> Encoding:
+        with self._lock:  # the switch belongs to the shared backend
+            self._backend.encode_special_tokens = plain
+            return encoded(self._backend, text)
+
+    def _plain_encoder(self, gap: str, slot: str) -> PlainEncoder:
+        """Made for these two marks; kept, because they are nearly always the same."""
+        with self._lock:
+            if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
+                self._plain = PlainEncoder(self._backend, gap, slot)
+            return self._plain

@@ -1,0 +1,138 @@
+"""The folder of a run: taking it, and whether the run in it is the one that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.lock import RunLock
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord, changes
+from mindbatch.run.index import RowIndex, Standing
+from mindbatch.run.manifest import status_of
+from mindbatch.storage import Storage
+
+WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
+RETRY_WAY_OUT = "rows are tried again with the settings of the run"
+
+
+class RunMismatch(ConfigError):
+    """The folder holds a run with other settings, or results for other rows."""
+
+
+@contextmanager
+def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
+    """Holds the folder for this run alone; one that was made for a run that is then refused goes again.
+
+    Raises:
+        ConfigError: another run is writing there, or the folder is not a run's.
+    """
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    folder.make(storage)
+    with RunLock(folder, storage):
+        folder.remove_leftovers(storage)
+        try:
+            yield
+        except MindBatchError:
+            if made and not folder.holds_a_run:
+                _remove_empty(folder, made)
+            raise
+
+
+def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
+    folder.lock.unlink(missing_ok=True)
+    for path in (folder.parts, *made):
+        try:
+            path.rmdir()
+        except OSError:  # something is in it after all
+            return
+
+
+class FinishedRows:
+    """The keys of the rows that have a result in a folder, read when the first is asked for.
+
+    Only for where a row cannot be read as it was: that is rare, and the keys are in memory then.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        if not self._folder.holds_a_run:
+            return frozenset()
+        ledger = Ledger(self._folder, RunRecord.read(self._folder).fingerprint)
+        kinds = {outcome.key: outcome.kind for outcome in ledger.recover()}
+        return frozenset(key for key, kind in kinds.items() if kind == "result")
+
+
+@contextmanager
+def opened_ledger(
+    folder: RunFolder,
+    record: RunRecord,
+    index: RowIndex,
+    storage: Storage,
+    accept: Callable[[], None],
+    *,
+    retry: bool,
+) -> Iterator[tuple[Ledger, RunRecord]]:
+    """The ledger of the run and its record: if it is the same run the old one, with the data of today, else
+    the new one, written.
+
+    accept: called once it is sure that the run goes on here, and before a new one's record is written.
+    retry: rows that failed are to run again.
+
+    Raises:
+        RunMismatch: the folder holds a run with other settings, or results of rows that have changed since.
+    """
+    if folder.holds_a_run:
+        old = RunRecord.read(folder)
+        changed = changes(old.fields, record.fields)
+        if changed:
+            way_out = RETRY_WAY_OUT if retry else WAYS_OUT
+            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
+        record = replace(old, dataset=record.dataset)  # rows may have been added
+    else:
+        accept()
+        record.write(folder, storage)
+    with Ledger(folder, record.fingerprint, storage) as ledger:
+        standing = index.settle(ledger.recover(), errors_too=not retry)
+        _refuse_changed(folder, standing)
+        if standing.gone:
+            ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
+        accept()
+        yield ledger, record
+
+
+def refuse_unfinished(folder: RunFolder) -> None:
+    """Only of a run that has ended it is known which rows failed.
+
+    Raises:
+        ConfigError: the run has rows that were never tried.
+    """
+    status = status_of(folder)
+    if status != "complete":
+        raise ConfigError(
+            f"{folder.path}: the run has not ended ({status or 'not begun'}); its own command resumes it, "
+            "and then failed rows can be tried again"
+        )
+
+
+def _refuse_changed(folder: RunFolder, standing: Standing) -> None:
+    if not standing.num_changed:
+        return
+    named = ", ".join(f"{key} ({source})" for key, source in standing.changed)
+    more = standing.num_changed - len(standing.changed)
+    also = f" and {more} more" if more else ""
+    raise RunMismatch(
+        f"{folder.path}: the data has changed since: other prompts or parameters for the rows {named}{also}; "
+        f"{WAYS_OUT}"
+    )

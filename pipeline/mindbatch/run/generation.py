@@ -1,0 +1,142 @@
+"""The loop at the heart of a run: rows into the model, what comes back into the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator as Steps
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.hidden_values import without_hidden
+from mindbatch.interrupts import interruptible
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.prompts.prompts import Prompt
+from mindbatch.run.index import RowIndex
+from mindbatch.storage import StorageError
+
+PROMPT_STAGE = "prompt"
+"""The stage of errors that are found once there is a tokenizer and an engine."""
+
+
+class Generator(Protocol):
+    """What runs rows: an `LLM`, or a stand-in for it."""
+
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]:
+        """See `LLM.steps`."""
+        ...
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Counts since the generator was made."""
+        ...
+
+
+class _Asked(NamedTuple):
+    """What must be remembered of a row while it runs."""
+
+    source: str
+    digest: str
+
+
+class Tally:
+    """Rows that were finished in this session."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.failed = 0
+
+
+def generate(
+    generator: Generator,
+    index: RowIndex,
+    ledger: Ledger,
+    params: DecodingParams,
+    on_step: Callable[[Tally], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Runs every pending row of the index. However it ends, what was finished until then is in the ledger.
+
+    on_step: called after every step of the engine.
+
+    Raises:
+        StorageError: the ledger cannot be written; what was committed before is safe.
+    """
+    asked: dict[str, _Asked] = {}
+    tally = Tally()
+    try:
+        with closing(generator.steps(_rows(index, params, asked))) as steps:
+            before = clock()
+            for step in steps:
+                with interruptible():
+                    for output in step.finished:
+                        _record(output, asked.pop(output.key), index, ledger, tally)
+                    ledger.commit_if_due(clock() - before)
+                before = clock()
+                on_step(tally)
+    except StorageError:
+        raise
+    except BaseException:
+        _commit(ledger)
+        raise
+    _commit(ledger)
+
+
+def _commit(ledger: Ledger) -> None:
+    with interruptible():  # a second Ctrl-C waits until the rows are safe
+        ledger.commit()
+
+
+def _rows(
+    index: RowIndex, params: DecodingParams, asked: dict[str, _Asked]
+) -> Iterator[tuple[Prompt, DecodingParams]]:
+    for row in index.pending():
+        prompt = row.prompt()
+        asked[row.key] = _Asked(prompt.source, row.digest)
+        yield prompt, row.params(params)
+
+
+def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledger, tally: Tally) -> None:
+    entry = entry_of(output, asked.source, asked.digest)
+    index.mark(entry.key, entry.kind, ledger.append(entry))
+    if entry.kind == "result":
+        tally.done += 1
+    else:
+        tally.failed += 1
+
+
+def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
+    """What the ledger keeps of a finished row. Nothing in it depends on when or with what it was computed."""
+    if output.error is not None:
+        reason = without_hidden(output.error.removeprefix(f"{source}: "))
+        return Entry(output.key, digest, "error", {"stage": PROMPT_STAGE, "reason": reason})
+    body: dict[str, Any] = {
+        "generations": [_generation(each) for each in output.outputs],
+        "prompt_tokens": len(output.prompt_token_ids),
+    }
+    if output.prompt_logprobs is not None:
+        body["prompt_logprobs"] = output.prompt_logprobs
+    return Entry(output.key, digest, "result", body)
+
+
+def _generation(output: CompletionOutput) -> dict[str, Any]:
+    generation: dict[str, Any] = {
+        "index": output.index,
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "finish_reason": output.finish_reason,
+        "cumulative_logprob": output.cumulative_logprob,
+    }
+    if output.score is not None:
+        generation |= {"score": output.score, "rank": output.rank}
+    if output.num_drafted_tokens:
+        generation["drafted_tokens"] = output.num_drafted_tokens
+        generation["accepted_tokens"] = output.num_accepted_tokens
+    if output.logprobs is not None:
+        generation["logprobs"] = output.logprobs
+    return generation

@@ -1,0 +1,126 @@
+"""What a run's results depend on besides the row itself: the fields of its fingerprint."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import xxhash
+
+from mindbatch.config.batch_faults import COLUMNS
+from mindbatch.config.schema import BatchConfig, ModelConfig
+from mindbatch.dataset.template import template_source
+from mindbatch.decoding.normalisation import normalised
+from mindbatch.engine.described import open_assistant, open_model
+from mindbatch.errors import CheckpointError
+from mindbatch.prompts.chat_options import chat_options
+from mindbatch.regular_file import open_regular
+
+_CHUNK_BYTES = 1 << 24
+_MODEL_FILES = ("config.json", "generation_config.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+_DATA_KEYS = (*COLUMNS, "chat", "system")
+"""Of `data`, what decides how a record becomes a prompt; which records there are may change."""
+
+
+def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
+    """Everything that decides a row's result, by dotted name; files stand for their digests.
+
+    How fast it is computed is not in it: batch size, memory, threads, the number of processes.
+
+    Raises:
+        CheckpointError: the model's folder is not in order.
+        ConfigError: the file of the template, or that of the tools, cannot be read.
+    """
+    model = config.model
+    folder, _ = open_model(model)
+    tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
+    template = template_source(config.data)
+    chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
+    fields = {
+        "weights": digest_of(folder.weight_paths),
+        "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
+        "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
+        "adapter": None,
+        "assistant": _assistant_digest(model),
+        "model.type": model.type,
+        "model.dtype": model.dtype,
+        "model.seq_length": model.seq_length,
+        **_ignored_keys(model),
+        "data.template": None if template is None else template.text,
+        **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
+        "data.tools": chat.tools,
+        "data.chat_template_kwargs": chat.chat_template_kwargs,
+        **{
+            f"decoding.{name}": normalised(name, value)
+            for name, value in dataclasses.asdict(config.decoding).items()
+        },
+    }
+    return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
+
+
+def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
+    """A value that was written with ${...}, which may be a secret, as it was written and a digest of it."""
+    section, _, leaf = name.partition(".")
+    written = settings.get(section, {}).get(leaf)
+    if value is None or "${" not in str(written):
+        return value
+    text = written if isinstance(written, str) else json.dumps(written)
+    digest = hashlib.blake2b(
+        orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS), digest_size=16
+    )
+    return f"{text} (blake2b:{digest.hexdigest()})"
+
+
+def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
+    """Nothing where there are none: as in the runs from before they could be given."""
+    return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
+
+
+def _assistant_digest(model: ModelConfig) -> str | None:
+    """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
+    if model.assistant is None:
+        return None
+    files, _ = open_assistant(model)
+    return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    total = xxhash.xxh3_128()
+    for path in paths:
+        total.update(orjson.dumps([path.name, _file_digest(path)]))
+    return f"xxh3-128:{total.hexdigest()}"
+
+
+def _file_digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    try:
+        with open(open_regular(path), "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
+
+
+def _existing(folder: Path, names: Iterable[str]) -> list[Path]:
+    return [folder / name for name in names if (folder / name).is_file()]

@@ -1,0 +1,114 @@
+"""Where a run's data comes from; standard input is kept in the run's folder, so that it can be resumed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container
+from pathlib import Path
+from typing import BinaryIO
+
+from mindbatch.config.schema import DataConfig
+from mindbatch.config.sizes import parse_bytes
+from mindbatch.dataset import standard_input
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.errors import ConfigError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.prompts.prompts import STANDARD_INPUT
+from mindbatch.run.survey import Selection
+from mindbatch.storage import Storage, StorageError
+
+EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the command"
+
+
+class DataInput:
+    """The data of one command.
+
+    kept: read what an earlier session kept of standard input instead of reading it again.
+    """
+
+    def __init__(
+        self, data: DataConfig, storage: Storage, *, kept: bool = False, stdin: BinaryIO | None = None
+    ) -> None:
+        self._data = data
+        self._storage = storage
+        self._kept = kept
+        self._stdin = stdin
+        self._spooled: Path | None = None
+
+    def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
+        """The data, to be read as often as needed.
+
+        outputs: the folder whose files are no data, where that is not `folder`.
+
+        Raises:
+            ConfigError: there is nothing at data.path, or standard input is empty.
+            StorageError: standard input cannot be kept in the folder.
+        """
+        data, name = self._data, None
+        path = data.path or ""
+        if path == STANDARD_INPUT:
+            name = standard_input.NAME
+            path = str(folder.standard_input if self._kept else self._spool(folder))
+        return Dataset(
+            path,
+            data.format,
+            parse_bytes(data.max_line_bytes),
+            name=name,
+            outputs=folder.path if outputs is None else outputs,
+        )
+
+    def accept(self, folder: RunFolder) -> None:
+        """Keeps what was read from standard input for the next session: the run is the one asked for.
+
+        Raises:
+            StorageError: it cannot be kept.
+        """
+        if self._spooled is None or self._spooled == folder.standard_input:
+            return
+        try:
+            self._storage.replace(self._spooled, folder.standard_input)
+            self._storage.sync_folder(folder.path)
+        except OSError as error:
+            raise StorageError.writing(folder.standard_input, error) from error
+        self._spooled = folder.standard_input
+
+    def needs(self, folder: RunFolder) -> list[Path]:
+        """Files of the folder that this run reads."""
+        return [folder.standard_input] if self._data.path == STANDARD_INPUT else []
+
+    def _spool(self, folder: RunFolder) -> Path:
+        """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
+        if self._spooled is None:
+            spooled = folder.path / f".new.{folder.standard_input.name}"
+            size = standard_input.spool_standard_input(
+                spooled, self._stdin or sys.stdin.buffer, self._storage
+            )
+            if size == 0:
+                spooled.unlink()
+                if not folder.standard_input.is_file():
+                    raise ConfigError(EMPTY_INPUT)
+                spooled = folder.standard_input
+            self._spooled = spooled
+        return self._spooled
+
+
+def selection_of(data: DataConfig) -> Selection:
+    """The choice of rows that the options ask for.
+
+    Raises:
+        ConfigError: the file of keys cannot be read.
+    """
+    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit)
+
+
+def _keys(given: object) -> Container[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            lines = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"data.filter_keys={given}: cannot be read ({error})") from error
+        return frozenset(line for line in lines if line)
+    assert isinstance(given, list)
+    return frozenset(map(str, given))

@@ -1,0 +1,188 @@
+"""One run over a dataset: claim its folder, survey the rows, run what is missing, write the result files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mindbatch.config.schema import BatchConfig
+from mindbatch.dataset.rows import RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.hidden_values import concealed
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
+from mindbatch.run.generation import Generator, generate
+from mindbatch.run.index import RowIndex
+from mindbatch.run.input import DataInput, selection_of
+from mindbatch.run.manifest import RowCounts, Status, now, write_manifest
+from mindbatch.run.monitor import Monitor
+from mindbatch.run.outputs.rows import FailedRow
+from mindbatch.run.result_files import output_options, result_format, write_result_files
+from mindbatch.run.survey import survey
+from mindbatch.screen_text import say
+from mindbatch.storage import Storage, StorageError, write_whole
+
+MOST_FOLDERS = 1000
+
+
+class BatchJob:
+    """One command over a dataset.
+
+    fields: what the results depend on besides the rows (see `identity.fingerprint_fields`).
+    load: makes the generator; called only if there is a row to run.
+    tokenizer: loads the model's tokenizer, for results in OpenAI's format.
+    command: what the user typed, for the run record.
+    retry: run the rows again that failed; the run is there already.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        fields: Mapping[str, Any],
+        load: Callable[[], Generator],
+        tokenizer: Callable[[], Tokenizer | None],
+        *,
+        command: Sequence[str] = (),
+        retry: bool = False,
+        storage: Storage | None = None,
+        stdin: BinaryIO | None = None,
+    ) -> None:
+        self._config = config
+        self._fields = dict(fields)
+        self._load = load
+        self._tokenizer = tokenizer
+        self._command = list(command)
+        self._retry = retry
+        self._storage = storage or Storage()
+        self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
+        self._params = DecodingParams(**vars(config.decoding))
+
+    def run(self) -> int:
+        """Runs to the end; returns the exit code: failed when any row has no result.
+
+        Raises:
+            ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
+            StorageError: the folder cannot be written; what was committed is safe.
+            KeyboardInterrupt: an interrupt came; what was finished is committed.
+        """
+        for folder in self._folders():
+            try:
+                with claimed(folder, self._storage), RowIndex(folder.index) as index:
+                    return self._run_in(folder, index)
+            except RunMismatch:
+                if self._config.output.on_mismatch != "new_dir":
+                    raise
+        raise ConfigError(
+            f"output.dir={self._config.output.dir}: {MOST_FOLDERS} folders of that name hold other runs"
+        )
+
+    def _folders(self) -> Iterator[RunFolder]:
+        """The folder asked for, then those that on_mismatch=new_dir tries: runs/a, runs/a-2, runs/a-3..."""
+        first = Path(self._config.output.dir or "")
+        yield RunFolder(first)
+        for number in range(2, MOST_FOLDERS + 1):
+            yield RunFolder(first.with_name(f"{first.name}-{number}"))
+
+    def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
+        if self._retry:
+            refuse_unfinished(folder)
+        dataset = self._input.dataset(folder)
+        maker = RowMaker(
+            self._config.data,
+            self._params,
+            dataset.is_openai,
+            columns=self._config.output.columns,
+            is_finished=FinishedRows(folder).__contains__,
+        )
+        with closing(maker):
+            survey(dataset, maker, selection_of(self._config.data), index)
+        record = RunRecord(
+            created=now(),
+            command=concealed(self._command),
+            fields=self._fields,
+            dataset=concealed(dataset.digest()),
+        )
+        with ExitStack() as stack:
+            ledger, record = self._ledger(folder, record, index, stack)
+            if not self._retry:
+                write_whole(folder.config_file, self._config.unresolved_yaml.encode(), self._storage)
+            self._work(folder, index, ledger, record, is_openai=dataset.is_openai)
+        return EXIT_FAILED if _counts(index).failed else EXIT_DONE
+
+    def _ledger(
+        self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
+    ) -> tuple[Ledger, RunRecord]:
+        """The folder's ledger, which the stack closes. That of another run goes first if the user says so, or
+        if that run came to nothing.
+        """
+        accept = partial(self._input.accept, folder)
+        open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept)
+        try:
+            return stack.enter_context(open_ledger(retry=self._retry))
+        except RunMismatch:
+            worthless = folder.is_without_rows and not self._retry
+            if self._config.output.on_mismatch != "overwrite" and not worthless:
+                raise
+        folder.clear(self._storage, keep=self._input.needs(folder))
+        accept()
+        record.write(folder, self._storage)
+        return stack.enter_context(open_ledger(retry=False))
+
+    def _work(
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+    ) -> None:
+        """Runs what is pending and writes the result files; the manifest says how far it came."""
+        self._say(*ledger.notes)
+        monitor = Monitor(self._config, folder, _counts(index))
+
+        def write_status(status: Status) -> None:
+            rows, session = _counts(index), monitor.session()
+            write_manifest(folder, self._config, record, rows, status, session, self._storage)
+
+        write_status("running")
+        try:
+            if index.count(None):
+                generator = self._load()
+                with monitor.watching(generator) as on_step:
+                    generate(generator, index, ledger, self._params, on_step)
+            first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
+        except BaseException as error:
+            with suppress(StorageError):  # what went wrong first is what the user must hear
+                write_status("interrupted")
+            if isinstance(error, KeyboardInterrupt):
+                self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
+            raise
+        write_status("complete")
+        if first_failed is not None and not _counts(index).done:
+            self._say(f"{first_failed.place}: {first_failed.reason}")
+        self._say(f"{folder.path}: {_progress(index)}")
+
+    def _say(self, *lines: str) -> None:
+        if self._config.progress != "none":
+            say(*lines)
+
+    def _write_results(
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+    ) -> FailedRow | None:
+        format = result_format(self._config.output.format, is_openai)
+        # Only OpenAI's format names tokens by their text.
+        tokenizer = self._tokenizer() if format == "openai" else None
+        options = output_options(self._config, record, None if tokenizer is None else tokenizer.token_bytes)
+        return write_result_files(format, folder, options, index, ledger, self._storage)
+
+
+def _counts(index: RowIndex) -> RowCounts:
+    return RowCounts(index.num_rows, index.count("result"), index.count("error") + index.num_unusable)
+
+
+def _progress(index: RowIndex) -> str:
+    rows = _counts(index)
+    failed = f", {rows.failed} failed (see errors.jsonl)" if rows.failed else ""
+    return f"{rows.done} of {rows.total} rows done{failed}"

@@ -1,0 +1,61 @@
+"""One row of a run: as the data asks for it, and what the ledger says came of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from mindbatch.config.schema import BatchConfig
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError, PromptError
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.run.input import DataInput
+from mindbatch.storage import Storage
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A row of a run, its outcome, and the run it belongs to."""
+
+    row: DataRow
+    entry: Entry
+    record: RunRecord
+
+
+def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
+    """The row of that key.
+
+    Raises:
+        ConfigError: the folder holds no run, no row has the key, or it was not run yet.
+        PromptError: the row cannot be run as it was read.
+    """
+    record = RunRecord.read(folder)
+    entry = _entry(folder, record, key)
+    row = _row(config, folder, key)
+    if isinstance(row, RowFailure):
+        raise PromptError(f"{row.source}:{row.line}: {row.reason}")
+    if entry is None:
+        raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
+    return StoredRow(row, entry, record)
+
+
+def _entry(folder: RunFolder, record: RunRecord, key: str) -> Entry | None:
+    """What the ledger says last of a row."""
+    with Ledger(folder, record.fingerprint) as ledger:
+        places = [found.place for found in ledger.recover() if found.key == key]
+        return ledger.read(places[-1]) if places else None
+
+
+def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:
+    dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
+    maker = RowMaker(config.data, DecodingParams(**vars(config.decoding)), dataset.is_openai)
+    with closing(maker):
+        for position, record in enumerate(dataset.records()):
+            row = maker.make(position, record)
+            if row.key == key:
+                return row
+    raise ConfigError(f"key={key}: no row of {config.data.path} has this key")

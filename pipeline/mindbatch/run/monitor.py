@@ -1,0 +1,88 @@
+"""Watching a run: what the engine says after each step goes to the progress display and the metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mindbatch.config.schema import BatchConfig
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.run.generation import Generator, Tally
+from mindbatch.run.manifest import RowCounts, Session, now
+from mindbatch.run.metrics import MetricsLog
+from mindbatch.run.progress import RunProgress
+from mindbatch.run.snapshot import Snapshot
+
+
+class Monitor:
+    """Counts one session of a run.
+
+    rows: what earlier sessions have done.
+    """
+
+    def __init__(
+        self,
+        config: BatchConfig,
+        folder: RunFolder,
+        rows: RowCounts,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._before = rows
+        self._clock = clock
+        self._started = now()
+        self._tally = Tally()
+        self._seconds = 0.0
+        self._statistics: EngineStatistics | None = None
+
+    @contextmanager
+    def watching(self, generator: Generator) -> Iterator[Callable[[Tally], None]]:
+        """Gives what is to be called after each step; shows and records its counts."""
+        tensorboard = self._folder.tensorboard if self._config.output.tensorboard else None
+        start = self._clock()
+        with (
+            RunProgress(self._config.progress) as progress,
+            MetricsLog(self._folder.metrics, tensorboard) as metrics,
+        ):
+
+            def on_step(tally: Tally) -> None:
+                self._tally, self._statistics = tally, generator.statistics
+                self._seconds = self._clock() - start
+                snapshot = self._snapshot(self._statistics)
+                progress.update(snapshot)
+                metrics.sample(snapshot)
+
+            self._statistics = generator.statistics
+            progress.update(self._snapshot(self._statistics))
+            yield on_step
+
+    def session(self) -> Session:
+        """What this session has done until now."""
+        found = self._statistics
+        return Session(
+            started=self._started,
+            seconds=round(self._seconds, 3),
+            rows=self._tally.done + self._tally.failed,
+            prompt_tokens=found.prompt_tokens if found else 0,
+            cached_prompt_tokens=found.cached_prompt_tokens if found else 0,
+            generated_tokens=found.generated_tokens if found else 0,
+            cache_waste=round(found.cache_waste, 4) if found else 0.0,
+        )
+
+    def _snapshot(self, found: EngineStatistics) -> Snapshot:
+        return Snapshot(
+            seconds=self._seconds,
+            rows_total=self._before.total,
+            rows_done=self._before.done + self._tally.done,
+            rows_failed=self._before.failed + self._tally.failed,
+            prompt_tokens=found.prompt_tokens,
+            cached_prompt_tokens=found.cached_prompt_tokens,
+            generated_tokens=found.generated_tokens,
+            running=found.running_sequences,
+            waiting=found.waiting_requests,
+            cache_used=found.cache_use,
+            preemptions=found.num_preemptions,
+        )

@@ -1,0 +1,180 @@
+"""Results as Parquet: a row for each row of the data, its generations nested in it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mindbatch.run.outputs.rows import (
+    STRATEGY_FIELDS,
+    FinishedRow,
+    OutputOptions,
+    columns_of,
+    json_text,
+    num_generated_tokens,
+    prompt_text,
+)
+
+ROWS_PER_GROUP = 1000
+BYTES_PER_GROUP = 64 << 20  # long rows: a group is held in memory until it is written
+_BYTES_PER_TOKEN = 16
+
+_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+_LIKELY_TOKENS = pa.list_(pa.struct([("token_id", pa.int64()), ("logprob", pa.float64())]))
+
+
+class ParquetTable:
+    """Writes groups of rows; a group ends with 1,000 rows, or when they are very long.
+
+    Log-probabilities are null where a row did not ask for them; with them, each token has a list of
+    {token_id, logprob} in the order in which the model likes them.
+    """
+
+    def __init__(
+        self, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None = None
+    ) -> None:
+        """kinds: by column of the data the types of its values; one with several is written as JSON."""
+        self._options = options
+        self._types = {name: _column_type((kinds or {}).get(name, set())) for name in options.columns}
+        self._schema = schema(options, self._types)
+        self._writer = pq.ParquetWriter(_Sink(file), self._schema)
+        self._num_groups = 0
+        self._group: list[dict[str, Any]] = []
+        self._num_bytes = 0
+
+    def add(self, row: FinishedRow) -> None:
+        """Takes one row."""
+        cells = self._columns(row) | _cells(row, self._options)
+        self._group.append(cells)
+        self._num_bytes += _size(cells, row.body)
+        if len(self._group) >= ROWS_PER_GROUP or self._num_bytes >= BYTES_PER_GROUP:
+            self._flush()
+
+    def finish(self) -> None:
+        """Writes what is left, and the table of contents."""
+        if self._group or not self._num_groups:  # pyarrow cannot read a file without any group
+            self._flush()
+        self._writer.close()
+
+    def _columns(self, row: FinishedRow) -> dict[str, Any]:
+        values = columns_of(row.row)
+        return {
+            name: values[name] if type_ is not None or values[name] is None else json_text(values[name])
+            for name, type_ in self._types.items()
+        }
+
+    def _flush(self) -> None:
+        self._writer.write_table(pa.Table.from_pylist(self._group, self._schema))
+        self._num_groups += 1
+        self._group.clear()
+        self._num_bytes = 0
+
+
+class _Sink(io.RawIOBase):
+    """Passes on what pyarrow writes while the file is open.
+
+    A writer that is dropped after an error still writes its table of contents when its memory is freed; by
+    then the file is given up, and nobody wants it.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data) if self._file.closed else self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _column_type(kinds: set[type]) -> pa.DataType | None:
+    """What a column of the data is where its values have one type; None where it must be JSON."""
+    if not kinds:
+        return pa.string()
+    if kinds == {int, float}:
+        return pa.float64()
+    return _TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
+
+
+def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> pa.Schema:
+    """The columns and their types."""
+    generation = [
+        ("index", pa.int64()),
+        ("text", pa.string()),
+        *([("token_ids", pa.list_(pa.int64()))] if options.token_ids else []),
+        ("finish_reason", pa.string()),
+        ("tokens", pa.int64()),
+        ("cumulative_logprob", pa.float64()),
+        ("score", pa.float64()),
+        *((name, pa.int64()) for name in STRATEGY_FIELDS if name != "score"),
+        ("logprobs", pa.list_(_LIKELY_TOKENS)),
+    ]
+    return pa.schema(
+        [
+            pa.field("key", pa.string(), nullable=False),
+            *(pa.field(name, type_ or pa.string()) for name, type_ in types.items()),
+            *([pa.field("prompt", pa.string())] if options.prompt else []),
+            pa.field("generations", pa.list_(pa.struct(generation))),
+            pa.field("prompt_tokens", pa.int64()),
+            pa.field("generated_tokens", pa.int64()),
+            pa.field("prompt_logprobs", pa.list_(_LIKELY_TOKENS)),
+        ]
+    )
+
+
+def _cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
+    """The row's values by column."""
+    body = row.body
+    return {
+        "key": row.key,
+        "prompt": prompt_text(row.row) if options.prompt else None,
+        "generations": [_generation(generation, options) for generation in body["generations"]],
+        "prompt_tokens": body["prompt_tokens"],
+        "generated_tokens": num_generated_tokens(body["generations"]),
+        "prompt_logprobs": _likely_tokens(body.get("prompt_logprobs")),
+    }
+
+
+def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
+    return {
+        "index": body["index"],
+        "text": body["text"],
+        "token_ids": body["token_ids"] if options.token_ids else None,
+        "finish_reason": body["finish_reason"],
+        "tokens": len(body["token_ids"]),
+        "cumulative_logprob": body["cumulative_logprob"],
+        **{name: body.get(name) for name in STRATEGY_FIELDS},
+        "logprobs": _likely_tokens(body.get("logprobs")),
+    }
+
+
+def _likely_tokens(
+    places: Sequence[Mapping[Any, float] | None] | None,
+) -> list[list[dict[str, Any]] | None] | None:
+    if places is None:
+        return None
+    return [None if place is None else _by_liking(place) for place in places]
+
+
+def _by_liking(place: Mapping[Any, float]) -> list[dict[str, Any]]:
+    return [{"token_id": int(token), "logprob": logprob} for token, logprob in place.items()]
+
+
+def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
+    """About how many bytes a row takes; by its content alone, so that the groups are the same always."""
+    size = len(cells["prompt"] or "") + _logprobs_size(body.get("prompt_logprobs"))
+    for generation in body["generations"]:
+        size += len(generation["text"]) + _BYTES_PER_TOKEN * len(generation["token_ids"])
+        size += _logprobs_size(generation.get("logprobs"))
+    return size
+
+
+def _logprobs_size(places: Sequence[Mapping[Any, float] | None] | None) -> int:
+    return _BYTES_PER_TOKEN * sum(len(place or ()) for place in places or ())

@@ -1,0 +1,116 @@
+"""The rows that an output file gets, and what it should say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from mindbatch.dataset.rows import DataRow
+from mindbatch.prompts.token_bytes import TokenBytes
+
+STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
+"""What a generation has only where its strategy ranks or drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """A row with its result.
+
+    body: as the ledger keeps it: generations (index, text, token_ids, finish_reason, cumulative_logprob and,
+        where they apply, STRATEGY_FIELDS and logprobs), prompt_tokens and, if asked for, prompt_logprobs.
+    """
+
+    key: str
+    row: DataRow
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """A row without a result, and why.
+
+    key: None where the row could not be read so far.
+    line: in the file `source`, from 1.
+    stage: what failed: read, row or prompt, as `RowFailure` says, or what came after them.
+    extra: what the input's format keeps of a row besides, if it was read so far.
+    """
+
+    key: str | None
+    source: str
+    line: int
+    stage: str
+    reason: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Where the row stands, as messages name it."""
+        return f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What the files hold.
+
+    prompt, token_ids: write the prompt, and the tokens of each generation.
+    columns: of the data, written beside the results.
+    logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
+    fingerprint: names the settings of the run; identifiers are made of it.
+    created: when the run was begun, in whole seconds since 1970.
+    model: the name that responses carry where the request has none.
+    token_bytes: what a token adds to a text; None where there is no tokenizer.
+    """
+
+    prompt: bool = True
+    token_ids: bool = False
+    columns: Sequence[str] = ()
+    logprobs: int | None = None
+    fingerprint: str = ""
+    created: int = 0
+    model: str = ""
+    token_bytes: TokenBytes | None = None
+
+
+class ResultWriter(Protocol):
+    """Puts results into a file in the order in which they come."""
+
+    def add(self, row: FinishedRow) -> None:
+        """Takes one row."""
+
+    def finish(self) -> None:
+        """Writes what is left; nothing is added after it."""
+
+
+def prompt_of(row: DataRow) -> Any:
+    """The prompt as it was given: a text, token ids or messages."""
+    [name] = row.content.keys() & {"text", "token_ids", "messages"}
+    return row.content[name]
+
+
+def columns_of(row: DataRow) -> dict[str, Any]:
+    """The columns that the row brings along for the results."""
+    columns: dict[str, Any] = row.extra.get("columns", {})
+    return columns
+
+
+def cell_text(value: Any) -> str:
+    """A value of the data in one cell of a table: a text as it is, nothing for null, all else as JSON."""
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
+
+
+def prompt_text(row: DataRow) -> str:
+    """The prompt in one cell of a table: a text as it is, token ids and messages as JSON."""
+    return cell_text(prompt_of(row))
+
+
+def json_text(value: Any) -> str:
+    """A value in a cell of a table."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def num_generated_tokens(generations: Sequence[Mapping[str, Any]]) -> int:
+    """The tokens of all generations of a row."""
+    return sum(len(generation["token_ids"]) for generation in generations)

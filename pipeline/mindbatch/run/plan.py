@@ -1,0 +1,177 @@
+"""What a run over a dataset would need: its rows and tokens, the memory for them, and the time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mindbatch.dataset.rows import RowFailure
+from mindbatch.engine.outline import ModelOutline
+from mindbatch.run.calibration import Calibration, steps_for
+from mindbatch.run.index import RowIndex
+from mindbatch.run.lengths import Lengths
+from mindbatch.run.row_check import RowCheck
+
+MOST_FAILURES = 5
+"""Rows that cannot be run of which the reasons are given; the others are counted."""
+
+
+@dataclass
+class RowTotals:
+    """The rows of a dataset, counted.
+
+    failures: the first rows that cannot be run, in the order in which rows are run where they have one.
+    prompts: one length for each row. outputs, sequences: one for each sample, at most.
+    """
+
+    total: int = 0
+    unusable: int = 0
+    failures: list[RowFailure] = field(default_factory=list)
+    prompts: Lengths = field(default_factory=Lengths)
+    outputs: Lengths = field(default_factory=Lengths)
+    sequences: Lengths = field(default_factory=Lengths)
+
+    @property
+    def usable(self) -> int:
+        """Rows that can be run."""
+        return self.total - self.unusable
+
+
+def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
+    """Counts every row of the index."""
+    totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MOST_FAILURES))
+    for row in index.pending():
+        found = check.count(row)
+        if isinstance(found, RowFailure):
+            totals.unusable += 1
+            totals.failures = [*totals.failures, found][:MOST_FAILURES]
+        else:
+            totals.prompts.add(found.prompt)
+            totals.outputs.add(found.output, found.samples)
+            totals.sequences.add(found.sequence, found.samples)
+    return totals
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many sequences of one length the cache holds at the same time."""
+
+    tokens: int
+    sequences: int
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """How long the rows would take.
+
+    seconds: from the command's start to its end; without starting up where the rate was given.
+    startup_seconds, compile_seconds: of those, until the model is loaded, and for compiling graphs.
+    rate: generated tokens/s between, prompts included in the time.
+    generated_tokens: of all rows; the most that they may have, if `is_most`.
+    measured: whether this is a calibration's.
+    """
+
+    seconds: float
+    rate: float
+    generated_tokens: int
+    is_most: bool
+    measured: bool
+    startup_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `mindbatch plan` tells."""
+
+    rows: RowTotals
+    model: ModelOutline
+    time: TimeEstimate | None
+    notes: tuple[str, ...] = ()
+
+    def fit(self, tokens: int) -> Fit:
+        """How many sequences of that many tokens fit at once."""
+        settings = self.model.settings
+        return Fit(tokens, settings.num_blocks // max(1, settings.blocks_for(tokens)))
+
+    @property
+    def typical(self) -> Fit:
+        """Of the median sequence."""
+        return self.fit(self.rows.sequences.quantile(0.5))
+
+    @property
+    def longest(self) -> Fit:
+        """Of the longest sequence."""
+        return self.fit(self.rows.sequences.longest)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as values of JSON; bytes, tokens and seconds."""
+        rows, model, time = self.rows, self.model, self.time
+        return {
+            "rows": {
+                "total": rows.total,
+                "usable": rows.usable,
+                "unusable": rows.unusable,
+                "first_failures": [asdict(failure) for failure in rows.failures],
+            },
+            "prompt_tokens": _lengths(rows.prompts)
+            | {"histogram": [part._asdict() for part in rows.prompts.histogram()]},
+            "output_tokens_at_most": _lengths(rows.outputs),
+            "sequence_tokens_at_most": _lengths(rows.sequences),
+            "memory": {
+                "parameters": model.num_parameters,
+                "weights_bytes": model.weight_bytes,
+                "weights_stored_bytes": model.stored_bytes,
+                "cache_bytes": model.cache_bytes,
+                "cache_bytes_per_token": model.cache_bytes_per_token,
+                "cache_tokens": model.cache_tokens,
+            },
+            "sequences_that_fit": {
+                "typical": asdict(self.typical),
+                "longest": asdict(self.longest),
+                "batch_size": model.settings.batch_size,
+            },
+            "time": None if time is None else asdict(time),
+            "notes": list(self.notes),
+        }
+
+
+def _lengths(lengths: Lengths) -> dict[str, int | float]:
+    return {
+        "total": lengths.total,
+        "mean": round(lengths.mean, 2),
+        "median": lengths.quantile(0.5),
+        "p95": lengths.quantile(0.95),
+        "longest": lengths.longest,
+    }
+
+
+def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
+    """The time if every row generates all that it may."""
+    tokens = rows.outputs.total
+    return TimeEstimate(tokens / rate, rate, tokens, is_most=True, measured=False)
+
+
+def time_after(
+    calibration: Calibration, rows: RowTotals, model: ModelOutline, startup_seconds: float
+) -> TimeEstimate:
+    """The time if all rows are like those that were run."""
+    settings = model.settings
+    lengths = calibration.sequence_lengths(rows.outputs.count, rows.outputs.longest)
+    generated = sum(lengths)
+    width = calibration.computed_per_generated
+    fitting = settings.num_blocks // max(1, settings.blocks_for(rows.sequences.quantile(0.5)))
+    at_once = max(1, round(min(settings.batch_size, fitting) / width))
+    computed = round(rows.prompts.total * (1 - calibration.cached / max(1, calibration.prompt_tokens)))
+    steps = max(steps_for(lengths, at_once), computed / settings.max_batched_tokens)
+    running = calibration.seconds_of(steps, computed + generated * width, generated)
+    compiling = calibration.compile_seconds()
+    return TimeEstimate(
+        seconds=startup_seconds + compiling + running,
+        rate=generated / running,
+        generated_tokens=generated,
+        is_most=not calibration.lengths,
+        measured=True,
+        startup_seconds=startup_seconds,
+        compile_seconds=compiling,
+    )

@@ -1,0 +1,159 @@
+"""Showing how a run goes on standard error: lines that move on a terminal, else a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+
+from mindbatch.run.moving_bar import MovingBar
+from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
+from mindbatch.screen_text import show
+
+PLAIN_LINE_SECONDS = 30.0
+# Rows end in bursts and are of all lengths: what is left is reckoned with the rate of a longer time.
+ROW_RATE_SECONDS = 300.0
+
+
+class RunProgress:
+    """Shows the snapshots of one run, in a `with` or between `start` and `stop`.
+
+    kind: none, plain, rich or auto, which is rich on a terminal that can move its cursor, else plain.
+    """
+
+    def __init__(self, kind: str, file: TextIO | None = None) -> None:
+        self._file = file or sys.stderr
+        self._display = _display(kind, self._file)
+        self._is_silent = kind == "none"
+        self._first: Snapshot | None = None
+        self._last: Snapshot | None = None
+        self._tokens = RateMeter()
+        self._rows = RateMeter(ROW_RATE_SECONDS)
+
+    def __enter__(self) -> RunProgress:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to show; the display stays empty until the first snapshot."""
+        self._display.start()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Takes the newest counts; may be called after every step. The first ones, taken when the run starts,
+        say what earlier runs had done."""
+        self._first = self._first or snapshot
+        self._last = snapshot
+        tokens, rows = self._tokens.rates(snapshot), self._rows.rates(snapshot)
+        self._display.show(snapshot, tokens, seconds_left(snapshot, rows.rows))
+
+    def stop(self) -> None:
+        """Ends the display; says what this run has done, an interrupted one too."""
+        self._display.stop()
+        if self._first is not None and self._last is not None and not self._is_silent:
+            show(closing_line(self._first, self._last), self._file)
+        self._first = None
+
+
+def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
+    """The time until all rows have ended; None while nobody can tell."""
+    left = snapshot.rows_total - snapshot.rows_ended
+    if left <= 0:
+        return 0.0
+    return left / rows_per_second if rows_per_second > 0 else None
+
+
+def status_line(snapshot: Snapshot, rates: Rates, left: float | None) -> str:
+    """All that is shown of a run, in one line."""
+    rows = f"{snapshot.rows_done} of {snapshot.rows_total} rows done, {snapshot.rows_failed} failed"
+    return f"{rows}, {engine_line(snapshot, rates)}, {clock(left)} left"
+
+
+def engine_line(snapshot: Snapshot, rates: Rates) -> str:
+    """How fast the engine is, and what it holds."""
+    return (
+        f"prompt {rates.prompt_tokens:.0f} tokens/s, generated {rates.generated_tokens:.0f} tokens/s, "
+        f"{snapshot.running} running, {snapshot.waiting} waiting, "
+        f"cache {snapshot.cache_used:.0%}, prefix hits {snapshot.prefix_hits:.0%}"
+    )
+
+
+def closing_line(first: Snapshot, last: Snapshot) -> str:
+    """What this session has run between its first and its last snapshot; the totals are told elsewhere."""
+    seconds = max(last.seconds - first.seconds, 1e-9)
+    failed = last.rows_failed - first.rows_failed
+    rows = f"{last.rows_ended - first.rows_ended} rows run"
+    if failed:
+        rows += f", {failed} of them failed,"
+    prompts = f"{last.prompt_tokens} prompt tokens ({last.prefix_hits:.0%} found in the cache)"
+    generated = f"{last.generated_tokens} generated ({last.generated_tokens / seconds:.0f} tokens/s)"
+    return f"{rows} in {seconds:.1f} s; {prompts}, {generated}"
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as 1:02:03 or 2:03; a dash where they are not known."""
+    if seconds is None:
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _display(kind: str, file: TextIO) -> _NoDisplay:
+    if kind == "none":
+        return _NoDisplay()
+    console = Console(file=file, force_terminal=True if kind == "rich" else None)
+    if kind == "rich" or (kind == "auto" and console.is_terminal and not console.is_dumb_terminal):
+        return _MovingDisplay(console)
+    return _PlainDisplay(file)
+
+
+class _NoDisplay:
+    """Shows nothing."""
+
+    def start(self) -> None:
+        """Begins to show."""
+
+    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
+        """Takes the newest counts."""
+
+    def stop(self) -> None:
+        """Leaves nothing that moves."""
+
+
+class _PlainDisplay(_NoDisplay):
+    """Prints a line every 30 s, by the clock of the snapshots."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._shown: float | None = None
+
+    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
+        if self._shown is None:
+            self._shown = snapshot.seconds
+        elif snapshot.seconds - self._shown >= PLAIN_LINE_SECONDS:
+            self._shown = snapshot.seconds
+            show(status_line(snapshot, rates, left), self._file)
+
+
+class _MovingDisplay(_NoDisplay):
+    """A bar of the rows that have ended, and what the engine does below it."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = MovingBar("batch", console)
+
+    def start(self) -> None:
+        self._bar.start()
+
+    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
+        note = f"{snapshot.rows_failed} failed, {clock(left)} left"
+        self._bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
+
+    def stop(self) -> None:
+        self._bar.stop()

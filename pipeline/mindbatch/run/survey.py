@@ -1,0 +1,84 @@
+"""Reading a dataset once, before anything costly starts: which rows there are, and which are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import RowMaker
+from mindbatch.errors import ConfigError
+from mindbatch.run.index import RowIndex
+
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows are wanted: those of some keys, in a shuffled order, without the first few, up to a limit.
+
+    keys: None takes all. shuffle_seed: None keeps the order of the data.
+    """
+
+    keys: Container[str] | None = None
+    shuffle_seed: int | None = None
+    skip: int = 0
+    limit: int | None = None
+
+    @property
+    def last_record(self) -> int | None:
+        """The number of records after which nothing is chosen any more, where that is known beforehand."""
+        if self.limit is None or self.keys is not None or self.shuffle_seed is not None:
+            return None
+        return self.skip + self.limit
+
+    def rank(self, position: int) -> int:
+        """The place of a row in the order in which rows are run, 0 to 2**62 - 1."""
+        if self.shuffle_seed is None:
+            return position
+        digest = blake2b(f"{self.shuffle_seed},{position}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 2
+
+
+def survey(dataset: Dataset, maker: RowMaker, selection: Selection, index: RowIndex) -> None:
+    """Puts the chosen rows of the dataset into the index.
+
+    Raises:
+        ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, or none has a
+            column that rows may lack.
+    """
+    for position, record in _records(dataset, selection):
+        item = maker.make(position, record)
+        if selection.keys is None or (item.key is not None and item.key in selection.keys):
+            index.add(position, selection.rank(position), item)
+    index.keep(selection.skip, selection.limit)
+    index.close_loading()
+    _refuse_hopeless(index, dataset)
+    if missing := maker.missing_columns():
+        raise ConfigError(missing)
+
+
+def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Record]]:
+    last = selection.last_record
+    for position, record in enumerate(dataset.records()):
+        if last is not None and position >= last:
+            return
+        yield position, record
+
+
+def _refuse_hopeless(index: RowIndex, dataset: Dataset) -> None:
+    """Where no row can be used for the way in which prompts are asked for, that is what is wrong."""
+    name = ", ".join(map(str, dataset.files[:_MOST_REASONS]))
+    if index.num_rows == 0:
+        raise ConfigError(
+            f"data.path: no row is chosen of {name}; look at data.skip, data.limit, data.filter_keys"
+        )
+    if index.num_unusable < index.num_rows:
+        return
+    failures = index.failures(_MOST_REASONS)
+    if all(failure.stage == "row" for failure in failures):
+        first = {failure.reason: failure for failure in reversed(failures)}
+        reasons = [f"{first[reason].source}:{first[reason].line}: {reason}" for reason in reversed(first)]
+        raise ConfigError([*reasons, f"none of the {index.num_rows} rows of {name} can be used"])

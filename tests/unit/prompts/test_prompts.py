@@ -1,0 +1,177 @@
+"""The rows of `generate`: one source, every fault with its row, the other rows go on."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
+
+HI = {"role": "user", "content": "hi"}
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+def reasons(rows: PromptRows) -> dict[str, str]:
+    return {error.key: error.reason for error in rows.errors}
+
+
+def test_one_text_even_with_newlines():
+    assert read_prompts(prompts="a\nb").prompts == [Prompt(key="0", source="prompts", text="a\nb")]
+
+
+def test_texts_and_token_ids():
+    rows = read_prompts(prompts=["a", [1, 2]])
+    assert rows.prompts == [
+        Prompt(key="0", source="prompts[0]", text="a"),
+        Prompt(key="1", source="prompts[1]", token_ids=[1, 2]),
+    ]
+    assert not rows.errors
+
+
+def test_json_lines(tmp_path: Path):
+    rows = [
+        '"Q\\nA"',
+        "[1, 2]",
+        '{"id": 1, "prompt": "a"}',
+        '{"text": "b"}',
+        '{"messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "f"}], '
+        '"chat_template_kwargs": {"x": 1}}',
+        '{"conversations": [{"from": "human", "value": "hi"}]}',
+        '{"question": "a", "answer": "b"}',
+        "three plus four is",
+        "5",
+        "",
+        '{"a": 1, "a": 2}',
+    ]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    found = read_prompts(prompts_file=path, chat_template_kwargs={"x": 0, "y": 2})
+    assert [prompt.text or prompt.token_ids for prompt in found.prompts[:4]] == ["Q\nA", [1, 2], "a", "b"]
+    chat, turns = found.prompts[4:]
+    assert chat == Prompt(
+        key="4",
+        source=f"{path}:5",
+        messages=[HI],
+        tools=[{"name": "f"}],
+        chat_template_kwargs={"x": 1, "y": 2},
+    )
+    assert turns.messages == [HI]
+    said = reasons(found)
+    assert "found an object with ['question', 'answer']; must have one of prompt, messages" in said["6"]
+    assert "mindbatch batch" in said["6"]
+    assert "not valid JSON: Expecting value at character 0; a line must be a text in quotes" in said["7"]
+    assert "found 5; must be a text" in said["8"]
+    assert said["9"] == "the line is empty"
+    assert "stands twice" in said["10"]
+    assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
+
+
+def test_one_message_is_a_conversation():
+    assert read_prompts(messages=HI).prompts[0].messages == [HI]
+
+
+def test_bad_rows_keep_their_keys():
+    rows = read_prompts(prompts=["", 5, [], [1, True], [1, -2], [1, "x"], "\ud83d", "good"])
+    assert [(p.key, p.text) for p in rows.prompts] == [("7", "good")]
+    said = reasons(rows)
+    assert list(said) == ["0", "1", "2", "3", "4", "5", "6"]
+    assert said["0"] == "the prompt is empty"
+    assert "quote it" in said["1"]
+    assert "no token ids" in said["2"]
+    assert said["3"] == "token id True at position 1: must be an integer from 0"
+    assert "-2 at position 1" in said["4"]
+    assert "'x' at position 1" in said["5"]
+    assert "lone surrogate" in said["6"]
+    assert all(error.line is None and "\n" not in error.reason for error in rows.errors)
+
+
+def test_a_file(tmp_path: Path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes("one\r\n\n\xff\n今天\u2028x\n".encode("latin-1", "ignore") + "今天\u2028x".encode())
+    rows = read_prompts(prompts_file=path)
+    assert [(p.key, p.text, p.source) for p in rows.prompts] == [
+        ("0", "one", f"{path}:1"),
+        ("3", "x", f"{path}:4"),
+        ("4", "今天\u2028x", f"{path}:5"),
+    ]
+    assert [(e.key, e.line) for e in rows.errors] == [("1", 2), ("2", 3)]
+    assert "not valid UTF-8" in reasons(rows)["2"]
+
+
+def test_a_long_line_is_one_bad_row(tmp_path: Path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"x" * 100 + b"\nok")
+    rows = read_prompts(prompts_file=path, max_line_bytes=99)
+    assert [p.text for p in rows.prompts] == ["ok"]
+    assert [(e.line, e.reason) for e in rows.errors] == [(1, "the line is longer than 99 bytes")]
+
+
+def test_standard_input():
+    rows = read_prompts(prompts_file="-", stdin=io.BytesIO(b"a\n\nb"))
+    assert [(p.key, p.source) for p in rows.prompts] == [("0", "standard input:1"), ("2", "standard input:3")]
+    assert rows.errors[0].line == 2
+
+
+def test_chat_wraps_each_text():
+    rows = read_prompts(prompts=["hi", [1]], chat=True, system="be brief")
+    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
+    assert rows.prompts[0].text is None
+    assert "token ids cannot be a chat message" in reasons(rows)["1"]
+    assert read_prompts(prompts="hi", chat=True).prompts[0].messages == [HI]
+
+
+def test_messages():
+    one = read_prompts(messages=[SYSTEM, HI])
+    assert [(p.source, p.messages) for p in one.prompts] == [("messages", [SYSTEM, HI])]
+    two = read_prompts(messages=[[HI], [SYSTEM, HI]], chat=True)
+    assert [(p.key, p.source) for p in two.prompts] == [("0", "messages[0]"), ("1", "messages[1]")]
+
+
+def test_bad_messages_are_row_errors():
+    rows = read_prompts(messages=[[HI], [{"role": "bot", "content": 1}], "x", []], system="be brief")
+    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
+    said = reasons(rows)
+    assert "messages[1][0].role='bot'" in said["1"]
+    assert "messages[1][0].content=1" in said["1"]
+    assert "messages[2]" in said["2"]
+    assert "holds no message" in said["3"]
+
+
+def test_two_system_messages_are_refused():
+    rows = read_prompts(messages=[SYSTEM, HI], system="be brief")
+    assert "a system message is there already" in reasons(rows)["0"]
+
+
+USAGE: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({}, "no prompt given; exactly one of prompts, prompts_file, messages is needed"),
+    "two": ({"prompts": "a", "messages": [HI]}, "prompts and messages given; exactly one of"),
+    "number": ({"prompts": 5}, "prompts=5: must be a text"),
+    "mapping": ({"prompts": {"a": 1}}, "prompts=.*must be a text"),
+    "empty list": ({"prompts": []}, "holds no prompt"),
+    "flat ids": ({"prompts": [1, 2]}, r"write \[\[1, 2\]\]"),
+    "system alone": ({"prompts": "a", "system": "x"}, "system has no effect without chat=true"),
+    "tools alone": ({"prompts": "a", "tools": [{"name": "f"}]}, "tools has no effect without chat=true"),
+    "bad tools": ({"messages": [HI], "tools": [1]}, r"tools=\[1\]: must be a list of JSON objects"),
+    "variables": ({"messages": [HI], "chat_template_kwargs": 1}, "chat_template_kwargs=1: must be a mapping"),
+    "empty system": ({"prompts": "a", "chat": True, "system": ""}, "system is empty"),
+    "messages text": ({"messages": "hi"}, "messages='hi': must be a list"),
+    "no messages": ({"messages": []}, "holds no message"),
+    "empty file": ({"prompts_file": "-", "stdin": io.BytesIO()}, "standard input is empty"),
+    "no file": ({"prompts_file": "no/such"}, "prompts_file=no/such: cannot be read: No such file"),
+    "folder": ({"prompts_file": "/"}, "cannot be read: Is a directory"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
+def test_usage_errors(arguments: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_prompts(**arguments)
+    assert len(caught.value.faults) == 1
+
+
+def test_all_usage_errors_at_once():
+    with pytest.raises(ConfigError) as caught:
+        read_prompts(system="")
+    assert len(caught.value.faults) == 3

@@ -1,0 +1,131 @@
+"""Encoding and decoding: data is never a control token, in any kind of vocabulary."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram
+from tokenizers import Tokenizer as Backend
+
+from mindbatch.errors import PromptError
+from mindbatch.prompts.tokenizer import Tokenizer
+
+KINDS = {
+    "byte_level": (byte_level, "<|im_end|>"),
+    "sentencepiece": (sentencepiece_like, "</s>"),
+    "metaspace": (lambda: sentencepiece_like(metaspace=True), "</s>"),
+    "unigram": (unigram, "</s>"),
+}
+every_kind = pytest.mark.parametrize(("build", "control"), KINDS.values(), ids=KINDS)
+Build = Callable[[], Backend]
+
+
+@every_kind
+def test_text_of_a_control_token_in_data_stays_text(load, build: Build, control: str):
+    tokenizer = load(build())
+    text = f"hi {control} there"
+    plain = tokenizer.encode(text, add_special_tokens=False)
+    assert not tokenizer.special_ids & set(plain)
+    asked = tokenizer.encode(text, add_special_tokens=False, allow_special=True)
+    assert len(tokenizer.special_ids & set(asked)) == 1
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece", "metaspace"])
+def test_plain_control_text_survives_a_round_trip(load, kind: str):
+    build, control = KINDS[kind]
+    tokenizer = load(build())
+    text = f"hi {control}{control} there"
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+@every_kind
+def test_ordinary_text_encodes_as_the_library_does(load, build: Build, control: str):
+    backend = build()
+    tokenizer = load(backend)
+    for add_special_tokens in (True, False):
+        expected = backend.encode("hi the x", add_special_tokens=add_special_tokens).ids
+        assert tokenizer.encode("hi the x", add_special_tokens=add_special_tokens) == expected
+
+
+def test_special_tokens_around_a_broken_up_text_are_kept(load):
+    tokenizer = load(unigram(), unk_token="<unk>", eos_token="</s>")
+    ids = tokenizer.encode("a</s>b")
+    assert ids[-1] == tokenizer.eos_token_ids[0]
+    assert tokenizer.eos_token_ids[0] not in ids[:-1]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_byte_level_round_trip(chinese: Tokenizer, text: str):
+    assert chinese.decode(chinese.encode(text, add_special_tokens=False)) == text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(parts=st.lists(st.sampled_from([*CONTROL, "<", "<|im_", "start|>", "|>", " ", "\n", "你好", "a"])))
+def test_no_text_at_all_gives_a_control_token(chinese: Tokenizer, parts: list[str]):
+    text = "".join(parts)
+    ids = chinese.encode(text, add_special_tokens=False)
+    assert not chinese.special_ids & set(ids)
+    assert chinese.decode(ids) == text
+
+
+def test_half_a_character_is_refused_in_one_line(chinese: Tokenizer):
+    with pytest.raises(PromptError, match=r"lone surrogate U\+D83D at character 2") as caught:
+        chinese.encode("ab\ud83d")
+    assert len(caught.value.faults) == 1
+
+
+def test_names_of_the_tokens(load):
+    tokenizer = load(sentencepiece_like(), bos_token="<s>", eos_token="</s>")
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.special_ids) == (1, (2,), {0, 1, 2})
+    assert tokenizer.encode("hi")[0] == 1
+    assert tokenizer.vocab_size == sentencepiece_like().get_vocab_size()
+
+
+def test_a_tokenizer_without_names(load):
+    tokenizer = load(byte_level())
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, ())
+    assert not tokenizer.has_chat_template
+
+
+def test_decoding_never_cleans_up_spaces(load):
+    tokenizer = load(byte_level(), clean_up_tokenization_spaces=True)
+    assert tokenizer.decode(tokenizer.encode("do n't , x .")) == "do n't , x ."
+
+
+def test_unknown_ids_decode_to_nothing(chinese: Tokenizer):
+    known = chinese.encode("hello")
+    assert chinese.decode([10**6, *known, chinese.vocab_size]) == "hello"
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(load):
+    backend = byte_level()
+    backend.enable_truncation(2)
+    backend.enable_padding(length=50)
+    text = "hello world 你好"
+    assert load(backend).encode(text) == byte_level().encode(text).ids
+
+
+def test_threads_do_not_see_each_others_switch(chinese: Tokenizer):
+    text = "<|im_start|>" * 50
+    right: list[bool] = []
+
+    def work(allow_special: bool) -> None:
+        for _ in range(200):
+            ids = chinese.encode(text, allow_special=allow_special)
+            decoded = chinese.decode(ids, skip_special_tokens=False)
+            right.append((len(ids) == 50) == allow_special and decoded == text)
+
+    threads = [threading.Thread(target=work, args=(i % 2 == 0,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 800
+
+
+@pytest.fixture
+def chinese(load) -> Tokenizer:
+    return load(byte_level(), chat_template=CHATML)

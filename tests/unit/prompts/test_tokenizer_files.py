@@ -1,0 +1,220 @@
+"""Loading from model folders: every layout, offline, quiet, and never running the folder's code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
+
+from mindbatch.errors import CheckpointError
+from mindbatch.prompts.tokenizer import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[3]
+STORIES = ROOT.parent / "shared" / "data" / "stories260K"
+TRAP = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Remote: pass\n"
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def gpt2_files(folder: Path) -> Path:
+    model = json.loads(byte_level().to_str())["model"]
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "vocab.json", model["vocab"])
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), encoding="utf-8")
+    return folder
+
+
+def error_of(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(folder)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path):
+    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
+    assert Tokenizer.load(tmp_path) is None
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "class named": {"tokenizer_class": "PreTrainedTokenizerFast"},
+    "slow name": {"tokenizer_class": "GPT2Tokenizer"},
+    "class of transformers 5": {"tokenizer_class": "TokenizersBackend"},
+    "no class": {},
+    "abstract class": {"tokenizer_class": "PreTrainedTokenizer"},
+}
+
+
+@pytest.mark.parametrize("model", [None, {"model_type": "gpt2"}, {"model_type": "minimind"}, {}])
+@pytest.mark.parametrize("config", [None, *CONFIGS.values()], ids=["no file", *CONFIGS])
+def test_tokenizer_json(tmp_path: Path, config: dict[str, Any] | None, model: dict[str, Any] | None):
+    write_folder(tmp_path, byte_level(), config)
+    if model is not None:
+        write_json(tmp_path / "config.json", model)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode("hello 你好") == byte_level().encode("hello 你好").ids
+    assert tokenizer.vocab_size == byte_level().get_vocab_size()
+
+
+def test_a_guessed_class_adds_no_tokens(tmp_path: Path):
+    """llama's class would add <s> past the end of a byte-level vocabulary and put it before each text."""
+    write_folder(tmp_path, byte_level(), None)
+    write_json(tmp_path / "config.json", {"model_type": "llama"})
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.vocab_size == byte_level().get_vocab_size()
+    assert max(tokenizer.encode("hello")) < byte_level().get_vocab_size()
+
+
+@pytest.mark.parametrize("model", [None, {"model_type": "gpt2"}, {"model_type": "qwen2"}])
+def test_vocab_and_merges(tmp_path: Path, model: dict[str, Any] | None):
+    gpt2_files(tmp_path)
+    if model is not None:
+        write_json(tmp_path / "config.json", model)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.decode(tokenizer.encode("hello 你好")) == "hello 你好"
+    assert tokenizer.encode("hello world") == byte_level().encode("hello world").ids
+    assert tokenizer.eos_token_ids == (byte_level().token_to_id("<|endoftext|>"),)
+
+
+def test_sentencepiece_model(tmp_path: Path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    text = tmp_path / "text.txt"
+    text.write_text("hello world\nthe cat sat\n你好 世界\n" * 20, encoding="utf-8")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=300,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer is not None
+    ids = tokenizer.encode("hello 你好 ☃")
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids) == "hello 你好 ☃"
+
+
+def test_chat_template_file_and_named_templates(tmp_path: Path):
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "usual"}]
+    write_folder(tmp_path / "a", byte_level(), {**CONFIGS["class named"], "chat_template": named})
+    write_folder(tmp_path / "b", byte_level(), {**CONFIGS["class named"], "chat_template": "unused"})
+    (tmp_path / "b" / "chat_template.jinja").write_text("from the file", encoding="utf-8")
+    messages = [{"role": "user", "content": "x"}]
+    a, b = Tokenizer.load(tmp_path / "a"), Tokenizer.load(tmp_path / "b")
+    assert a is not None
+    assert b is not None
+    assert a.decode(a.encode_chat(messages)) == "usual"
+    assert a.decode(a.encode_chat(messages, variables={"tools": []})) == "tools"
+    assert b.decode(b.encode_chat(messages)) == "from the file"
+
+
+AUTO_MAPS = [
+    {"AutoTokenizer": ["remote.Remote", None]},
+    ["remote.Remote", None],
+    {"AutoTokenizer": "remote.Remote"},
+]
+
+
+@pytest.mark.parametrize("auto_map", AUTO_MAPS)
+@pytest.mark.parametrize("with_json", [True, False])
+def test_a_class_that_exists_only_as_code_is_refused(tmp_path: Path, auto_map: Any, with_json: bool):
+    config = {"tokenizer_class": "Remote", "auto_map": auto_map}
+    write_folder(tmp_path, byte_level() if with_json else None, config)
+    (tmp_path / "remote.py").write_text(TRAP, encoding="utf-8")
+    message = error_of(tmp_path)
+    assert "remote.Remote" in message
+    assert "never run" in message
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_of_a_folder_is_not_run_when_the_class_is_known(tmp_path: Path):
+    auto_map = {"AutoTokenizer": ["remote.Remote", "remote.Remote"], "AutoConfig": "remote.Remote"}
+    config = {"tokenizer_class": "GPT2Tokenizer", "auto_map": auto_map, "chat_template": CHATML}
+    write_folder(tmp_path, byte_level(), config)
+    write_json(tmp_path / "config.json", {"model_type": "remote", "auto_map": auto_map})
+    (tmp_path / "remote.py").write_text(TRAP, encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode("hello") == byte_level().encode("hello").ids
+    assert not (tmp_path / "ran").exists()
+
+
+def test_model_code_beside_a_plain_tokenizer_is_no_obstacle(tmp_path: Path):
+    write_folder(tmp_path, byte_level(), {})
+    write_json(
+        tmp_path / "config.json", {"model_type": "x", "auto_map": {"AutoModelForCausalLM": "remote.M"}}
+    )
+    assert Tokenizer.load(tmp_path) is not None
+
+
+DAMAGE = {
+    "tokenizer.json": (b"{", "cannot be loaded"),
+    "tokenizer_config.json": (b"[1]", "must be a JSON object"),
+    "config.json": (b"\xff", "not readable as JSON"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_one_line(tmp_path: Path, name: str):
+    write_folder(tmp_path, byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast"})
+    content, said = DAMAGE[name]
+    (tmp_path / name).write_bytes(content)
+    message = error_of(tmp_path)
+    assert said in message
+    assert str(tmp_path) in message
+
+
+def test_lfs_pointer(tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert "git lfs pull" in error_of(tmp_path)
+
+
+def test_no_vocabulary(tmp_path: Path):
+    write_folder(tmp_path, None, {"model_max_length": 8})
+    assert "no vocabulary" in error_of(tmp_path)
+
+
+def test_unknown_class_without_tokenizer_json(tmp_path: Path):
+    write_json(gpt2_files(tmp_path) / "tokenizer_config.json", {"tokenizer_class": "NoSuchTokenizer"})
+    assert "NoSuchTokenizer" in error_of(tmp_path)
+
+
+def test_malformed_chat_template(tmp_path: Path):
+    write_folder(tmp_path, byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": 5})
+    assert "chat_template" in error_of(tmp_path)
+
+
+def test_nothing_is_printed(tmp_path: Path):
+    write_folder(tmp_path, sentencepiece_like(), {"tokenizer_class": "LlamaTokenizer", "model_max_length": 4})
+    program = (
+        "import sys; from pathlib import Path; from mindbatch.prompts.tokenizer import Tokenizer\n"
+        "assert 'transformers' not in sys.modules\n"
+        "t = Tokenizer.load(Path(sys.argv[1])); t.encode('hi ' * 50)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="the published model is not beside the repository")
+def test_published_llama_tokenizer():
+    tokenizer = Tokenizer.load(STORIES)
+    assert tokenizer is not None
+    ids = tokenizer.encode("Once upon a time 你 </s>")
+    assert ids[0] == tokenizer.bos_token_id == 1
+    assert not tokenizer.special_ids & set(ids[1:])
+    assert tokenizer.decode(ids) == "Once upon a time 你 </s>"

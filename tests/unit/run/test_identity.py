@@ -1,0 +1,135 @@
+"""The fields of a run's fingerprint: they change with what decides the results, and with nothing else."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.config.paths import data_root
+from mindbatch.config.schema import BatchConfig
+from mindbatch.errors import CheckpointError
+from mindbatch.run.identity import fingerprint_fields
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(data_root() / "examples/tiny_gpt2", tmp_path / "model"))
+
+
+def fields(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Of a configuration with some keys changed; `__` stands for the dot."""
+    config = BatchConfig()
+    config.model.checkpoint_name_or_path = str(folder)
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        setattr(getattr(config, section), key, value)
+    return fingerprint_fields(config)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_where_the_model_is_and_how_fast_it_runs_are_not_in_it(folder: Path, tmp_path: Path) -> None:
+    before = fields(folder)
+    assert before.keys() >= {
+        "weights",
+        "tokenizer",
+        "adapter",
+        "model.dtype",
+        "decoding.seed",
+        "data.template",
+    }
+    moved = shutil.move(folder, tmp_path / "elsewhere")
+    speed = {"model__batch_size": 3, "model__use_past": False, "runtime__cache_memory": "2GiB"}
+    rows = {"data__path": "x.jsonl", "data__limit": 3, "output__dir": "runs/a", "output__format": "csv"}
+    assert fields(moved, parallel__data_parallel=2, parallel__model_parallel=2, **speed, **rows) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("model.safetensors", "weights"),
+        ("tokenizer.json", "tokenizer"),
+        ("chat_template.jinja", "tokenizer"),
+        ("config.json", "model.config"),
+        ("generation_config.json", "model.config"),
+    ],
+)
+def test_each_file_is_in_one_digest(folder: Path, name: str, field: str) -> None:
+    before = fields(folder)
+    path = folder / name
+    content = path.read_bytes() if path.exists() else b""
+    # The last byte of a weight, or white space that changes no meaning.
+    path.write_bytes(content[:-1] + b"\x11" if name == "model.safetensors" else content + b"\n")
+    assert changed(before, fields(folder)) == {field}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model__dtype": "float32"}, "model.dtype"),
+        ({"model__seq_length": 64}, "model.seq_length"),
+        ({"decoding__temperature": 0.7}, "decoding.temperature"),
+        ({"decoding__seed": 1}, "decoding.seed"),
+        ({"decoding__logit_bias": {"5": 1}}, "decoding.logit_bias"),
+        ({"data__template": "{{ q }}"}, "data.template"),
+        ({"data__key_column": "id"}, "data.key_column"),
+        ({"data__system": "Be brief."}, "data.system"),
+        ({"data__tools": [{"name": "f"}]}, "data.tools"),
+        ({"data__chat_template_kwargs": {"enable_thinking": False}}, "data.chat_template_kwargs"),
+        ({"data__tools_column": "t"}, "data.tools_column"),
+    ],
+)
+def test_each_setting_that_decides_is_in_it_by_name(folder: Path, change: dict[str, Any], field: str) -> None:
+    assert changed(fields(folder), fields(folder, **change)) == {field}
+
+
+def test_a_template_is_the_same_wherever_it_stands(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "template").write_text("{{ q }}")
+    in_file = fields(folder, data__template_file=str(tmp_path / "template"))
+    assert in_file == fields(folder, data__template="{{ q }}")
+
+
+def test_a_tokenizer_of_its_own_counts(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "tokenizer"))
+    assert fields(folder, model__tokenizer=str(other)) == fields(folder)
+    (other / "vocab.json").write_text("{}")
+    assert changed(fields(folder), fields(folder, model__tokenizer=str(other))) == {"tokenizer"}
+
+
+def test_the_same_decoding_is_the_same_however_it_is_written(folder: Path) -> None:
+    one = fields(folder, decoding__logit_bias={"5": 1, "3": -2}, decoding__json_schema={"type": "null"})
+    other = fields(
+        folder, decoding__logit_bias=[[3, -2.0], [5, 1]], decoding__json_schema='{ "type": "null" }'
+    )
+    assert one == other
+
+
+def test_an_assistant_counts(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "assistant"))
+    before = fields(folder, model__assistant=str(other))
+    assert changed(fields(folder), before) == {"assistant"}
+    moved = Path(shutil.move(other, tmp_path / "elsewhere"))
+    assert fields(folder, model__assistant=str(moved)) == before
+    (moved / "config.json").write_bytes((moved / "config.json").read_bytes() + b"\n")
+    assert changed(before, fields(folder, model__assistant=str(moved))) == {"assistant"}
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no model weights"):
+        fields(tmp_path)
+
+
+def test_keys_of_the_model_that_the_user_ignores(folder: Path) -> None:
+    """They are in it; where there are none, it is that of runs from before they could be given."""
+    before = fields(folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("{", '{"mystery": 1, "riddle": 2, ', 1))
+    with pytest.raises(CheckpointError, match=r"goes into model.ignore_config_keys=\[mystery,riddle\]"):
+        fields(folder)
+    after = fields(folder, model__ignore_config_keys=["riddle", "mystery"])
+    assert after.keys() - before.keys() == {"model.ignore_config_keys"}
+    assert after["model.ignore_config_keys"] == ["mystery", "riddle"]

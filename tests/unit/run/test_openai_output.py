@@ -1,0 +1,218 @@
+"""OpenAI's output and error lines: the published shape, identifiers that never change, log-probabilities."""
+
+import json
+from functools import partial
+from typing import Any
+
+from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
+from mindbatch.run.outputs.rows import FailedRow, FinishedRow, OutputOptions
+from output_rows import failed, finished, generation, written
+
+CHAT = {"endpoint": "/v1/chat/completions", "model": "asked"}
+COMPLETION = {"endpoint": "/v1/completions", "model": None}
+MESSAGES = {"messages": [{"role": "user", "content": "Hi"}]}
+BYTES = {1: b" Hi", 2: b"!", 3: "今".encode()[:2], 4: "今".encode()[2:], 5: b"!"}
+OPTIONS: dict[str, Any] = {
+    "fingerprint": "0123abcd",
+    "created": 1700000000,
+    "model": "tiny_gpt2",
+    "token_bytes": lambda token_id, previous: BYTES.get(token_id),
+}
+
+
+def responses(*rows: FinishedRow, **options: Any) -> list[dict[str, Any]]:
+    how = OutputOptions(**(OPTIONS | options))
+    return [json.loads(line) for line in written(partial(response_lines, options=how), *rows).splitlines()]
+
+
+def refusals(*rows: FailedRow) -> list[dict[str, Any]]:
+    how = OutputOptions(**OPTIONS)
+    return [json.loads(line) for line in written(partial(refusal_lines, options=how), *rows).splitlines()]
+
+
+def chat(*generations: dict[str, Any], key: str = "r-1", **row: Any) -> FinishedRow:
+    return finished(key, *generations, content=MESSAGES, extra=CHAT, **row)
+
+
+def body(line: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = line["response"]["body"]
+    return found
+
+
+def test_a_chat_completion() -> None:
+    (line,) = responses(chat(generation(0, "a"), generation(1, "b", (1, 2, 3), finish_reason="length")))
+    assert list(line) == ["id", "custom_id", "response", "error"]
+    assert (line["custom_id"], line["error"]) == ("r-1", None)
+    assert line["id"].startswith("batch_req_")
+    assert line["response"]["status_code"] == 200
+    assert line["response"]["request_id"].startswith("req_")
+    completion = body(line)
+    assert completion.pop("id").startswith("chatcmpl-")
+    assert completion == {
+        "object": "chat.completion",
+        "created": 1700000000,
+        "model": "asked",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "a", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            },
+            {
+                "index": 1,
+                "message": {"role": "assistant", "content": "b", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "length",
+            },
+        ],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
+        "system_fingerprint": "fp_0123abcd",
+    }
+
+
+def test_a_text_completion() -> None:
+    (line,) = responses(finished("r-2", extra=COMPLETION))
+    completion = body(line)
+    assert completion.pop("id").startswith("cmpl-")
+    assert completion == {
+        "object": "text_completion",
+        "created": 1700000000,
+        "model": "tiny_gpt2",
+        "choices": [{"text": "out", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        "system_fingerprint": "fp_0123abcd",
+    }
+
+
+def test_data_in_another_format_gets_what_its_prompts_are() -> None:
+    lines = responses(finished("a", content=MESSAGES), finished("b", content={"token_ids": [1]}))
+    assert [body(line)["object"] for line in lines] == ["chat.completion", "text_completion"]
+
+
+def identifiers(line: dict[str, Any]) -> list[str]:
+    return [line["id"], line["response"]["request_id"], body(line)["id"]]
+
+
+def test_identifiers_differ_by_row_kind_and_run_only() -> None:
+    first, second = (identifiers(line) for line in responses(chat(key="a"), chat(key="b")))
+    (other_run,) = (identifiers(line) for line in responses(chat(key="a"), fingerprint="ff"))
+    (again,) = (identifiers(line) for line in responses(chat(generation(0, "x"), key="a"), created=5))
+    assert again == first
+    suffixes = [name.rpartition("_")[2].rpartition("-")[2] for name in first + second + other_run]
+    assert len(set(suffixes)) == 9
+
+
+def test_names_cannot_be_confused_with_fingerprints() -> None:
+    (first,), (second,) = (
+        responses(chat(key="a"), fingerprint="bc"),
+        responses(chat(key="ca"), fingerprint="b"),
+    )
+    assert first["id"] != second["id"]
+
+
+def test_what_openai_does_not_know_comes_only_when_asked_for() -> None:
+    (plain,) = responses(chat())
+    assert "token_ids" not in body(plain)["choices"][0]
+    assert "prompt_logprobs" not in body(plain)
+    (more,) = responses(chat(prompt_logprobs=[None, {2: -1.0}]), token_ids=True)
+    assert body(more)["choices"][0]["token_ids"] == [7, 8]
+    assert body(more)["prompt_logprobs"] == [None, {"2": -1.0}]
+
+
+def test_chat_log_probabilities() -> None:
+    asked = generation(token_ids=(1, 3), logprobs=[{"2": -0.5, "1": -1.0}, {"3": -0.25, "9": -2.0}])
+    (line,) = responses(chat(asked, overrides={"logprobs": 1}), logprobs=None)
+    assert body(line)["choices"][0]["logprobs"] == {
+        "content": [
+            {
+                "token": " Hi",
+                "logprob": -1.0,
+                "bytes": [32, 72, 105],
+                "top_logprobs": [{"token": "!", "logprob": -0.5, "bytes": [33]}],
+            },
+            {
+                "token": "\\xe4\\xbb",
+                "logprob": -0.25,
+                "bytes": [0xE4, 0xBB],
+                "top_logprobs": [{"token": "\\xe4\\xbb", "logprob": -0.25, "bytes": [0xE4, 0xBB]}],
+            },
+        ],
+        "refusal": None,
+    }
+
+
+def test_the_run_says_how_many_likely_tokens_unless_the_row_does() -> None:
+    asked = generation(token_ids=(1,), logprobs=[{2: -0.5, 5: -0.75, 1: -1.0}])
+    row_zero, row_silent = chat(asked, overrides={"logprobs": 0}), chat(asked)
+    counts = [
+        len(body(line)["choices"][0]["logprobs"]["content"][0]["top_logprobs"])
+        for line in responses(row_zero, row_silent, logprobs=2)
+    ]
+    assert counts == [0, 2]
+
+
+def test_completion_log_probabilities() -> None:
+    likely = [{5: -0.5, 2: -0.75, 1: -1.0}, {3: -0.25}, {4: float("-inf")}, {9: -3.0}]
+    asked = generation(token_ids=(1, 3, 4, 9), logprobs=likely)
+    (line,) = responses(finished("r", asked, extra=COMPLETION, content={"text": "今天"}))
+    assert body(line)["choices"][0]["logprobs"] == {
+        "tokens": [" Hi", "bytes:\\xe4\\xbb", "bytes:\\x8a", "token_id:9"],
+        "token_logprobs": [-1.0, -0.25, -9999.0, -3.0],
+        "top_logprobs": [
+            {"!": -0.5, " Hi": -1.0},
+            {"bytes:\\xe4\\xbb": -0.25},
+            {"bytes:\\x8a": -9999.0},
+            {"token_id:9": -3.0},
+        ],
+        "text_offset": [2, 5, 19, 29],
+    }
+
+
+def test_without_a_tokenizer_tokens_have_numbers() -> None:
+    asked = generation(token_ids=(1,), logprobs=[{1: -1.0}])
+    (line,) = responses(chat(asked), token_bytes=None)
+    (token,) = body(line)["choices"][0]["logprobs"]["content"]
+    assert (token["token"], token["bytes"]) == ("token_id:1", None)
+
+
+def test_the_first_token_stands_inside_a_text() -> None:
+    seen = []
+
+    def token_bytes(token_id: int, previous: int | None) -> bytes:
+        seen.append((token_id, previous))
+        return b"x"
+
+    asked = generation(token_ids=(1, 2), logprobs=[{1: -1.0}, {3: -0.5, 2: -1.0}])
+    responses(chat(asked), logprobs=1, token_bytes=token_bytes)
+    assert sorted(set(seen)) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_refused_request_has_a_response_with_an_error() -> None:
+    row, prompt, own = refusals(failed(), failed("b", "prompt", "too long"), failed("c", "run", "broke"))
+    assert row["custom_id"] == "bad"
+    assert row["error"] is None
+    assert row["response"].pop("request_id").startswith("req_")
+    assert row["response"] == {
+        "status_code": 400,
+        "body": {
+            "error": {
+                "message": "in.jsonl:4: no column prompt",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "invalid_request",
+            }
+        },
+    }
+    assert body(prompt)["error"]["code"] == "invalid_prompt"
+    assert own["response"]["status_code"] == 500
+    assert body(own)["error"]["type"] == "server_error"
+
+
+def test_a_line_that_is_no_request_has_no_response() -> None:
+    first, second = refusals(
+        failed(None, "read", "not JSON"), FailedRow(None, "in.jsonl", 5, "read", "not JSON")
+    )
+    assert first["id"] != second["id"]
+    assert (first["custom_id"], first["response"]) == (None, None)
+    assert first["error"] == {"code": "invalid_line", "message": "in.jsonl:4: not JSON"}
