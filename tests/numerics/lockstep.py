@@ -19,8 +19,8 @@ from mindbatch.cache.paged import PagedCache
 from mindbatch.checkpoint.folders.model_weights import ModelWeights
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeOperator
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import attention_shape
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
 from mindbatch.models.loader import load_weights
 

@@ -9,12 +9,12 @@ import mindspore as ms
 import pytest
 
 from mindbatch.checkpoint.placement.data_parallel import with_copies
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.reshard import task as reshard
 from reshard_models import MODELS, contents, write_model

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from placed_arrays import index
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.placement.partition import Layout, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 Array = NDArray[np.float32]

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
 from mindbatch.tasks.reshard.order import Planned, plan_order
 from mindbatch.tasks.reshard.source import open_origin

@@ -17,8 +17,8 @@ from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindbatch.errors import ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 
 SEQUENCE_LENGTH = 32
 """Tokens of the network whose layout is worked out: no parameter's shape depends on it."""

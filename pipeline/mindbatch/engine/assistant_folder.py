@@ -10,7 +10,7 @@ from mindbatch.config.schema import ModelConfig
 from mindbatch.engine.assistant_fit import refuse_unfit
 from mindbatch.engine.described import open_assistant
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.prompts.tokenizer import Tokenizer
 
 

@@ -20,7 +20,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.prompts.tokenizer import Tokenizer
 

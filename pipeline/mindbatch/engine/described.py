@@ -9,7 +9,7 @@ from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.registry import chosen_type, describe, tensor_specs

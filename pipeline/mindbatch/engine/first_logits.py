@@ -11,7 +11,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 
 NUM_PROMPTS = 4
 TOKENS = 8

@@ -13,9 +13,9 @@ from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.interface import CacheGeometry, Kernels
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
 from mindbatch.parallel.topology import TensorSlice

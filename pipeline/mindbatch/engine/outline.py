@@ -16,7 +16,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.interface import Kernels
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.collectives import all_reduce
 from mindbatch.parallel.topology import TensorSlice
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mindspore import Tensor, nn
 
 from mindbatch.kernels.interface import Kernels
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import TensorSlice
 
 

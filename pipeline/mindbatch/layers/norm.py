@@ -5,8 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, nn
 
 from mindbatch.kernels.interface import Kernels
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
 
 
 class AddNorm(nn.Cell):

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.interface import constant
-from mindbatch.layers.architecture import Rotary
+from mindbatch.models.architecture import Rotary
 
 
 class RotaryAngles(nn.Cell):

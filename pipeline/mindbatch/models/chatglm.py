@@ -5,9 +5,9 @@ Fused matrices: queries, keys and values one after another, gate and up one afte
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
 
 PREFIX = "transformer."
 UNUSED_TENSORS = ("*rotary_pos_emb.inv_freq",)

@@ -6,7 +6,6 @@ from mindspore import Tensor, nn
 
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import Kernels
-from mindbatch.layers.architecture import Architecture
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.linear import VocabularyHead
@@ -14,6 +13,7 @@ from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm
 from mindbatch.layers.rotary import NoAngles, RotaryAngles
 from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import TensorSlice
 
 

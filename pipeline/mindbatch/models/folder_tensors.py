@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.model_weights import ModelWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
-from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import model_module, unused_tensors
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 
 def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:

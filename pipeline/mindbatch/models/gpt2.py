@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
+from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
 
 PREFIX = "transformer."
 # Causal masks that old checkpoints carry along.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.checkpoint.placement.partition import Cut, Layout, Part, TensorSpec
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary
+from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
 
 ACTIVATIONS = {
     "silu": "silu",

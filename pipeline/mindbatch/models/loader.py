@@ -8,19 +8,19 @@ from functools import lru_cache
 from mindspore import Parameter
 
 from mindbatch.checkpoint.folders.model_weights import ModelWeights
-from mindbatch.checkpoint.placement.partition import (
+from mindbatch.errors import CheckpointError
+from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
+from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.registry import tensor_specs
+from mindbatch.models.tensor_spec import (
     Cut,
     Layout,
     Part,
     TensorSpec,
     held_specs,
 )
-from mindbatch.errors import CheckpointError
-from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
-from mindbatch.layers.architecture import Architecture
-from mindbatch.layers.weights import Weights
-from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
-from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table

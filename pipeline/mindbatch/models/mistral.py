@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
 from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors

@@ -9,11 +9,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model, kind_of
+from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import first_lines, shown
-from mindbatch.layers.architecture import Rotary
+from mindbatch.models.architecture import Rotary
 from mindbatch.models.config_reader import ConfigReader
 
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.

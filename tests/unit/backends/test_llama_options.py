@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.errors import ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 
 LLAMA = {

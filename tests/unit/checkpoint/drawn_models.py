@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import TensorSpec
 from small_configs import GPT2, LLAMA
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, ONLY_CUT, describe, model_module
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(

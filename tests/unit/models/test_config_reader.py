@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.errors import CheckpointError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader, IgnoredKeys
 from mindbatch.models.registry import describe
 from small_configs import GPT2, LLAMA

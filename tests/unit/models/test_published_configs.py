@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line)

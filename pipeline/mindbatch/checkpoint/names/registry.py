@@ -7,7 +7,7 @@ from importlib import import_module
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
 from mindbatch.errors import ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 
 _MODULES = {
     "chatglm": "chatglm",

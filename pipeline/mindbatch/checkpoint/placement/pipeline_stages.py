@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mindbatch.checkpoint.placement.partition import TensorSpec
+from mindbatch.models.tensor_spec import TensorSpec
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _FIRST = ("embedding.", "positions.")

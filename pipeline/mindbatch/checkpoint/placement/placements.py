@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mindbatch.checkpoint.placement.boxes import Box
-from mindbatch.checkpoint.placement.partition import Cut, Part, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers, stages_of
 from mindbatch.checkpoint.placement.placement import Piece, Placement, Share, joined_pieces
 from mindbatch.errors import ConfigError
+from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 

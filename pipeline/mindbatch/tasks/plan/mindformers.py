@@ -20,7 +20,7 @@ from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.schema import PlanConfig
 from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.mindformers_page import layout_page

@@ -21,7 +21,6 @@ from mindbatch.checkpoint.formats.float_conversion import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
-from mindbatch.checkpoint.placement.partition import TensorSpec
 from mindbatch.checkpoint.placement.placement import Placement, Placements
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.strategy.layouts import stage_strategies
@@ -30,9 +29,10 @@ from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.schema import ParallelConfig, PlanConfig
 from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")

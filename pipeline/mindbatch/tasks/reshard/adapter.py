@@ -12,10 +12,10 @@ from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.placement.boxes import full_box
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.source import ModelTensors, Origin
 
 MERGED_KEY = "adapters"

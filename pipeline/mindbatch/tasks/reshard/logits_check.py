@@ -12,14 +12,14 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.memory import free_memory
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import ONLY_CUT
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.order import Planned

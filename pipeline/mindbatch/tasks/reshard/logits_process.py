@@ -12,7 +12,7 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError, MindBatchError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.whole_model import WholeModel
 
 

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.names.strategy_ranks import as_cut
 from mindbatch.checkpoint.placement.placement import Placements
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 
 MINDFORMERS = "mindformers"
 _NEEDS_CONFIG = "needs the model's config.json; give source_config=FOLDER"

@@ -18,7 +18,6 @@ from mindbatch.checkpoint.names.correspondence import unused_names
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
 from mindbatch.checkpoint.names.stored_plan import RankNames
 from mindbatch.checkpoint.placement.boxes import Shape
-from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.reshard.replicas import digest_faults
@@ -26,9 +25,10 @@ from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_place
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, model_module, tensor_specs, unused_tensors
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 
 

@@ -8,11 +8,11 @@ from mindbatch.checkpoint.names.correspondence import Correspondence, Link, to_h
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.stored_plan import correspondence_faults, stored_plans
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 
 LLAMA = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,

@@ -16,12 +16,12 @@ from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, a
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.stored_plan import StoredPlan, stored_plans
 from mindbatch.checkpoint.names.stored_proof import prove_stored
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
 from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 from reshard_models import LLAMA, MODELS
 
 FUSED, JOINED = Options(qkv_concat=True), Options(qkv_concat=True, grouped=False)

@@ -4,9 +4,9 @@ import pytest
 from drawn_models import gpt2_specs, llama_specs
 
 from mindbatch.checkpoint.placement.layout_table import described_cut, layout_rows, rank_totals
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.placement.placement import Placement, single_piece, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.models.tensor_spec import source_shapes
 
 
 def test_bytes_of_each_rank_count_padding_and_copies() -> None:

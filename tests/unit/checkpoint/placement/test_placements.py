@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
-from mindbatch.checkpoint.placement.partition import Cut, Part, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placement import placement_faults
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 LAYER = "model.layers.0"

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_arrays import Ranks, moved_by, numbered, same, scattered
 
-from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placement import (
     Placement,
     Placements,
@@ -17,6 +16,7 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.placement.plan import Copy, ReshardPlan, plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
 from mindbatch.errors import CheckpointError
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 
 def resharded(source: Placements, target: Placements, ranks: Ranks) -> Ranks:

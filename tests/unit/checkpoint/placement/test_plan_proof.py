@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_arrays import moved_by, numbered, same, scattered
 
-from mindbatch.checkpoint.placement.partition import source_shapes
 from mindbatch.checkpoint.placement.placement import (
     Piece,
     Placement,
@@ -20,6 +19,7 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.plan import Copy, ReshardPlan, plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
 from mindbatch.errors import CheckpointError
+from mindbatch.models.tensor_spec import source_shapes
 
 FULL = whole_placements({"w": (4, 6)})
 LEFT, RIGHT = single_piece((4, 3), ((0, 4), (0, 3))), single_piece((4, 3), ((0, 4), (3, 6)))

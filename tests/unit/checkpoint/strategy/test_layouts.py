@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.placement.data_parallel import with_copies
-from mindbatch.checkpoint.placement.partition import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers
 from mindbatch.checkpoint.placement.placement import Placement, single_piece
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
@@ -21,6 +20,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 PREFIX = "model.layers.0."
 

@@ -11,7 +11,7 @@ from mindbatch.config.reshard_faults import reshard_faults
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import fixed_prompts
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
 from mindbatch.tasks.reshard.logits_check import Difference, difference_fault

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placement.partition import Cut, TensorSpec, source_shapes
-from mindbatch.layers.architecture import Architecture
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+from mindbatch.models.tensor_spec import Cut, TensorSpec, source_shapes
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from small_configs import GPT2, LLAMA
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mindbatch.checkpoint.placement.boxes import Box
 from mindbatch.parallel.topology import TensorSlice
+
+Range = tuple[int, int]  # half-open
 
 
 class Cut(Enum):
@@ -62,7 +63,7 @@ class Part:
             return True
         return self.is_shared and cut is Cut.OUTPUTS and ways % units == 0
 
-    def box(self, outputs: tuple[int, int], inputs: tuple[int, int]) -> Box:
+    def box(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
         """The two ranges in the order of the checkpoint's dimensions."""
         if self.inputs is None:
             return (outputs,)
