@@ -5,22 +5,106 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Items
 
-from mindbatch.decoding import Draft, Row
-from mindbatch.decoding.guess import guess
-from mindbatch.engine.assistant_twin import Twin
-from mindbatch.engine.block_manager import BlockManager
+from mindbatch.decoding import DecodingParams, Draft, Row, strategy_for
+from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.guess import Guess, guess
+from mindbatch.engine.block_manager import BlockManager, Write
 from mindbatch.engine.prefix_cache import PrefixCache
+from mindbatch.engine.request import Request
 from mindbatch.engine.runner import Runner
 from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+
+_PLAIN = DecodingParams()
+
+
+class DraftSequence:
+    """What the assistant keeps of one row: a copy that runs ahead of the row by the guessed tokens.
+
+    row: the row itself, which only ever grows; holding it keeps its id from being given to another.
+    group: the assistant's own, of one sequence whose row is the copy.
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        # Nothing but the tokens is read off the request.
+        request = Request(row.key, tuple(row.prompt_token_ids), _PLAIN)
+        self.group = SequenceGroup(request, strategy_for(_PLAIN), [Sequence(row.fork(), None)], 0)
+        self._agreed = row.step  # outputs of the row that the copy is known to share
+        self._wanted = 0
+        self._guesses: list[Guess] = []
+
+    @property
+    def sequence(self) -> Sequence:
+        """The assistant's sequence: the row, then its guesses."""
+        return self.group.sequences[0]
+
+    @property
+    def num_settled_tokens(self) -> int:
+        """Tokens of the row itself."""
+        return len(self.row.prompt_token_ids) + self.row.step
+
+    @property
+    def writes(self) -> Write:
+        """What is written in the cache until all wanted tokens are guessed."""
+        sequence = self.sequence
+        return sequence.block_table, sequence.num_computed_tokens, self.num_settled_tokens + self._wanted - 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing more to guess: enough, or an end."""
+        if not self._guesses:
+            return self._wanted == 0
+        row = self.sequence.row
+        ended = self._guesses[-1].token_id in row.eos_token_ids
+        complete = row.constraint is not None and row.constraint.is_complete
+        return ended or complete or len(self._guesses) == self._wanted
+
+    def begin(self, wanted: int) -> None:
+        """Truncates the copy to the prefix that it shares with the row, and continues it as the row has.
+
+        Keys and values of the shared tokens stay; the last token is always computed anew, for its logits
+        give the first guess.
+        """
+        sequence, row = self.sequence, self.row
+        earlier, now = sequence.row.output_token_ids, row.output_token_ids
+        agreed = self._agreed
+        while agreed < min(len(earlier), len(now)) and earlier[agreed] == now[agreed]:
+            agreed += 1
+        held = len(row.prompt_token_ids) + agreed
+        sequence.row = row.fork()
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, held, len(sequence) - 1)
+        self._agreed = row.step
+        self._wanted = wanted
+        self._guesses = []
+
+    def append(self, guessed: Guess | None) -> None:
+        """Goes on with a guess; None ends the draft."""
+        if guessed is None:
+            self._wanted = len(self._guesses)
+            return
+        try:
+            self.sequence.row.append(Choice(guessed.token_id, 0.0))
+            self._guesses.append(guessed)
+        except Exception:  # as in `guess`: the row itself may never come to this token
+            self._wanted = len(self._guesses)
+
+    def result(self) -> Draft | None:
+        """The guesses, to be verified by the model; None if there are none."""
+        if not self._guesses:
+            return None
+        tokens = tuple(guessed.token_id for guessed in self._guesses)
+        distributions = [one.probabilities for one in self._guesses if one.probabilities is not None]
+        return Draft(tokens, tuple(distributions) if distributions else None)
 
 
 class Assistant:
     """Drafts for many rows at once; what a row is given depends on the row alone.
 
-    Of every row it has drafted for it keeps a twin, whose tokens are in its cache, and computes what the row
-    has become since. When blocks run out, the twins that have not been asked for longest are dropped, and
-    rows that do not fit together are drafted for one after another.
+    It keeps a draft sequence of every row it has drafted for, with its tokens in the cache, and computes only
+    what the row has gained since. When blocks run out, the least recently used ones are dropped, and rows
+    that do not fit together are drafted for one after another.
     """
 
     def __init__(self, runner: Runner, settings: EngineSettings) -> None:
@@ -29,7 +113,7 @@ class Assistant:
         self._runner = runner
         self._settings = settings
         self._prefixes = PrefixCache(self.blocks, settings)
-        self._twins: dict[int, Twin] = {}  # by the row's id; least recently used first
+        self._drafts: dict[int, DraftSequence] = {}  # by the row's id; least recently used first
         # Positions that one row can have.
         self._positions = min(settings.seq_length, settings.num_blocks * settings.block_size)
 
@@ -39,69 +123,69 @@ class Assistant:
 
         None for a row that gets none, or that is not asked for any.
         """
-        drafts: list[Draft | None] = [None] * len(rows)
-        waiting: deque[tuple[int, Twin]] = deque()
+        results: list[Draft | None] = [None] * len(rows)
+        waiting: deque[tuple[int, DraftSequence]] = deque()
         for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
             length = len(row.prompt_token_ids) + row.step
             possible = min(count, self._positions - length + 1)  # the last token guessed is not computed
             if possible > 0:
                 try:
-                    twin = self._used(row)
-                    twin.begin(possible)
+                    draft = self._used(row)
+                    draft.begin(possible)
                 except Exception:  # as in `guess`; a row that is at fault fails without a draft too
                     self.forget(row)
                 else:
-                    waiting.append((place, twin))
+                    waiting.append((place, draft))
         while waiting:
-            together = self._seat(waiting)
-            self._draft([twin for _, twin in together])
-            for place, twin in together:
-                drafts[place] = twin.draft()
-        return drafts
+            together = self._admit(waiting)
+            self._draft([draft for _, draft in together])
+            for place, draft in together:
+                results[place] = draft.result()
+        return results
 
     def forget(self, row: Row) -> None:
         """Frees what is kept of a row, if anything."""
-        twin = self._twins.pop(id(row), None)
-        if twin is not None:
-            self.blocks.free(twin.sequence.block_table)
+        draft = self._drafts.pop(id(row), None)
+        if draft is not None:
+            self.blocks.free(draft.sequence.block_table)
 
-    def _used(self, row: Row) -> Twin:
-        """The row's twin, old or new, as the most recently used one."""
-        twin = self._twins.pop(id(row), None) or Twin(row)
-        self._twins[id(row)] = twin
-        return twin
+    def _used(self, row: Row) -> DraftSequence:
+        """The row's draft sequence, old or new, as the most recently used one."""
+        draft = self._drafts.pop(id(row), None) or DraftSequence(row)
+        self._drafts[id(row)] = draft
+        return draft
 
-    def _seat(self, waiting: deque[tuple[int, Twin]]) -> list[tuple[int, Twin]]:
+    def _admit(self, waiting: deque[tuple[int, DraftSequence]]) -> list[tuple[int, DraftSequence]]:
         """Takes those from the front of the queue for whom there are blocks together; at least one."""
-        seated: list[tuple[int, Twin]] = []
+        admitted: list[tuple[int, DraftSequence]] = []
         needed = 0
         while waiting:
-            twin = waiting[0][1]
-            more = self.blocks.blocks_needed([twin.writes])
-            kept = {id(other.row) for _, other in (*seated, waiting[0])}
-            if not self._make_room(needed + more, kept):
+            draft = waiting[0][1]
+            more = self.blocks.blocks_needed([draft.writes])
+            kept = {id(other.row) for _, other in (*admitted, waiting[0])}
+            if not self._free_blocks(needed + more, kept):
                 break
             needed += more
-            seated.append(waiting.popleft())
-            self._twins.setdefault(id(twin.row), twin)  # if it was dropped for those before it
-        assert seated
-        return seated
+            admitted.append(waiting.popleft())
+            self._drafts.setdefault(id(draft.row), draft)  # if it was dropped for those before it
+        assert admitted
+        return admitted
 
-    def _make_room(self, needed: int, kept: set[int]) -> bool:
-        """Drops twins but for those of the rows `kept` until so many blocks are free; whether they are."""
-        droppable = [twin for key, twin in self._twins.items() if key not in kept]
-        for twin in droppable:
+    def _free_blocks(self, needed: int, kept: set[int]) -> bool:
+        """Drops draft sequences of rows not in `kept` until so many blocks are free; whether they are."""
+        droppable = [draft for key, draft in self._drafts.items() if key not in kept]
+        for draft in droppable:
             if needed <= self.blocks.num_free:
                 break
-            self.forget(twin.row)
+            self.forget(draft.row)
         return needed <= self.blocks.num_free
 
-    def _draft(self, twins: list[Twin]) -> None:
-        """Computes what the twins lack and lets each guess its tokens; their blocks are known to be free."""
-        while twins:
-            step = self._step(twins)
+    def _draft(self, drafts: list[DraftSequence]) -> None:
+        """Computes what the draft sequences lack and guesses their next tokens; their blocks are free."""
+        while drafts:
+            step = self._step(drafts)
             output = self._runner.run(step)
-            by_group = {id(twin.group): twin for twin in twins}
+            by_group = {id(draft.group): draft for draft in drafts}
             ends, ready, end = [], [], 0
             for tokens in step.scheduled:
                 tokens.sequence.num_computed_tokens = tokens.stop
@@ -112,36 +196,36 @@ class Assistant:
             for digest, block in step.filled.items():
                 self.blocks.register(block, digest)
             if ready:
-                guesses = guess([twin.sequence.row for twin in ready], output.logits(ends))
-                for twin, guessed in zip(ready, guesses, strict=True):
-                    twin.append(guessed)
-            twins = [twin for twin in twins if not twin.is_done]
+                guesses = guess([draft.sequence.row for draft in ready], output.logits(ends))
+                for draft, guessed in zip(ready, guesses, strict=True):
+                    draft.append(guessed)
+            drafts = [draft for draft in drafts if not draft.is_done]
 
-    def _step(self, twins: Items[Twin]) -> Step:
-        """As many tokens of the twins as a step holds, first come first served."""
+    def _step(self, drafts: Items[DraftSequence]) -> Step:
+        """As many tokens of the draft sequences as a step holds, first come first served."""
         step = Step()
-        for twin in twins:
-            sequence = twin.sequence
+        for draft in drafts:
+            sequence = draft.sequence
             left = self._settings.max_batched_tokens - step.num_tokens
             if left == 0:
                 break
-            if not sequence.block_table and not self._share_prefix(twin, step):
+            if not sequence.block_table and not self._share_prefix(draft, step):
                 continue
             start = sequence.num_computed_tokens
             stop = min(len(sequence), start + left)
             step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
-            settled = min(stop, twin.num_settled_tokens)  # what is guessed may be refused
-            step.filled.update(self._prefixes.filled(twin.group, sequence, start, settled))
+            settled = min(stop, draft.num_settled_tokens)  # what is guessed may be refused
+            step.filled.update(self._prefixes.filled(draft.group, sequence, start, settled))
             step.num_tokens += stop - start
             wanted = int(stop == len(sequence))
-            step.scheduled.append(ScheduledTokens(twin.group, sequence, start, stop, wanted))
+            step.scheduled.append(ScheduledTokens(draft.group, sequence, start, stop, wanted))
         return step
 
-    def _share_prefix(self, twin: Twin, step: Step) -> bool:
-        """Begins a new twin with blocks that are known; False if this step computes more of them."""
-        [prefix] = self._prefixes.find(twin.group)
-        if self._prefixes.is_coming(twin.group, [prefix], step.filled):
+    def _share_prefix(self, draft: DraftSequence, step: Step) -> bool:
+        """Begins a new draft sequence with cached blocks; False if this step computes more of them."""
+        [prefix] = self._prefixes.find(draft.group)
+        if self._prefixes.is_coming(draft.group, [prefix], step.filled):
             return False
-        twin.sequence.block_table = self.blocks.share(prefix)
-        twin.sequence.num_computed_tokens = len(prefix) * self._settings.block_size
+        draft.sequence.block_table = self.blocks.share(prefix)
+        draft.sequence.num_computed_tokens = len(prefix) * self._settings.block_size
         return True

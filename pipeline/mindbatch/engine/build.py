@@ -12,7 +12,7 @@ from mindbatch.config.memory import GIB, free_memory, whole_memory
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.engine.assistant import Assistant
-from mindbatch.engine.assistant_folder import find_assistant
+from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer

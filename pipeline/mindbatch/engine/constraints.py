@@ -1,4 +1,4 @@
-"""ConstraintFactory: makes the constraint of a request's row for one model."""
+"""The constraints of rows for one model: grammars compiled over the bytes of its vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstr
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.vocabulary import Vocabulary
 from mindbatch.engine.detokenizer import last_text_token
-from mindbatch.engine.token_texts import token_texts
 from mindbatch.errors import PromptError
 from mindbatch.prompts.tokenizer import Tokenizer
 
@@ -19,6 +18,7 @@ _MOST_KEPT_BYTES = 256 << 20
 """Of compiled grammars."""
 _USED_BYTES = 4 << 20
 """What a grammar of common size comes to take when it is followed, besides compiling it."""
+_PROBES = 32
 
 
 class ConstraintFactory:
@@ -59,7 +59,7 @@ class ConstraintFactory:
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
         """Compiled, or kept from an earlier row with the same text."""
         if self._vocabulary is None:
-            self._vocabulary = Vocabulary(*token_texts(tokenizer, self._vocab_size))
+            self._vocabulary = vocabulary_of(tokenizer, self._vocab_size)
         if grammar not in self._compiled:
             self._compiled[grammar] = CompiledGrammar(grammar, self._vocabulary)
         self._compiled.move_to_end(grammar)
@@ -70,3 +70,37 @@ class ConstraintFactory:
 
 def _kept_bytes(grammar: Grammar) -> int:
     return tried(grammar).nbytes + _USED_BYTES
+
+
+def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
+    """Bytes that each token id below `vocab_size` adds, as an output's first token and elsewhere.
+
+    Empty for control tokens and ids without a token.
+
+    Raises:
+        PromptError: the tokenizer's tokens have no texts of their own: they change with the token before.
+    """
+    first = [_text(tokenizer, token, None) for token in range(vocab_size)]
+    anchor = next((token for token, text in enumerate(first) if text), None)
+    later = [_text(tokenizer, token, anchor) for token in range(vocab_size)]
+    _check(tokenizer, later)
+    return Vocabulary(first, later)
+
+
+def _text(tokenizer: Tokenizer, token_id: int, previous: int | None) -> bytes:
+    if token_id in tokenizer.special_ids:
+        return b""
+    return tokenizer.token_bytes(token_id, previous) or b""
+
+
+def _check(tokenizer: Tokenizer, later: list[bytes]) -> None:
+    """Tries some tokens after some others: word-end marks and repeats that count once show up at once."""
+    shown = [token for token, text in enumerate(later) if text]
+    probes = shown[:: max(1, len(shown) // _PROBES)]
+    for previous in probes:
+        for token in probes:
+            if _text(tokenizer, token, previous) != later[token]:
+                raise PromptError(
+                    "decoding.regex and decoding.json_schema cannot be used with this model's tokenizer: "
+                    f"what its token {token} adds to a text depends on the token before it"
+                )

@@ -18,8 +18,7 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.token_ids import token_ids_in
 from mindbatch.engine.drafting import Assistant, draft
 from mindbatch.engine.growth import grow
-from mindbatch.engine.prompt_scores import PromptScorer
-from mindbatch.engine.prompt_states import gather_prompt_states
+from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler, Step
@@ -68,7 +67,6 @@ class Engine:
         self._make_constraint = make_constraint
         self._eos_token_ids = tuple(token for token in eos_token_ids if 0 <= token < runner.vocab_size)
         self._assistant = assistant
-        self._prompts = PromptScorer()
         self._counters = Counters()
 
     @property
@@ -118,8 +116,7 @@ class Engine:
         output = self._runner.run(step)
         self.scheduler.complete(step)
         self._counters.count(step, self.scheduler)
-        self._prompts.score(step, output)
-        gather_prompt_states(step, output)
+        gather_prompt_outputs(step, output)
         events = self._choose(step, output)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         done = self.scheduler.forget_finished()

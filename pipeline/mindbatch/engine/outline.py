@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding import Draft, Row
-from mindbatch.engine.assistant_folder import find_assistant
+from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import open_model

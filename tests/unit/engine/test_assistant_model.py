@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.engine.assistant_fit import refuse_unfit
+from mindbatch.engine.assistant_model import refuse_unfit
 from mindbatch.errors import ConfigError
 
 LARGE, SMALL = Path("/models/large"), Path("/models/small")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.schema import ModelConfig
-from mindbatch.engine.assistant_fit import refuse_unfit
 from mindbatch.engine.described import open_assistant
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.prompts.tokenizer import Tokenizer
+
+Vocabulary = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,42 @@ def find_assistant(
         target.path, folder.path, (arch.vocab_size, own.vocab_size), (vocabularies[0], vocabularies[1])
     )
     return AssistantFolder(folder, own)
+
+
+def refuse_unfit(
+    target: Path,
+    assistant: Path,
+    vocab_sizes: tuple[int, int],
+    vocabularies: tuple[Vocabulary | None, Vocabulary | None],
+) -> None:
+    """Checks a model folder and its assistant's: sizes of the logits, and token texts with their ids.
+
+    Raises:
+        ConfigError: both folders, and what differs.
+    """
+    if vocab_sizes[0] != vocab_sizes[1]:
+        raise ConfigError(
+            f"model.assistant={assistant}: its vocabulary has {vocab_sizes[1]} tokens and that of "
+            f"{target} has {vocab_sizes[0]}; an assistant must have the model's own vocabulary"
+        )
+    ours, theirs = vocabularies
+    if ours is None or theirs is None or ours == theirs:
+        return
+    differing = sorted(
+        (token for token, _ in ours.items() ^ theirs.items()), key=lambda token: _place(token, ours)
+    )
+    token = differing[0]
+    count = len(set(differing))
+    raise ConfigError(
+        f"model.assistant={assistant}: its tokenizer differs from that of {target} in {count} tokens, "
+        f"such as {token!r} ({_named(token, ours)} in the model, {_named(token, theirs)} in the assistant); "
+        "an assistant must have the model's own vocabulary"
+    )
+
+
+def _place(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
+    return vocabulary.get(token, len(vocabulary)), token
+
+
+def _named(token: str, vocabulary: Vocabulary) -> str:
+    return f"id {vocabulary[token]}" if token in vocabulary else "unknown"
