@@ -16,16 +16,15 @@ from mindbatch.decoding import (
 )
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.token_ids import token_ids_in
+from mindbatch.engine.advance import advance
 from mindbatch.engine.drafting import Assistant, draft
-from mindbatch.engine.growth import grow
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.engine.runner import Runner, StepOutput
-from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.runner import Runner
+from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
-from mindbatch.engine.turns import Turn, decide
 from mindbatch.errors import MindBatchError, PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
@@ -117,7 +116,7 @@ class Engine:
         self.scheduler.complete(step)
         self._counters.count(step, self.scheduler)
         gather_prompt_outputs(step, output)
-        events = self._choose(step, output)
+        events = advance(step, output, self.scheduler, self._forget)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         done = self.scheduler.forget_finished()
         self._forget(sequence for group in done for sequence in group.sequences)
@@ -170,35 +169,6 @@ class Engine:
         if self._assistant is not None:
             for sequence in sequences:
                 self._assistant.forget(sequence.row)
-
-    def _choose(self, step: Step, output: StepOutput) -> list[StreamEvent]:
-        """Lets each strategy advance its groups, all in one call."""
-        by_strategy: dict[int, dict[int, Turn]] = {}
-        end = 0
-        for tokens in step.scheduled:
-            end += tokens.stop - tokens.start
-            if tokens.num_logits and not tokens.group.is_finished:
-                turns = by_strategy.setdefault(id(tokens.group.strategy), {})
-                turn = turns.setdefault(id(tokens.group), Turn(tokens.group, []))
-                turn.places.extend(range(end - tokens.num_logits, end))
-        events: list[StreamEvent] = []
-        for turns in by_strategy.values():
-            events += self._advance(list(turns.values()), output)
-        return events
-
-    def _advance(self, turns: list[Turn], output: StepOutput) -> list[StreamEvent]:
-        """Lets the strategy of these groups, one for all, decide; carries its decisions out."""
-        events = []
-        for turn, decision in zip(turns, decide(turns, output), strict=True):
-            group = turn.group
-            group.prompt_hidden.clear()
-            before = group.sequences
-            try:
-                events += grow(group, decision, self.scheduler)
-            except Exception as error:
-                group.fail(error)
-            self._forget(sequence for sequence in before if sequence not in group.sequences)
-        return events
 
 
 def _result(group: SequenceGroup) -> RequestOutput:

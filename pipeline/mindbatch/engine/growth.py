@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from mindbatch.decoding import Branch, Decision, Hypothesis
-from mindbatch.engine.endings import finish_reason
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
@@ -65,7 +64,7 @@ def _extend(sequence: Sequence, branch: Branch, group: SequenceGroup, scheduler:
         row.append(choice)
         text += "" if sequence.text is None else sequence.text.push(choice.token_id)
         if not group.strategy.searches:
-            sequence.finish_reason = finish_reason(sequence, group.max_tokens)
+            sequence.finish_reason = sequence.reason_to_finish(group.max_tokens)
             if sequence.finish_reason is not None:
                 break
     added = row.output_token_ids[before:]

@@ -102,6 +102,28 @@ class Sequence:
             num_accepted_tokens=self.num_accepted_tokens,
         )
 
+    def reason_to_finish(self, max_tokens: int) -> FinishReason | None:
+        """Why the sequence ends with its last token, or None."""
+        stopped = self.text is not None and self.text.stop.stopped
+        return _reason(self.row, self.row.output_token_ids[-1], stopped, len(self) >= max_tokens)
+
+    def reason_to_finish_with(self, token_id: int, max_tokens: int) -> FinishReason | None:
+        """Why the sequence would end with one more token, or None; it is left as it is."""
+        text, row = self.text, self.row
+        if text is not None:
+            text = text.fork()
+            text.push(token_id)
+        if row.constraint is not None and token_id not in row.eos_token_ids:
+            row = row.fork()
+            assert row.constraint is not None
+            row.constraint.advance(token_id)
+        stopped = text is not None and text.stop.stopped
+        reason = _reason(row, token_id, stopped, len(self) + 1 >= max_tokens)
+        if reason == "length" and text is not None:
+            text.flush()  # what was held back may hold a stop string
+            return "stop" if text.stop.stopped else reason
+        return reason
+
     def output(self) -> CompletionOutput:
         """The finished sequence as the user gets it."""
         assert self.finish_reason is not None
@@ -115,6 +137,13 @@ class Sequence:
             num_drafted_tokens=self.num_drafted_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
         )
+
+
+def _reason(row: Row, last: int, stopped: bool, is_full: bool) -> FinishReason | None:
+    complete = row.constraint is not None and row.constraint.is_complete
+    if stopped or complete or last in row.eos_token_ids:
+        return "stop"
+    return "length" if is_full else None
 
 
 @dataclass(slots=True, eq=False)

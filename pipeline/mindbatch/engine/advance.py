@@ -1,0 +1,101 @@
+"""Asks the strategies how the groups of a step continue, and whom to blame where one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding import Decision, FinishReason, GroupView, Strategy
+from mindbatch.decoding.strategy import guarded
+from mindbatch.engine.growth import grow
+from mindbatch.engine.request import StreamEvent
+from mindbatch.engine.runner import StepOutput
+from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.errors import MindBatchError, PromptError
+
+
+@dataclass(slots=True)
+class _GroupStep:
+    """A group that goes on in this step, and the step's tokens whose logits it needs, counted from 0."""
+
+    group: SequenceGroup
+    tokens: list[int]
+
+
+def advance(
+    step: Step, output: StepOutput, scheduler: Scheduler, forget: Callable[[Iterable[Sequence]], None]
+) -> list[StreamEvent]:
+    """Lets each strategy choose for all of its groups in one call; returns what became visible.
+
+    forget: is given the sequences that their groups have dropped.
+    """
+    events: list[StreamEvent] = []
+    for groups in _by_strategy(step):
+        for each, decision in zip(groups, _decide(groups, output), strict=True):
+            group = each.group
+            group.prompt_hidden.clear()
+            before = group.sequences
+            try:
+                events += grow(group, decision, scheduler)
+            except Exception as error:
+                group.fail(error)
+            forget(sequence for sequence in before if sequence not in group.sequences)
+    return events
+
+
+def _by_strategy(step: Step) -> Iterable[list[_GroupStep]]:
+    by_strategy: dict[int, dict[int, _GroupStep]] = {}
+    end = 0
+    for tokens in step.scheduled:
+        end += tokens.stop - tokens.start
+        if tokens.num_logits and not tokens.group.is_finished:
+            groups = by_strategy.setdefault(id(tokens.group.strategy), {})
+            group = groups.setdefault(id(tokens.group), _GroupStep(tokens.group, []))
+            group.tokens.extend(range(end - tokens.num_logits, end))
+    return [list(groups.values()) for groups in by_strategy.values()]
+
+
+def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
+    """What the strategy of these groups, one for all, decides for each.
+
+    If it fails for all together it is asked for each alone, so that only the one to blame fails.
+    """
+    strategy = groups[0].group.strategy
+    logits = output.logits([token for each in groups for token in each.tokens])
+    views = [_view(each, output) for each in groups]
+    try:
+        return strategy.advance(views, logits)
+    except MindBatchError as error:
+        if not isinstance(error, PromptError):  # of the model, not of a row
+            raise
+    except Exception:
+        pass
+    parts = np.split(logits, np.cumsum([len(each.tokens) for each in groups])[:-1])
+    pairs = zip(views, parts, strict=True)
+    return [guarded(view, partial(_decide_alone, strategy, view, part)) for view, part in pairs]
+
+
+def _decide_alone(strategy: Strategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:
+    [decision] = strategy.advance([view], logits)
+    return decision
+
+
+def _view(each: _GroupStep, output: StepOutput) -> GroupView:
+    """What the strategy sees of a group."""
+    group = each.group
+    sequences = group.sequences
+
+    def ending(row: int, token_id: int) -> FinishReason | None:
+        return sequences[row].reason_to_finish_with(token_id, group.max_tokens)
+
+    hidden = prompt_hidden = None
+    if group.strategy.needs_hidden:
+        hidden = output.hidden(each.tokens)
+        prompt_hidden = np.concatenate(group.prompt_hidden) if group.prompt_hidden else None
+    return GroupView([each.row for each in sequences], ending, group.state, hidden, prompt_hidden)
