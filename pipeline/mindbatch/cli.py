@@ -9,7 +9,6 @@ from typing import NoReturn
 
 from mindbatch.config.command_line import CommandLine, parse_command_line
 from mindbatch.config.environment import own_the_process
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -19,6 +18,7 @@ from mindbatch.errors import (
     ConfigError,
     MindBatchError,
 )
+from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, Terminated, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, Task
@@ -116,7 +116,7 @@ def _task(line: CommandLine) -> Task:
     if line.task is None:
         raise ConfigError(f"{line.overrides[0]}: give a task before its keys: {names}")
     if line.task not in TASKS:
-        near = did_you_mean(nearest(line.task, TASKS))
+        near = did_you_mean(line.task, TASKS)
         raise ConfigError(f"{line.task}: no such task; there are {names}{near}")
     return TASKS[line.task]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 OneParams = DecodingParams | Mapping[str, Any]
@@ -87,7 +87,7 @@ def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]
 def _unknown(place: str, given: Mapping[str, Any]) -> list[str]:
     """A fault for each name that is no decoding parameter."""
     return [
-        f"{place}{name}: unknown decoding parameter{did_you_mean(nearest(str(name), _NAMES))}"
+        f"{place}{name}: unknown decoding parameter{did_you_mean(str(name), _NAMES)}"
         for name in given
         if name not in _NAMES
     ]

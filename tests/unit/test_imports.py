@@ -17,6 +17,7 @@ LOWEST = {
     "child_main",
     "children",
     "errors",
+    "fault_lines",
     "foreign_formats",
     "hidden_values",
     "regular_file",
@@ -39,6 +40,7 @@ FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
 MAY_ENTER: dict[str, set[str]] = {
     "errors": set(),
     "children": {"child_main"},
+    "fault_lines": set(),
     "foreign_formats": set(),
     "child_main": set(),
     "regular_file": set(),

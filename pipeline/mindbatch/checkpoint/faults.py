@@ -1,26 +1,20 @@
 """How names and lists of faults from a checkpoint are put into short, printable, one-line messages."""
 
-import difflib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import nlargest
+from functools import partial
 from typing import TypeVar
 
+from mindbatch import fault_lines
 from mindbatch.errors import CheckpointError
 
 MAX_LINES = 10
-_MAX_SHOWN = 80
-_MAX_COMPARED = 32
-_MAX_CANDIDATES = 20_000  # more than any model has tensors of other names
-_MAX_COMPARED_LENGTH = 512
+
+# Names of others' files are told in ASCII: letters that look alike must not hide what is different.
+shown = partial(fault_lines.shown, longest=80, notation=ascii)
+did_you_mean = partial(fault_lines.did_you_mean, notation=shown)
 
 Item = TypeVar("Item")
-
-
-def shown(value: object) -> str:
-    """An untrusted value as one short ASCII line, quotes included when it is a string."""
-    text = ascii(value)
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 def first_lines(
@@ -31,27 +25,6 @@ def first_lines(
     if len(items) > limit:
         lines.append(f"... and {len(items) - limit} more {noun}")
     return lines
-
-
-def did_you_mean(name: str, candidates: Collection[str]) -> str:
-    """`"; did you mean 'x'?"` for the candidate nearest to `name`, or nothing."""
-    if len(name) > _MAX_COMPARED_LENGTH or len(candidates) > _MAX_CANDIDATES:
-        return ""
-    near = difflib.get_close_matches(name, _likely(name, candidates), n=1, cutoff=0.6)
-    return f"; did you mean {shown(near[0])}?" if near else ""
-
-
-def _likely(name: str, candidates: Collection[str]) -> Collection[str]:
-    """A few: with all of them difflib takes half a minute for 60 layers with names of another kind."""
-    if len(candidates) <= _MAX_COMPARED:
-        return candidates
-    pairs = _pairs(name)
-    return nlargest(_MAX_COMPARED, candidates, key=lambda each: len(pairs & _pairs(each)) / (len(each) + 1))
-
-
-def _pairs(text: str) -> set[str]:
-    """Its neighbouring characters."""
-    return {text[place : place + 2] for place in range(len(text) - 1)}
 
 
 def raise_if_any(faults: Sequence[str], where: str | None = None) -> None:

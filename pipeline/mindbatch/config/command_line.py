@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.config.paths import expand_home
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
 
 SWITCHES = {
     "--help": "show the tasks, or with a task its keys",
@@ -71,6 +71,6 @@ def _take_word(argument: str, line: CommandLine) -> None:
 def _unknown_flag(argument: str, flag: str) -> str:
     if flag in SWITCHES:
         return f"{argument}: {flag} takes no value"
-    near = nearest(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
-    hint = did_you_mean(near) or "; keys are given as key=value, without dashes"
+    near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
+    hint = near or "; keys are given as key=value, without dashes"
     return f"{flag}: unknown flag{hint}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from mindbatch.config.suggest import nearest
+from mindbatch.fault_lines import nearest
 
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 

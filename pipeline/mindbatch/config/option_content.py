@@ -8,9 +8,9 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import SchemaKeys
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.settings import Assignment, Choice, SettingReader, shown
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
 
 
 class OptionReader:
@@ -58,5 +58,5 @@ class OptionReader:
             if entry in names:
                 yield entry
             elif entry != "_self_":
-                near = did_you_mean(nearest(str(entry), names))
+                near = did_you_mean(str(entry), names)
                 self._log.add(f"{file}: defaults: {shown(entry)}: must be an option of {group}{near}")

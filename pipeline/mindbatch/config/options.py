@@ -6,7 +6,7 @@ from pathlib import Path
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.paths import near_sibling
 from mindbatch.config.settings import Choice
-from mindbatch.config.suggest import did_you_mean, nearest
+from mindbatch.fault_lines import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 """Names that need no quoting in an override."""
@@ -46,9 +46,9 @@ class OptionFiles:
         names = self.names(group)
         if option in names:
             return True
-        near = nearest(option, names, cutoff=0.8 if group == "model" else 0.6)
-        hint = f"no such option; there are {', '.join(names)}{did_you_mean(near)}"
-        if group == "model" and near is None:  # a folder, or the name of a model on the hub
+        near = did_you_mean(option, names, cutoff=0.8 if group == "model" else 0.6)
+        hint = f"no such option; there are {', '.join(names)}{near}"
+        if group == "model" and not near:  # a folder, or the name of a model on the hub
             there = "" if Path(option).is_dir() or "/" in option else f"{hint}; "
             hint = f"{there}a folder is given as model.checkpoint_name_or_path={option}"
         log.add(f"{choice.source}{group}={option}: {hint}", group)

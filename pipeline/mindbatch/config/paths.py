@@ -3,7 +3,7 @@
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.config.suggest import did_you_mean, nearest
+from mindbatch.fault_lines import did_you_mean
 
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
@@ -59,5 +59,4 @@ def near_sibling(path: Path) -> str:
         names = [entry.name for entry in islice(path.parent.iterdir(), _SIBLINGS_LOOKED_AT)]
     except OSError:
         return ""
-    name = nearest(path.name, names)
-    return did_you_mean(str(path.with_name(name)) if name else None)
+    return did_you_mean(path.name, names, notation=path.with_name)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mindbatch import fault_lines
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import SchemaKeys
-from mindbatch.config.suggest import did_you_mean
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
+
+shown = partial(fault_lines.shown, notation=fault_lines.as_typed)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ class SettingReader:
             return "Hydra's own settings are fixed here"
         if any(map(is_hydra_key, key.split("."))):
             return HYDRA_NAME
-        return f"unknown key{did_you_mean(self._schema.nearest(key))}"
+        near = self._schema.nearest(key)
+        return f"unknown key; did you mean {near}?" if near else "unknown key"
 
     def _listing(self, group: str, value: str | list[Any], source: str) -> Iterator[Listing]:
         names = [value] if isinstance(value, str) else value
@@ -134,14 +138,6 @@ class SettingReader:
             if name in seen:
                 self._log.add(f"{setting.source}{name}: given twice", name)
             seen.add(name)
-
-
-def shown(value: Any, limit: int = 60) -> str:
-    """`value` for a fault line: as typed on a command line, one line, shortened to `limit` characters."""
-    words = {None: "null", True: "true", False: "false"}
-    text = words[value] if value is None or isinstance(value, bool) else str(value)
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _with_text_keys(value: Any) -> Any:

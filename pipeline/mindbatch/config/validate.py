@@ -28,8 +28,8 @@ from mindbatch.config.schema import (
 from mindbatch.config.settings import shown
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.config.speculation_faults import speculation_faults
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
 from mindbatch.regular_file import first_bytes
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def _range_fault(value: Any, key: Key) -> str | None:
     if value is None:
         return None
     if key.choices and value not in key.choices:
-        near = nearest(value, key.choices) if isinstance(value, str) else None
-        return f"must be one of {', '.join(map(str, key.choices))}{did_you_mean(near)}"
+        near = did_you_mean(value, key.choices) if isinstance(value, str) else ""
+        return f"must be one of {', '.join(map(str, key.choices))}{near}"
     if key.minimum is not None and not key.minimum <= value <= LARGEST_COUNT:
         return f"must be from {key.minimum} to {LARGEST_COUNT}"
     return None

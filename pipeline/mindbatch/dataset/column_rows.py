@@ -15,8 +15,9 @@ from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import shown, text_fault
+from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_content import (
     TEMPLATE_KWARGS,
     TOOLS,

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.dataset.records import Record
 from mindbatch.errors import PromptError
-from mindbatch.prompts.messages import shown
+from mindbatch.fault_lines import did_you_mean, shown
 
 _MOST_NAMED = 12
 _MOST_KEPT = 1000
@@ -65,7 +64,7 @@ def missing_column(name: str, record: Record) -> str:
 def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> str:
     more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
     found = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
-    return f"no column {_named(name)}; {whose} {found}{did_you_mean(nearest(name, columns))}"
+    return f"no column {_named(name)}; {whose} {found}{did_you_mean(name, columns)}"
 
 
 def _named(name: str) -> str:

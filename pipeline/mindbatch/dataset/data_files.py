@@ -11,7 +11,7 @@ from typing import Literal
 
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.errors import ConfigError
-from mindbatch.prompts.messages import shown
+from mindbatch.fault_lines import shown
 
 Format = Literal["jsonl", "json", "csv", "tsv", "text", "parquet"]
 Compression = Literal["gzip", "zstd"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.decoding.combinations import FILTERS
-from mindbatch.prompts.messages import shown
+from mindbatch.fault_lines import shown
 
 _SAME_MEANING = {
     "temperature": "temperature",

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
 from mindbatch.dataset.records import Record
 from mindbatch.errors import PromptError
+from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import shown, text_fault
+from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -92,16 +92,14 @@ def _refuse_several(prompt: object) -> None:
 
 def _line_faults(columns: Mapping[str, Any]) -> list[str]:
     faults = [f"{name}: missing; a request needs {', '.join(_LINE)}" for name in _LINE if name not in columns]
-    faults += [
-        f"{name}: unknown{did_you_mean(nearest(name, _LINE))}" for name in columns if name not in _LINE
-    ]
+    faults += [f"{name}: unknown{did_you_mean(name, _LINE)}" for name in columns if name not in _LINE]
     if "custom_id" in columns and (fault := _id_fault(columns["custom_id"])):
         faults.append(f"custom_id{fault}")
     if "method" in columns and columns["method"] != "POST":
         faults.append(f"method={shown(columns['method'])}: must be POST")
     if "url" in columns and columns["url"] not in (CHAT, COMPLETION):
-        near = nearest(columns["url"], _PROMPTS) if isinstance(columns["url"], str) else None
-        allowed = f"must be {CHAT} or {COMPLETION}{did_you_mean(near)}"
+        near = did_you_mean(columns["url"], _PROMPTS) if isinstance(columns["url"], str) else ""
+        allowed = f"must be {CHAT} or {COMPLETION}{near}"
         faults.append(f"url={shown(columns['url'])}: {allowed}")
     if "body" in columns and not isinstance(columns["body"], Mapping):
         faults.append(f"body={shown(columns['body'])}: must be a mapping with the fields of the request")
@@ -122,7 +120,7 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
         if name in _ONE_VALUE:
             faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
-            faults.append(f"body.{name}: unknown{did_you_mean(nearest(name, known))}")
+            faults.append(f"body.{name}: unknown{did_you_mean(name, known)}")
     if endpoint == CHAT and body.get("tool_choice") not in _TOOL_CHOICES:
         choice = shown(body["tool_choice"])
         faults.append(f"body.tool_choice={choice}: must be auto or none; a call cannot be forced")

@@ -7,11 +7,10 @@ from typing import Any
 
 import orjson
 
-from mindbatch.config.suggest import did_you_mean, nearest
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.combinations import FILTERS
 from mindbatch.errors import ConfigError
-from mindbatch.prompts.messages import shown
+from mindbatch.fault_lines import did_you_mean, shown
 
 _DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
 PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")
@@ -26,7 +25,7 @@ _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 def unknown_parameters(names: Mapping[str, Any], where: str) -> list[str]:
     """A line for each name that is no decoding parameter."""
     return [
-        f"{where}.{name}: no decoding parameter{did_you_mean(nearest(name, PARAMETERS))}"
+        f"{where}.{name}: no decoding parameter{did_you_mean(name, PARAMETERS)}"
         if isinstance(name, str)
         else f"{where}: {shown(name)} is no decoding parameter"
         for name in names

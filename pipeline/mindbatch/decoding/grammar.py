@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
+from mindbatch import fault_lines
 from mindbatch.decoding.grammar_process import GrammarProcess, Trial
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.python_regex import translated
@@ -30,7 +31,8 @@ _FORM_KEY = "x-guidance"
 _ONE_OF = "anyOf is, and means the same where no value fits two of the alternatives"
 _REASON_CHARACTERS = 300
 _KEPT_TRIALS = 1024
-_SHOWN_CHARACTERS = 80
+MOST_SHOWN = 83
+"""Characters of a value in a fault line."""
 
 _process = GrammarProcess()
 _trials: dict[bytes, Trial] = {}
@@ -118,8 +120,7 @@ def one_line(text: str) -> str:
 
 def shown(kind: str, source: str) -> str:
     """`decoding.KIND=SOURCE`, cut short."""
-    text = repr(source)
-    return f"decoding.{kind}={text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + '...'}"
+    return f"decoding.{kind}={fault_lines.shown(source, MOST_SHOWN)}"
 
 
 def _with_form(schema_text: str) -> str:

@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mindbatch.decoding.grammar import form_fault
+from mindbatch import fault_lines
+from mindbatch.decoding.grammar import MOST_SHOWN, form_fault
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.philox import SEED_LIMIT
+from mindbatch.fault_lines import as_typed
 
 MOST_LOGPROBS = 100
 """More than this at each position would make the output mostly log-probabilities."""
@@ -18,7 +20,6 @@ MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
 """All of them are looked for after each token."""
 LARGEST_EXPONENT = 20
 """Of a length: a million tokens to this power are still a float."""
-_SHOWN_CHARACTERS = 80
 _NO_CONSTRAINT: dict[str, str | None] = {"regex": None, "json_schema": None}
 
 Rule = Callable[[Any], str | None]
@@ -37,10 +38,8 @@ def field_faults(values: Mapping[str, Any]) -> dict[str, str]:
 
 def shown(name: str, value: Any) -> str:
     """`decoding.name=value` for a fault line, shortened."""
-    text = repr(value)
-    if isinstance(value, bool) or value is None:
-        text = {"True": "true", "False": "false", "None": "null"}[text]
-    return f"decoding.{name}={text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + '...'}"
+    notation = as_typed if isinstance(value, bool) or value is None else repr
+    return f"decoding.{name}={fault_lines.shown(value, MOST_SHOWN, notation)}"
 
 
 def _rule(accepts: Callable[[Any], bool], must: str) -> Rule:

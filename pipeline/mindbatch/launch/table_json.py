@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mindbatch import fault_lines
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
 
@@ -78,12 +80,14 @@ def at(place: str, key: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def shown(value: Any) -> str:
-    """`value` as JSON on one short line of plain characters."""
+def _as_json(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    return json.dumps(value)
+
+
+shown = partial(fault_lines.shown, longest=LONGEST_SHOWN, notation=_as_json)
+"""A value as JSON on one short line of plain characters."""
 
 
 def as_given(text: str) -> str:

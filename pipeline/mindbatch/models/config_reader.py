@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
 from mindbatch.errors import CheckpointError
+from mindbatch.fault_lines import did_you_mean
 from mindbatch.models.irrelevant_keys import IRRELEVANT
 
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
@@ -161,6 +161,5 @@ class ConfigReader:
                 self.faults.append(f"{name}: {self._source} has no such key; remove it")
 
     def _unknown(self, key: str, way_out: str) -> str:
-        near = get_close_matches(key[:_MAX_COMPARED], self._seen, 1, 0.8)
-        hint = f"; did you mean {near[0]}?" if near else way_out
+        hint = did_you_mean(key[:_MAX_COMPARED], self._seen, cutoff=0.8) or way_out
         return f"{self._shown(key)}: unknown key that may change what the model computes{hint}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model, kind_of
@@ -98,8 +98,8 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], to_be_run: bo
 def _misspelt(model_type: str, allowed: Sequence[str]) -> str | None:
     """The type that was meant: another number is another architecture."""
     plain = model_type.lower().replace("_", "").replace("-", "")
-    near = get_close_matches(plain, allowed, 1, 0.85)
-    return next((name for name in near if _digits(name) == _digits(plain)), None)
+    near = nearest(plain, allowed, cutoff=0.85)
+    return near if near and _digits(near) == _digits(plain) else None
 
 
 def _digits(text: str) -> str:

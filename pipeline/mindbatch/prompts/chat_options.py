@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.errors import ConfigError, PromptError
-from mindbatch.prompts.messages import Message, shown, text_fault, value_faults
+from mindbatch.fault_lines import shown
+from mindbatch.prompts.messages import Message, text_fault, value_faults
 from mindbatch.prompts.prompt_lines import utf8_fault
 from mindbatch.prompts.strict_json import RowFault, parse_json
 from mindbatch.regular_file import read_regular

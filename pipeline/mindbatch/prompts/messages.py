@@ -1,12 +1,12 @@
 """Owns what a chat conversation may look like, and turns it into the plain form that templates expect."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import isfinite
 from typing import Any
 
 from mindbatch.errors import PromptError
+from mindbatch.fault_lines import did_you_mean, shown
 
 Message = dict[str, Any]
 
@@ -77,8 +77,8 @@ def _role_faults(message: Mapping[Any, Any], where: str) -> list[str]:
     allowed = f"must be one of {', '.join(ROLES)}"
     if "role" not in message:
         return [f"{where}.role: missing; {allowed}"]
-    near = difflib.get_close_matches(role, ROLES, n=1) if isinstance(role, str) else []
-    return [f"{where}.role={shown(role)}: {allowed}" + "".join(f"; did you mean {name}?" for name in near)]
+    near = did_you_mean(role, ROLES) if isinstance(role, str) else ""
+    return [f"{where}.role={shown(role)}: {allowed}{near}"]
 
 
 def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str | list[Any] | None:
@@ -135,12 +135,3 @@ def _items(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [(f".{key}", item) for key, item in value.items()]
     return [(f"[{i}]", item) for i, item in enumerate(value)]
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """The value as an error line can show it."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
-        return f"{type(value).__name__} too large to be shown"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from mindbatch.errors import PromptError
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import checked_conversation, shown, text_fault
+from mindbatch.prompts.messages import checked_conversation, text_fault
 from mindbatch.prompts.sharegpt import is_sharegpt, messages_of
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mindbatch.errors import ConfigError, PromptError
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import ChatOptions, chat_options
-from mindbatch.prompts.messages import Message, shown
+from mindbatch.prompts.messages import Message
 from mindbatch.prompts.prompt_content import (
     TEMPLATE_KWARGS,
     TOOLS,

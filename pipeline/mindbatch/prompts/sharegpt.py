@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindbatch.errors import PromptError
-from mindbatch.prompts.messages import shown
+from mindbatch.fault_lines import shown
 
 ROLES = {
     "human": "user",

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from mindbatch.prompts.messages import shown, text_fault
+from mindbatch.fault_lines import shown
+from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
 
 MAX_DEPTH = 100

@@ -10,9 +10,9 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.keys import schema_keys
 from mindbatch.config.schema import DecodingConfig, GenerateConfig, ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
-from mindbatch.config.suggest import nearest
 from mindbatch.config.validate import option_faults
 from mindbatch.decoding.params import DecodingParams
+from mindbatch.fault_lines import nearest
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """Which files of a model folder may be opened: regular files of the folder, or of its Hugging Face cache."""
 
-import difflib
 import os
 from itertools import islice
 from pathlib import Path
 
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.fault_lines import nearest
 
 _MAX_SIBLINGS = 10_000
 
@@ -38,8 +38,8 @@ def _nearest_folder(path: Path) -> Path | None:
             names = [entry.name for entry in islice(entries, _MAX_SIBLINGS) if entry.is_dir()]
     except OSError:
         return None
-    near = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.6)
-    return missing.parent / near[0] if near else None
+    near = nearest(missing.name, names)
+    return missing.parent / near if near else None
 
 
 def file_names(folder: Path) -> list[str]:
