@@ -22,6 +22,7 @@ LOWEST = {
     "hidden_values",
     "regular_file",
     "screen_text",
+    "strict_json",
 }
 # Modules of models/ that only declare: they stand below all that a model is made of, cut or read by.
 DECLARATIONS = {"models.architecture", "models.tensor_spec"}
@@ -46,6 +47,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "regular_file": set(),
     "hidden_values": set(),
     "screen_text": {"hidden_values"},
+    "strict_json": {"fault_lines"},
     "tool_parser": {"errors", "screen_text"},
     "parallel": LOWEST,
     "models.architecture": {"kernels"},
@@ -94,11 +96,11 @@ MAY_ENTER: dict[str, set[str]] = {
     "backends": {"decoding", "config", "checkpoint", "parallel", "storage"} | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its rooms, and modules at its top, each may enter.
-GROUND = {"faults", "open_files", "strict_json"}
+GROUND = {"faults", "json_object", "open_files"}
 CHECKPOINT_MAY_ENTER: dict[str, set[str]] = {
     "faults": set(),
     "open_files": set(),
-    "strict_json": GROUND,
+    "json_object": GROUND,
     "formats": GROUND,
     "folders": GROUND | {"formats"},
     "placement": GROUND,

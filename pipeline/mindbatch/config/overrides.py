@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -11,6 +11,9 @@ from hydra.errors import HydraException
 
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.settings import Setting, SettingReader, shown
+from mindbatch.strict_json import JsonFault, StrictReader
+
+_READER = StrictReader()
 
 LONGEST_ECHO = 200
 """Characters of a value that are worth repeating in a hint."""
@@ -73,8 +76,8 @@ def _json_value(token: str) -> Any:
     if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
         return None
     try:
-        return json.loads(written, object_pairs_hook=_unique, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        return _READER.parse(written)
+    except JsonFault:
         return None
 
 
@@ -84,16 +87,6 @@ def _is_unicode(value: Any) -> bool:
         return bool(json.dumps(value, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         return False
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError
 
 
 def _refusal(override: Override, token: str) -> str | None:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from mindbatch.dataset.byte_streams import BUFFER_BYTES, opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
+from mindbatch.prompts.json_rows import parse_row
 from mindbatch.prompts.prompt_lines import BYTE_ORDER_MARK, too_long_fault, utf8_fault
-from mindbatch.prompts.strict_json import RowFault, parse_row
+from mindbatch.strict_json import JsonFault
 
 NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
 _MISSING = "an element is missing beside a comma"
@@ -69,7 +70,7 @@ def _record(name: str, number: int, element: _Element) -> Record:
         return Record(name, number, parse_row(element.content.decode("utf-8")))
     except UnicodeDecodeError as error:
         return Record(name, number, None, utf8_fault(error))
-    except RowFault as fault:
+    except JsonFault as fault:
         return Record(name, number, None, str(fault))
 
 

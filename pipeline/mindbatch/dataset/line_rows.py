@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from mindbatch.dataset.byte_streams import opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
+from mindbatch.prompts.json_rows import parse_row
 from mindbatch.prompts.prompt_lines import text_lines
-from mindbatch.prompts.strict_json import RowFault, parse_row
+from mindbatch.strict_json import JsonFault
 
 TEXT_COLUMN = "prompt"
 
@@ -21,7 +22,7 @@ def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
                 continue
             try:
                 columns = parse_row(line.text)
-            except RowFault as fault:
+            except JsonFault as fault:
                 yield Record(name, line.number, None, str(fault))
             else:
                 yield Record(name, line.number, columns)

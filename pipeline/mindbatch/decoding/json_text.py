@@ -3,13 +3,25 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
+
+from mindbatch.strict_json import MAX_DIGITS, StrictReader, Words
 
 MOST_CHARACTERS = 1 << 16
 """Of a schema's text."""
 MOST_NESTING = 100
 """Levels of objects and arrays in a schema."""
-_MOST_DIGITS = 100
+_TOO_DEEP = f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
+_READER = StrictReader(
+    Words(
+        syntax="is not JSON ({error})",
+        repeated_key="is not JSON (the key {found} appears twice in one object)",
+        no_number="is not JSON ({found} is no number)",
+        large_float="holds the number {found}, which is too large",
+        large_integer=f"holds a number of {{digits}} digits; at most {MAX_DIGITS} are allowed",
+        too_deep=_TOO_DEEP,
+    )
+)
 
 
 def canonical_schema(value: object) -> str:
@@ -24,7 +36,7 @@ def canonical_schema(value: object) -> str:
     if isinstance(value, str):
         if len(value) > MOST_CHARACTERS:
             raise ValueError(f"has {len(value)} characters; at most {MOST_CHARACTERS} are allowed")
-        value = _parsed(value)
+        value = _READER.parse(value)
     if not isinstance(value, Mapping | bool):
         raise ValueError(f"holds {_kind(value)}; a JSON schema is an object, or true or false")
     text = json.dumps(_plain(value, 0), ensure_ascii=False, separators=(",", ":"))
@@ -33,40 +45,10 @@ def canonical_schema(value: object) -> str:
     return text
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(
-            text, object_pairs_hook=_unique_keys, parse_constant=_refused_constant, parse_int=_bounded_int
-        )
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error})") from error
-    except RecursionError as error:
-        raise ValueError(_too_deep()) from error
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"is not JSON (the key {twice!r} appears twice in one object)")
-    return result
-
-
-def _refused_constant(name: str) -> NoReturn:
-    raise ValueError(f"is not JSON ({name} is no number)")
-
-
-def _bounded_int(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"holds a number of {len(text)} digits; at most {_MOST_DIGITS} are allowed")
-    return int(text)
-
-
 def _plain(value: Any, depth: int) -> Any:
     """The value in JSON's own Python types; other mappings and tuples become dicts and lists."""
     if depth > MOST_NESTING:
-        raise ValueError(_too_deep())
+        raise ValueError(_TOO_DEEP)
     if isinstance(value, Mapping):
         return {_sound_key(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -90,10 +72,6 @@ def _sound_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"holds half a character (\\u{ord(text[error.start]):04x})") from error
     return text
-
-
-def _too_deep() -> str:
-    return f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
 
 
 def _kind(value: object) -> str:

@@ -4,16 +4,16 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mindbatch import fault_lines
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
+from mindbatch.strict_json import JsonFault, StrictReader, Words
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
 
-MOST_DIGITS = 20
 LONGEST_SHOWN = 60
 
 
@@ -37,19 +37,9 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes) -> Any:
     """What `data` holds, its objects as JsonObject. Raises ValueError with one line."""
     try:
-        return json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_refuse_constant,
-            parse_int=_bounded_int,
-        )
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text (byte {error.start})") from error
-    except RecursionError as error:
-        raise ValueError("JSON nested too deeply") from error
-    except ValueError as error:
-        hint = "; JSON has no comments" if b"//" in data else ""
-        raise ValueError(f"not valid JSON ({error}){hint}") from error
+        return _READER.parse(data)
+    except JsonFault as fault:
+        raise ValueError(f"{fault}; JSON has no comments" if b"//" in data else str(fault)) from fault
 
 
 def repeated_keys(document: Any) -> Iterator[str]:
@@ -106,11 +96,6 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return result
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"the number {name} is not allowed")
-
-
-def _bounded_int(text: str) -> int:
-    if len(text) > MOST_DIGITS:
-        raise ValueError(f"a number has {len(text)} digits")
-    return int(text)
+_READER = StrictReader(
+    Words(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
+)

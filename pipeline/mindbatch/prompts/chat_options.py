@@ -9,10 +9,11 @@ from typing import Any
 
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
+from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message, text_fault, value_faults
 from mindbatch.prompts.prompt_lines import utf8_fault
-from mindbatch.prompts.strict_json import RowFault, parse_json
 from mindbatch.regular_file import read_regular
+from mindbatch.strict_json import JsonFault
 
 LARGEST_TOOLS_FILE = 1 << 20
 """Bytes of a file of tools."""
@@ -123,5 +124,5 @@ def _file_value(path: Path) -> Any:
         raise PromptError(f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise PromptError(utf8_fault(error)) from error
-    except RowFault as fault:
+    except JsonFault as fault:
         raise PromptError(str(fault)) from fault

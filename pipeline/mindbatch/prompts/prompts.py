@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import ChatOptions, chat_options
+from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message
 from mindbatch.prompts.prompt_content import (
     TEMPLATE_KWARGS,
@@ -21,8 +22,8 @@ from mindbatch.prompts.prompt_content import (
     usual_name,
 )
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, text_lines
-from mindbatch.prompts.strict_json import RowFault, parse_json
 from mindbatch.regular_file import open_regular
+from mindbatch.strict_json import JsonFault
 
 STANDARD_INPUT = "-"
 JSON_LINES = (".jsonl", ".ndjson")
@@ -225,7 +226,7 @@ def _json_row(source: str, line: Line) -> _Found:
         return _text_row(source, line)
     try:
         return _Found(source, parse_json(line.text), line.number)
-    except RowFault as fault:
+    except JsonFault as fault:
         return _Found(source, None, line.number, f"{fault}; {_JSON_ROW}")
 
 

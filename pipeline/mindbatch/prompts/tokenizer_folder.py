@@ -15,10 +15,9 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
-from mindbatch.checkpoint.strict_json import parts_fault
+from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
-from mindbatch.regular_file import read_regular
+from mindbatch.strict_json import parts_fault
 
 SETTINGS = "tokenizer_config.json"
 _SPECIAL = "special_tokens_map.json"
@@ -56,7 +55,7 @@ def read_json_file(folder: Path, name: str) -> dict[str, Any]:
     """The object in a file of the folder, {} when there is none. CheckpointError when it is not in order."""
     if not has_file(folder, name):
         return {}
-    path, data = folder / name, _content(folder, name, _MAX_SETTINGS_BYTES)
+    path, data = folder / name, read_bounded(file_in(folder, name), _MAX_SETTINGS_BYTES)
     if fault := parts_fault(data):
         raise CheckpointError(f"{path}: {fault}")
     try:
@@ -82,14 +81,14 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
     for name in vocabulary:
         if has_file(folder, name):
             with collecting(faults):
-                found[name] = _content(folder, name, _MAX_VOCABULARY_BYTES)
+                found[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(faults):
             if has_file(folder, name):
                 found[name] = _encoded(read_json_file(folder, name), known, folder / name)
     for name in _template_names(folder):
         with collecting(faults):
-            found[name] = _content(folder, name, _MAX_TEMPLATE_BYTES)
+            found[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
     raise_if_any(faults)
     with tempfile.TemporaryDirectory(prefix="mindbatch-tokenizer-") as copy:
         for name, data in found.items():
@@ -97,17 +96,6 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
         yield Path(copy)
-
-
-def _content(folder: Path, name: str, max_bytes: int) -> bytes:
-    path = file_in(folder, name)
-    try:
-        data = read_regular(path, max_bytes)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    if reason := foreign_format(data):
-        raise CheckpointError(f"{path}: {reason}")
-    return data
 
 
 def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Path) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.regular_file import read_regular
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"

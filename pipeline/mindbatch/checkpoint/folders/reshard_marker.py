@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 
 MARKER_NAME = "reshard.json"

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.formats.stored import (
     name_faults,
     shape_faults,
 )
-from mindbatch.checkpoint.strict_json import parse_json_object
+from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import foreign_format
 

@@ -7,8 +7,8 @@ from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent, TensorEntry
-from mindbatch.checkpoint.strict_json import parts_fault
 from mindbatch.errors import CheckpointError
+from mindbatch.strict_json import parts_fault
 
 METADATA: Mapping[str, str] = {"format": "pt"}
 """transformers refuses files without it; others do not look."""

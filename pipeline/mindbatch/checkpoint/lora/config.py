@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.strict_json import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"

@@ -7,9 +7,9 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
+from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import Axes, TensorLayout
-from mindbatch.checkpoint.strict_json import parse_json_object
 from mindbatch.errors import CheckpointError
 
 _LISTS = ("dev_matrix", "tensor_map", "param_split_shape", "indices_offset")

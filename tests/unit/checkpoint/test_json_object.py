@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.checkpoint.strict_json import MAX_PARTS, parse_json_object, read_json_object
+from mindbatch.checkpoint.json_object import parse_json_object, read_json_object
 from mindbatch.errors import CheckpointError
+from mindbatch.strict_json import MAX_PARTS
 
 
 @pytest.mark.parametrize(

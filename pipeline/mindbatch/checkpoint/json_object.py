@@ -1,0 +1,43 @@
+"""JSON objects of checkpoints, from files and headers: bounded in size and memory, read strictly."""
+
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.errors import CheckpointError
+from mindbatch.foreign_formats import foreign_format
+from mindbatch.regular_file import read_regular
+from mindbatch.strict_json import JsonFault, StrictReader, parts_fault
+
+_READER = StrictReader(shown=shown)
+_KINDS = {bool: "boolean", list: "array", str: "string", int: "number", float: "number"}
+
+
+def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
+    """The object in the file. CheckpointError when larger than `max_bytes`, unreadable or not strict JSON."""
+    data = read_bounded(path, max_bytes, "; must be a JSON object")
+    return parse_json_object(data, str(path))
+
+
+def read_bounded(path: Path, max_bytes: int, needed: str = "") -> bytes:
+    """The file's bytes. CheckpointError when larger, unreadable or of a foreign format, with `needed`."""
+    try:
+        data = read_regular(path, max_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    if reason := foreign_format(data):
+        raise CheckpointError(f"{path}: {reason}{needed}")
+    return data
+
+
+def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
+    """The object in `data`; `where` names its origin in the CheckpointError raised for anything else."""
+    if fault := parts_fault(data):
+        raise CheckpointError(f"{where}: {fault}")
+    try:
+        value = _READER.parse(data)
+    except JsonFault as fault:
+        raise CheckpointError(f"{where}: {fault}") from fault
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where}: holds a JSON {_KINDS.get(type(value), 'null')}; must be an object")
+    return value

@@ -1,0 +1,133 @@
+"""The one strict reader of JSON (RFC 8259, I-JSON of RFC 7493): nothing is guessed, rounded or dropped."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mindbatch.fault_lines import shown
+
+MAX_PARTS = 1_000_000
+"""Lists, objects and commas: those of a safetensors header for 125,000 tensors of two dimensions."""
+
+MAX_DIGITS = 100
+_SURE_DIGITS = 18  # any such number fits 64 bits
+
+
+class JsonFault(ValueError):
+    """Why JSON is refused, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a reader words its refusals; {found} is the key or number, {digits} its length."""
+
+    syntax: str = "not valid JSON ({error})"
+    """Also with {what} and {place}, the character's number from 0."""
+    repeated_key: str = "not valid JSON (the key {found} appears twice in one object)"
+    no_number: str = "not valid JSON (the number {found} is not allowed)"
+    large_float: str = "not valid JSON (the number {found} is too large)"
+    large_integer: str = f"not valid JSON (a number has {{digits}} digits; at most {MAX_DIGITS} are allowed)"
+    too_deep: str = "JSON nested too deeply"
+
+
+class StrictReader:
+    """Reads JSON: unique keys, finite numbers; each kind of file has its bounds and its words.
+
+    integers: what whole numbers may be, beside their number of digits.
+    max_depth: objects and arrays within each other; None: as Python's recursion allows.
+    objects: makes an object of its keys and values, where repeated keys are not simply refused.
+    """
+
+    def __init__(
+        self,
+        words: Words | None = None,
+        *,
+        max_digits: int = MAX_DIGITS,
+        integers: range | None = None,
+        max_depth: int | None = None,
+        objects: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
+        shown: Callable[[object], str] = shown,
+    ) -> None:
+        self._words = words or Words()
+        self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
+        self._shown = shown
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=objects or self._unique_keys,
+            parse_int=self._integer,
+            parse_float=self._finite,
+            parse_constant=self._refuse_constant,
+        )
+
+    def parse(self, data: bytes | str) -> Any:
+        """The value that `data` holds. Raises JsonFault for anything but one JSON value in UTF-8."""
+        try:
+            text = data if isinstance(data, str) else data.decode("utf-8")
+            if text.startswith("\ufeff") and isinstance(data, bytes):
+                raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+            value = self._decoder.decode(text)
+        except UnicodeDecodeError as error:
+            raise JsonFault(f"not UTF-8 text (byte {error.start})") from error
+        except json.JSONDecodeError as error:
+            what = error.msg.removesuffix(" at").rstrip(": ")
+            raise JsonFault(self._words.syntax.format(error=error, what=what, place=error.pos)) from error
+        except RecursionError as error:
+            raise JsonFault(self._words.too_deep) from error
+        if self._max_depth is not None and text.count("{") + text.count("[") > self._max_depth:
+            self._check_depth(value, self._max_depth)
+        return value
+
+    def _unique_keys(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            self._refuse(self._words.repeated_key, next(key for key in found if counts[key] > 1))
+        return found
+
+    def _integer(self, text: str) -> int:
+        if len(text) <= _SURE_DIGITS:
+            return int(text)
+        if len(text) > self._max_digits:
+            self._refuse(self._words.large_integer, text)
+        number = int(text)
+        if self._integers is not None and number not in self._integers:
+            self._refuse(self._words.large_integer, text)
+        return number
+
+    def _finite(self, text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            self._refuse(self._words.large_float, text)
+        return number
+
+    def _refuse_constant(self, name: str) -> NoReturn:
+        raise JsonFault(self._words.no_number.format(found=name))
+
+    def _refuse(self, words: str, found: str) -> NoReturn:
+        raise JsonFault(words.format(found=self._shown(found), digits=len(found)))
+
+    def _check_depth(self, value: Any, max_depth: int) -> None:
+        level: list[Any] = [value]
+        for _ in range(max_depth):
+            level = [item for outer in level for item in _items(outer) if isinstance(item, (dict, list))]
+        if level:
+            raise JsonFault(self._words.too_deep)
+
+
+def parts_fault(data: bytes) -> str | None:
+    """Why JSON could take too much memory, counted before anything of it is read.
+
+    A value of two bytes, such as an empty list, may take a hundred once it is read.
+    """
+    parts = sum(data.count(mark) for mark in (b"[", b"{", b","))
+    return (
+        f"{parts} lists, objects and commas; at most {MAX_PARTS} are allowed" if parts > MAX_PARTS else None
+    )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
