@@ -36,8 +36,8 @@ def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
         raise CheckpointError(f"{where}: {fault}")
     try:
         value = _READER.parse(data)
-    except JsonFault as fault:
-        raise CheckpointError(f"{where}: {fault}") from fault
+    except JsonFault as error:
+        raise CheckpointError(f"{where}: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: holds a JSON {_KINDS.get(type(value), 'null')}; must be an object")
     return value

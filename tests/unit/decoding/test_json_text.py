@@ -45,7 +45,7 @@ def test_a_schema_may_be_true_false_or_empty(given: Any, text: str) -> None:
         (b"{}", "holds a Python bytes"),
         ('{"a": 1, "b": 2, "a": 3}', "the key 'a' appears twice"),
         ('{"const": NaN}', "NaN is no number"),
-        ('{"const": 1e999}', "the number inf"),
+        ('{"const": 1e999}', "the number '1e999', which is too large"),
         ({"const": float("nan")}, "the number nan"),
         ({"const": {1, 2}}, "a Python set"),
         ({1: "a"}, "the key 1; keys of JSON are texts"),
