@@ -22,10 +22,10 @@ Array = NDArray[np.float32]
 
 
 def rank_tensor(placement: Placement, rank: int, full: Array) -> Array:
-    share = placement.shares[rank]
-    assert share is not None
-    local = np.zeros(share.shape, np.float32)
-    for piece in share.pieces:
+    shard = placement.shards[rank]
+    assert shard is not None
+    local = np.zeros(shard.shape, np.float32)
+    for piece in shard.segments:
         local[index(piece.local)] = full[index(piece.whole)]
     return local
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mindbatch.checkpoint.formats.float_rounding import array_type
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import LoraMerge
-from mindbatch.checkpoint.placement.boxes import full_box
+from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, source_shapes_of, write_tensors
@@ -77,7 +77,7 @@ def merged_at_once(held: Mapping[str, Stored], adapter: Path, **options: Any) ->
     for name in merge.names:
         dtype, shape, data = held[name]
         stored = np.frombuffer(data, array_type(dtype)).reshape(shape)
-        found[name] = (dtype, shape, merge.merged(name, full_box(shape), stored, dtype, dtype).tobytes())
+        found[name] = (dtype, shape, merge.merged(name, full_region(shape), stored, dtype, dtype).tobytes())
     with_matrices.close()
     return found
 

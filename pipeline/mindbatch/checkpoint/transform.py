@@ -13,10 +13,10 @@ from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import as_placed
 from mindbatch.checkpoint.names.stored_plan import plan_digest, unnamed_plans
-from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.plan import ReshardPlan, plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.replicas import digest_faults

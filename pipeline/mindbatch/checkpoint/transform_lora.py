@@ -90,8 +90,8 @@ class MergedCheckpoint:
         dtype = self.transform.dtype(tensor.name)
         found = assembled(tensor, self.transform.source.ranks, dtype)
         if tensor.name in self.merge.names:
-            share = self.plan.target[tensor.name].shares[tensor.rank]
-            for local, whole in share.pieces if share else ():
+            shard = self.plan.target[tensor.name].shards[tensor.rank]
+            for local, whole in shard.segments if shard else ():
                 place = tuple(slice(*bounds) for bounds in local)
                 found[place] = self.merge.merged(tensor.name, whole, found[place], dtype, dtype)
         return found

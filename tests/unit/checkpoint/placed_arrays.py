@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.placement.boxes import Box
 from mindbatch.checkpoint.placement.placement import Placement, Placements
 from mindbatch.checkpoint.placement.plan import ReshardPlan
+from mindbatch.checkpoint.placement.regions import Region
 
 Array = NDArray[np.int64]
 Ranks = list[dict[str, Array]]
 UNTOUCHED = -1
 
 
-def index(box: Box) -> tuple[slice, ...]:
+def index(box: Region) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
 
 
@@ -32,14 +32,14 @@ def numbered(shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
 def cut(placement: Placement, array: Array) -> list[Array | None]:
     """What each rank holds of the array."""
     found: list[Array | None] = []
-    for share in placement.shares:
-        if share is None:
+    for shard in placement.shards:
+        if shard is None:
             found.append(None)
             continue
-        local = np.full(share.shape, UNTOUCHED)
-        for box in share.padding:
+        local = np.full(shard.shape, UNTOUCHED)
+        for box in shard.padding:
             local[index(box)] = 0
-        for piece in share.pieces:
+        for piece in shard.segments:
             local[index(piece.local)] = array[index(piece.whole)]
         assert UNTOUCHED not in local
         found.append(local)
@@ -49,16 +49,16 @@ def cut(placement: Placement, array: Array) -> list[Array | None]:
 def scattered(placements: Placements, arrays: Mapping[str, Array]) -> Ranks:
     """The tensors of each rank."""
     held = {name: cut(placement, arrays[name]) for name, placement in placements.items()}
-    count = max(len(shares) for shares in held.values())
+    count = max(len(shards) for shards in held.values())
     return [
-        {name: local for name, shares in held.items() if (local := shares[rank]) is not None}
+        {name: local for name, shards in held.items() if (local := shards[rank]) is not None}
         for rank in range(count)
     ]
 
 
 def moved_by(plan: ReshardPlan, source: Ranks) -> Ranks:
     """What the plan makes of the source's tensors; an element that nothing writes stays UNTOUCHED."""
-    count = max(len(placement.shares) for placement in plan.target.values())
+    count = max(len(placement.shards) for placement in plan.target.values())
     found: Ranks = [{} for _ in range(count)]
     for tensor in plan.tensors:
         local = np.full(tensor.shape, UNTOUCHED)

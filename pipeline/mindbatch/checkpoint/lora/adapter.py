@@ -19,7 +19,7 @@ from mindbatch.checkpoint.formats.read_floats import read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
-from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 

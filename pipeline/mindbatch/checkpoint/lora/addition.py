@@ -17,7 +17,7 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.checkpoint.lora.adapter import Matrix
 from mindbatch.checkpoint.lora.merge import TILE, product, tiles
-from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import CheckpointError
 
 
@@ -40,8 +40,8 @@ class Addition:
     a: StoredMatrix
     b: StoredMatrix
     scaling: float
-    place: Box
-    product: Box
+    place: Region
+    product: Region
     turned: bool = False
 
     @property

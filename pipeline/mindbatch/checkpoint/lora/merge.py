@@ -18,7 +18,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.float_rounding import converted
 from mindbatch.checkpoint.lora.adapter import LoraSource, Matrix, adapted_weights
 from mindbatch.checkpoint.lora.names import LoraPair
-from mindbatch.checkpoint.placement.boxes import Box, Shape
+from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.errors import CheckpointError
 
 TILE = 512
@@ -48,7 +48,7 @@ class LoraMerge:
         """The weights that change."""
         return tuple(self._pairs)
 
-    def delta(self, name: str, box: Box) -> Matrix:
+    def delta(self, name: str, box: Region) -> Matrix:
         """What is added to a box of the full weight, in the order of its own dimensions.
 
         KeyError for a weight that does not change.
@@ -59,7 +59,7 @@ class LoraMerge:
         return product(b, a, box, self.scaling)
 
     def merged(
-        self, name: str, box: Box, stored: npt.NDArray[Any], dtype: str, target: str
+        self, name: str, box: Region, stored: npt.NDArray[Any], dtype: str, target: str
     ) -> npt.NDArray[Any]:
         """A box of the full weight with the adapter in it.
 
@@ -81,7 +81,7 @@ class LoraMerge:
         return self._adapter.matrix(pair.a), self._adapter.matrix(pair.b)
 
 
-def product(b: Matrix, a: Matrix, box: Box, scaling: np.float32) -> Matrix:
+def product(b: Matrix, a: Matrix, box: Region, scaling: np.float32) -> Matrix:
     """scaling * (b @ a) within the box, in whole tiles: products of other sizes may round otherwise."""
     (top, bottom), (left, right) = box
     found = np.empty((bottom - top, right - left), np.float32)

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights
 from mindbatch.checkpoint.lora.addition import Addition, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair
 from mindbatch.checkpoint.names.named_ranks import Held
-from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.regions import Shape
 
 
 @dataclass(frozen=True)

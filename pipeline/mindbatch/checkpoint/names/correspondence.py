@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Form, Heads, Order, Rule, Sections
 from mindbatch.checkpoint.names.section_places import Span, read_sizes, shapes_of, spans, view_of
-from mindbatch.checkpoint.placement.boxes import Box, Shape
+from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.errors import CheckpointError
 
 _LAYER = "{layer}"
@@ -26,9 +26,9 @@ class Link(NamedTuple):
     """
 
     original: str
-    box: Box
+    box: Region
     stored: str
-    place: Box
+    place: Region
     transposed: bool
 
 

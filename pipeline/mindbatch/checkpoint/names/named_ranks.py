@@ -9,8 +9,8 @@ from typing import NamedTuple
 from mindbatch.checkpoint.names.correspondence import Correspondence, Link, to_mindformers
 from mindbatch.checkpoint.names.dialect import Dialect, Heads
 from mindbatch.checkpoint.names.stored_plan import RankNames, placed, unchanged
-from mindbatch.checkpoint.placement.boxes import Box, Shape, full_box, intersection, moved
 from mindbatch.checkpoint.placement.placement import Placements
+from mindbatch.checkpoint.placement.regions import Region, Shape, full_region, intersection, moved
 
 
 class Held(NamedTuple):
@@ -19,9 +19,9 @@ class Held(NamedTuple):
     transposed: the first box has its dimensions, and its elements, the other way round.
     """
 
-    place: Box
+    place: Region
     original: str
-    whole: Box
+    whole: Region
     transposed: bool
 
 
@@ -60,8 +60,8 @@ class NamedRanks:
         """What each tensor in a rank's file holds; the rest of it is padding."""
         found: dict[str, list[Held]] = {name: [] for name in self.stored_shapes(rank)}
         for link in self.links(rank):
-            share = self.placements[link.original].shares[rank]
-            for local, whole in share.pieces if share else ():
+            shard = self.placements[link.original].shards[rank]
+            for local, whole in shard.segments if shard else ():
                 if (common := intersection(local, link.box)) is not None:
                     found[link.stored].append(
                         Held(
@@ -98,7 +98,7 @@ def as_renamed(stored: Mapping[str, str], placements: Placements, num_ranks: int
     names = []
     for rank in range(num_ranks):
         shapes = local_shapes(placements, rank)
-        links = (Link(name, full_box(shape), stored[name], full_box(shape), False)
+        links = (Link(name, full_region(shape), stored[name], full_region(shape), False)
                  for name, shape in shapes.items())  # fmt: skip
         renamed = {stored[name]: shape for name, shape in shapes.items()}
         names.append(Correspondence(shapes, renamed, {}, tuple(links)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mindbatch.checkpoint.names.dialect import Form, Order
-from mindbatch.checkpoint.placement.boxes import Box, Shape
+from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.errors import CheckpointError
 
 
@@ -18,7 +18,7 @@ class Span(NamedTuple):
     start: int
     stop: int
     name: str
-    box: Box
+    box: Region
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.names.correspondence import Correspondence, Link
-from mindbatch.checkpoint.placement.boxes import (
-    Box,
+from mindbatch.checkpoint.placement.plan import ReshardPlan, TensorPlan
+from mindbatch.checkpoint.placement.regions import (
+    Region,
     Shape,
-    box_shape,
     first_overlap,
-    full_box,
+    full_region,
     intersection,
     is_inside,
     moved,
-    shown_box,
+    region_shape,
+    shown_region,
     uncovered,
     volume,
 )
-from mindbatch.checkpoint.placement.plan import ReshardPlan, TensorPlan
 
 
 class StoredCopy(NamedTuple):
@@ -35,8 +35,8 @@ class StoredCopy(NamedTuple):
 
     source_rank: int
     source_name: str
-    source: Box
-    target: Box
+    source: Region
+    target: Region
     transposed: bool = False
 
 
@@ -52,7 +52,7 @@ class StoredPlan:
     shape: Shape
     view: Shape
     copies: tuple[StoredCopy, ...]
-    padding: tuple[Box, ...] = ()
+    padding: tuple[Region, ...] = ()
 
 
 RankNames = Sequence[Correspondence | None]
@@ -104,13 +104,13 @@ def plan_digest(plans: Iterable[StoredPlan]) -> str:
 
 def correspondence_faults(names: Correspondence) -> list[str]:
     """Whether the links hold every element of both sides once."""
-    originals: dict[str, list[Box]] = {name: [] for name in names.originals}
-    stored: dict[str, list[Box]] = {name: [] for name in names.stored}
+    originals: dict[str, list[Region]] = {name: [] for name in names.originals}
+    stored: dict[str, list[Region]] = {name: [] for name in names.stored}
     faults: list[str] = []
     for link in names.links:
-        sizes = box_shape(link.place)
-        if (sizes[::-1] if link.transposed else sizes) != box_shape(link.box):
-            faults.append(f"tensor {shown(link.stored)}: {shown_box(link.place)} has other sizes")
+        sizes = region_shape(link.place)
+        if (sizes[::-1] if link.transposed else sizes) != region_shape(link.box):
+            faults.append(f"tensor {shown(link.stored)}: {shown_region(link.place)} has other sizes")
         originals[link.original].append(link.box)
         stored[link.stored].append(link.place)
     for name, boxes in originals.items():
@@ -120,16 +120,16 @@ def correspondence_faults(names: Correspondence) -> list[str]:
     return faults
 
 
-def _tiling_faults(name: str, shape: Shape, boxes: Sequence[Box]) -> Iterator[str]:
+def _tiling_faults(name: str, shape: Shape, boxes: Sequence[Region]) -> Iterator[str]:
     for box in boxes:
-        if not is_inside(box, full_box(shape)):
-            yield f"tensor {shown(name)}: {shown_box(box)} is outside {[*shape]}"
+        if not is_inside(box, full_region(shape)):
+            yield f"tensor {shown(name)}: {shown_region(box)} is outside {[*shape]}"
             return
     if (twice := first_overlap(boxes)) is not None:
-        yield f"tensor {shown(name)}: {shown_box(twice)} is there twice"
-    elif sum(map(volume, boxes)) != volume(full_box(shape)):
-        lost = uncovered(full_box(shape), boxes)[0]
-        yield f"tensor {shown(name)}: {shown_box(lost)} is in no tensor of the other names"
+        yield f"tensor {shown(name)}: {shown_region(twice)} is there twice"
+    elif sum(map(volume, boxes)) != volume(full_region(shape)):
+        lost = uncovered(full_region(shape), boxes)[0]
+        yield f"tensor {shown(name)}: {shown_region(lost)} is in no tensor of the other names"
 
 
 Links = Mapping[str, list[Link]]
@@ -159,7 +159,7 @@ def _of_rank(
          for link in links if link.original not in tensors]
     )  # fmt: skip
     copies: dict[str, list[StoredCopy]] = {name: [] for name in shapes}
-    padding: dict[str, list[Box]] = {name: [] for name in shapes}
+    padding: dict[str, list[Region]] = {name: [] for name in shapes}
     for link in links:
         tensor = tensors[link.original]
         copies[link.stored] += _copies(tensor, link, sources)
@@ -192,7 +192,7 @@ def _copies(tensor: TensorPlan, link: Link, sources: Sequence[Links | None]) -> 
             )
 
 
-def placed(box: Box, link: Link) -> Box:
+def placed(box: Region, link: Link) -> Region:
     """Where a part of the link's box is in the file's tensor."""
     if link.transposed:
         return moved(box[::-1], link.box[::-1], link.place)
@@ -201,4 +201,4 @@ def placed(box: Box, link: Link) -> Box:
 
 def unchanged(name: str, shape: Shape) -> Link:
     """A tensor that has the same name and form on both sides."""
-    return Link(name, full_box(shape), name, full_box(shape), False)
+    return Link(name, full_region(shape), name, full_region(shape), False)

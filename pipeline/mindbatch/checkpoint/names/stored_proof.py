@@ -13,15 +13,15 @@ from itertools import accumulate
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
 from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
-from mindbatch.checkpoint.placement.boxes import (
-    Box,
-    box_shape,
+from mindbatch.checkpoint.placement.regions import (
+    Region,
     first_overlap,
-    full_box,
+    full_region,
     intersection,
     is_inside,
     moved,
-    shown_box,
+    region_shape,
+    shown_region,
     uncovered,
     volume,
 )
@@ -68,7 +68,7 @@ class _Places:
         self._starts = [start for start, _ in rows]
         self._reach = [*accumulate((stop for _, stop in rows), max)]
 
-    def over(self, box: Box) -> Iterator[tuple[Held, Box]]:
+    def over(self, box: Region) -> Iterator[tuple[Held, Region]]:
         """What is within the box, each with what they have in common."""
         low, high = box[0] if box else (0, 1)
         for index in range(bisect_right(self._reach, low), len(self._held)):
@@ -90,8 +90,8 @@ def _copy_faults(
 ) -> Iterator[str]:
     """Whether a copy stays inside both tensors and takes every element to where it belongs."""
     line = (
-        f"copy of {shown_box(copy.source)} of {shown(copy.source_name)} of source rank {copy.source_rank} "
-        f"to {shown_box(copy.target)}"
+        f"copy of {shown_region(copy.source)} of {shown(copy.source_name)} of source rank {copy.source_rank} "
+        f"to {shown_region(copy.target)}"
     )
     origin = origins[copy.source_rank] if 0 <= copy.source_rank < len(origins) else None
     if origin is None or copy.source_name not in origin.views:
@@ -100,20 +100,20 @@ def _copy_faults(
         copy.target, file.views, plan.name
     ):
         yield f"{line}: reaches outside a tensor"
-    elif box_shape(_turned(copy.source, copy.transposed)) != box_shape(copy.target):
+    elif region_shape(_turned(copy.source, copy.transposed)) != region_shape(copy.target):
         yield f"{line}: the two have different sizes"
     else:
         matched = 0
         for held, wanted, part in _matched(copy, origin.held[copy.source_name], file.held[plan.name]):
             if not _is_same(held, wanted, part, copy):
-                yield f"{line}: {shown_box(part)} is put where another element belongs"
+                yield f"{line}: {shown_region(part)} is put where another element belongs"
                 return
             matched += volume(part)
         if matched != volume(copy.target):
             yield f"{line}: takes in padding"
 
 
-def _matched(copy: StoredCopy, origin: _Places, file: _Places) -> Iterator[tuple[Held, Held, Box]]:
+def _matched(copy: StoredCopy, origin: _Places, file: _Places) -> Iterator[tuple[Held, Held, Region]]:
     """The copy cut up by what both sides hold; the boxes are of the source."""
     for held, read in origin.over(copy.source):
         written = moved(_turned(read, copy.transposed), _turned(copy.source, copy.transposed), copy.target)
@@ -122,7 +122,7 @@ def _matched(copy: StoredCopy, origin: _Places, file: _Places) -> Iterator[tuple
             yield held, wanted, part
 
 
-def _is_same(held: Held, wanted: Held, part: Box, copy: StoredCopy) -> bool:
+def _is_same(held: Held, wanted: Held, part: Region, copy: StoredCopy) -> bool:
     """Whether a box of the source is, in full coordinates, what is wanted at the place it is put to."""
     goal = moved(_turned(part, copy.transposed), _turned(copy.source, copy.transposed), copy.target)
     return (
@@ -132,7 +132,7 @@ def _is_same(held: Held, wanted: Held, part: Box, copy: StoredCopy) -> bool:
     )
 
 
-def _whole(held: Held, box: Box) -> Box:
+def _whole(held: Held, box: Region) -> Region:
     """Where a box within what is held is in the full tensor."""
     return moved(_turned(box, held.transposed), _turned(held.place, held.transposed), held.whole)
 
@@ -140,19 +140,19 @@ def _whole(held: Held, box: Box) -> Box:
 def _tiling_faults(plan: StoredPlan) -> Iterator[str]:
     """Whether the copies and the padding are all of the tensor, each element once."""
     boxes = [*(copy.target for copy in plan.copies), *plan.padding]
-    whole = full_box(plan.view)
+    whole = full_region(plan.view)
     if not all(is_inside(box, whole) for box in plan.padding):
         yield f"padding is outside {[*plan.view]}"
     elif (twice := first_overlap(boxes)) is not None:
-        yield f"{shown_box(twice)} of {[*plan.view]} is written twice"
+        yield f"{shown_region(twice)} of {[*plan.view]} is written twice"
     elif sum(map(volume, boxes)) != volume(whole):
-        yield f"{shown_box(uncovered(whole, boxes)[0])} of {[*plan.view]} is made of nothing"
+        yield f"{shown_region(uncovered(whole, boxes)[0])} of {[*plan.view]} is made of nothing"
 
 
-def _fits(box: Box, views: Mapping[str, tuple[int, ...]], name: str) -> bool:
-    return is_inside(box, full_box(views[name]))
+def _fits(box: Region, views: Mapping[str, tuple[int, ...]], name: str) -> bool:
+    return is_inside(box, full_region(views[name]))
 
 
-def _turned(box: Box, transposed: bool) -> Box:
+def _turned(box: Region, transposed: bool) -> Region:
     """The box with its dimensions the other way round, where that is so."""
     return box[::-1] if transposed else box

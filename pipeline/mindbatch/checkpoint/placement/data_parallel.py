@@ -16,10 +16,10 @@ def with_copies(found: Placements, model_parallel: int, data_parallel: int) -> d
     return {
         name: replace(
             placement,
-            shares=tuple(
-                share
-                for start in range(0, len(placement.shares), model_parallel)
-                for share in placement.shares[start : start + model_parallel] * data_parallel
+            shards=tuple(
+                shard
+                for start in range(0, len(placement.shards), model_parallel)
+                for shard in placement.shards[start : start + model_parallel] * data_parallel
             ),
         )
         for name, placement in found.items()

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placement import Placement, Placements
+from mindbatch.checkpoint.placement.regions import Shape
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def layout_rows(placements: Placements, itemsizes: Mapping[str, int]) -> list[La
             placement.shape,
             itemsizes[name],
             described_cut(placement),
-            tuple(share.shape if share else None for share in placement.shares),
+            tuple(shard.shape if shard else None for shard in placement.shards),
         )
         for name, placement in placements.items()
     ]
@@ -64,7 +64,7 @@ def described_cut(placement: Placement) -> str:
 
     As "dimension 0 in 4, each twice", "dimension 1 in 2, 3 pieces a rank" or "whole, 3 times".
     """
-    sizes = [share.shape for share in placement.shares if share]
+    sizes = [shard.shape for shard in placement.shards if shard]
     pieces = max(map(len, placement.ranks), default=0)
     if len(set(sizes)) != 1:
         return "unevenly" if sizes else "nowhere"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mindbatch.checkpoint.placement.boxes import Box
 from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers, stages_of
-from mindbatch.checkpoint.placement.placement import Piece, Placement, Share, joined_pieces
+from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, joined_segments
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
@@ -31,10 +31,10 @@ def placements(
     slices = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
     found: dict[str, Placement] = {}
     for source, shape in source_shapes(specs).items():
-        shares = [_share(parts[source], piece) for piece in slices]
+        shards = [_shard(parts[source], piece) for piece in slices]
         absent = [None] * model_parallel
-        by_stage = [shares if stage in held[source] else absent for stage in range(pipeline_stage)]
-        found[source] = Placement(source, shape, tuple(share for stage in by_stage for share in stage))
+        by_stage = [shards if stage in held[source] else absent for stage in range(pipeline_stage)]
+        found[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
     return found
 
 
@@ -93,10 +93,10 @@ def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, Cuts]:
     return {source: sorted(parts, key=lambda each: each[0].first) for source, parts in found.items()}
 
 
-def _share(parts: Cuts, piece: TensorSlice) -> Share:
+def _shard(parts: Cuts, piece: TensorSlice) -> Shard:
     """What one slice holds: the parts' outputs one after another, each part cut alone."""
-    pieces: list[Piece] = []
-    padding: list[Box] = []
+    pieces: list[Segment] = []
+    padding: list[Region] = []
     end, columns = 0, (0, 0)
     for part, cut in parts:
         low, high = part.output_bounds(cut, piece)
@@ -105,8 +105,8 @@ def _share(parts: Cuts, piece: TensorSlice) -> Share:
         columns = (0, right - left)
         whole = part.box((part.first + low, part.first + high), (left, right))
         if start < filled:
-            pieces.append(Piece(part.box((start, filled), columns), whole))
+            pieces.append(Segment(part.box((start, filled), columns), whole))
         if filled < end:
             padding.append(part.box((filled, end), columns))
     shape = tuple(stop for _, stop in parts[0][0].box((0, end), columns))
-    return Share(shape, joined_pieces(pieces), tuple(padding))
+    return Shard(shape, joined_segments(pieces), tuple(padding))

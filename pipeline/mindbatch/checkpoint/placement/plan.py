@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.boxes import (
-    Box,
+from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment
+from mindbatch.checkpoint.placement.regions import (
     Pair,
+    Region,
     Shape,
     difference,
     intersection,
     merged,
     moved,
 )
-from mindbatch.checkpoint.placement.placement import Piece, Placement, Placements
 
 
 class Copy(NamedTuple):
     """A box of a source rank's tensor that becomes a box, of the same sizes, of a target rank's tensor."""
 
     source_rank: int
-    source: Box
-    target: Box
+    source: Region
+    target: Region
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TensorPlan:
     rank: int
     shape: Shape
     copies: tuple[Copy, ...]
-    padding: tuple[Box, ...] = ()
+    padding: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ def plan_reshard(source: Placements, target: Placements) -> ReshardPlan:
         key = (source[name].geometry, wanted.geometry)
         if key not in known:
             known[key] = [_copies(source[name], pieces) for pieces in wanted.ranks]
-        for rank, (share, copies) in enumerate(zip(wanted.shares, known[key], strict=True)):
-            if share is not None:
-                tensors.append(TensorPlan(name, rank, share.shape, copies, share.padding))
+        for rank, (shard, copies) in enumerate(zip(wanted.shards, known[key], strict=True)):
+            if shard is not None:
+                tensors.append(TensorPlan(name, rank, shard.shape, copies, shard.padding))
     return ReshardPlan(tuple(tensors), source, target)
 
 
-def _copies(source: Placement, wanted: Iterable[Piece]) -> tuple[Copy, ...]:
+def _copies(source: Placement, wanted: Iterable[Segment]) -> tuple[Copy, ...]:
     """What makes the pieces of one target rank."""
     pairs: dict[int, list[Pair]] = {}
     for piece in wanted:
@@ -85,12 +85,12 @@ def _copies(source: Placement, wanted: Iterable[Piece]) -> tuple[Copy, ...]:
     return tuple(sorted(copies, key=lambda copy: copy.target))
 
 
-def _sources_of(source: Placement, wanted: Piece) -> Iterator[tuple[int, Pair]]:
+def _sources_of(source: Placement, wanted: Segment) -> Iterator[tuple[int, Pair]]:
     """(rank, (box there, box here)) of disjoint boxes that make up as much of the piece as there is."""
     rest = [wanted.whole]
     for rank, pieces in enumerate(source.ranks):
         for held in pieces:
-            remaining: list[Box] = []
+            remaining: list[Region] = []
             for box in rest:
                 if (common := intersection(box, held.whole)) is not None:
                     there, here = (moved(common, each.whole, each.local) for each in (held, wanted))

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.placement.boxes import (
-    Box,
-    box_shape,
+from mindbatch.checkpoint.placement.placement import Placement, Shard, placement_faults
+from mindbatch.checkpoint.placement.plan import Copy, ReshardPlan, TensorPlan
+from mindbatch.checkpoint.placement.regions import (
+    Region,
     first_overlap,
-    full_box,
+    full_region,
     intersection,
     is_inside,
     moved,
-    shown_box,
+    region_shape,
+    shown_region,
     uncovered,
     volume,
 )
-from mindbatch.checkpoint.placement.placement import Placement, Share, placement_faults
-from mindbatch.checkpoint.placement.plan import Copy, ReshardPlan, TensorPlan
 
 
 def prove(plan: ReshardPlan) -> tuple[TensorPlan, ...]:
@@ -39,17 +39,19 @@ def prove(plan: ReshardPlan) -> tuple[TensorPlan, ...]:
     return tuple(tensor for tensor in plan.tensors if tensor.padding)
 
 
-def copy_faults(source: Placement, share: Share, copies: Sequence[Copy]) -> list[str]:
-    """What is wrong with the copies that make one rank's share of a tensor; nothing when they are right."""
-    faults = [fault for copy in copies for fault in _faults_of(source, share, copy)]
+def copy_faults(source: Placement, shard: Shard, copies: Sequence[Copy]) -> list[str]:
+    """What is wrong with the copies that make one rank's shard of a tensor; nothing when they are right."""
+    faults = [fault for copy in copies for fault in _faults_of(source, shard, copy)]
     if faults:
         return faults
     targets = [copy.target for copy in copies]
     if (twice := first_overlap(targets)) is not None:
-        return [f"{shown_box(twice)} of its shape {[*share.shape]} is written twice"]
-    if sum(map(volume, targets)) == sum(volume(piece.local) for piece in share.pieces):
+        return [f"{shown_region(twice)} of its shape {[*shard.shape]} is written twice"]
+    if sum(map(volume, targets)) == sum(volume(piece.local) for piece in shard.segments):
         return []
-    return [f"{shown_box(box)} of the full tensor is copied from no rank" for box in _missing(share, targets)]
+    return [
+        f"{shown_region(box)} of the full tensor is copied from no rank" for box in _missing(shard, targets)
+    ]
 
 
 def _placement_faults(plan: ReshardPlan) -> Iterator[str]:
@@ -68,10 +70,10 @@ def _placement_faults(plan: ReshardPlan) -> Iterator[str]:
 def _listing_faults(plan: ReshardPlan) -> Iterator[str]:
     """Whether there is one plan for each tensor of each rank, with the shape and padding of the placement."""
     needed = {
-        (name, rank): (share.shape, share.padding)
+        (name, rank): (shard.shape, shard.padding)
         for name, placement in plan.target.items()
-        for rank, share in enumerate(placement.shares)
-        if share is not None
+        for rank, shard in enumerate(placement.shards)
+        if shard is not None
     }
     for tensor in plan.tensors:
         made = needed.pop((tensor.name, tensor.rank), None)
@@ -84,50 +86,51 @@ def _copy_faults(plan: ReshardPlan) -> Iterator[str]:
     known: dict[object, list[str]] = {}
     for tensor in plan.tensors:
         source, target = plan.source[tensor.name], plan.target[tensor.name]
-        share = target.shares[tensor.rank]
-        assert share is not None  # _listing_faults
-        key = (source.geometry, share, tensor.copies)
+        shard = target.shards[tensor.rank]
+        assert shard is not None  # _listing_faults
+        key = (source.geometry, shard, tensor.copies)
         if key not in known:
-            known[key] = copy_faults(source, share, tensor.copies)
+            known[key] = copy_faults(source, shard, tensor.copies)
         yield from (f"tensor {shown(tensor.name)}: target rank {tensor.rank}: {line}" for line in known[key])
 
 
-def _faults_of(source: Placement, share: Share, copy: Copy) -> Iterator[str]:
+def _faults_of(source: Placement, shard: Shard, copy: Copy) -> Iterator[str]:
     """Whether a copy stays inside both tensors and takes every element to where it belongs."""
-    line = f"copy of {shown_box(copy.source)} of source rank {copy.source_rank} to {shown_box(copy.target)}"
-    origin = source.shares[copy.source_rank] if 0 <= copy.source_rank < len(source.shares) else None
+    line = f"copy of {shown_region(copy.source)} of source rank {copy.source_rank} "
+    line += f"to {shown_region(copy.target)}"
+    origin = source.shards[copy.source_rank] if 0 <= copy.source_rank < len(source.shards) else None
     if origin is None:
         yield f"{line}: that rank has no such tensor"
-    elif not _fits(copy.source, origin) or not _fits(copy.target, share):
-        yield f"{line}: reaches outside the shapes {[*origin.shape]} and {[*share.shape]}"
-    elif box_shape(copy.source) != box_shape(copy.target):
+    elif not _fits(copy.source, origin) or not _fits(copy.target, shard):
+        yield f"{line}: reaches outside the shapes {[*origin.shape]} and {[*shard.shape]}"
+    elif region_shape(copy.source) != region_shape(copy.target):
         yield f"{line}: the two have different sizes"
     else:
-        matched = list(_matched(origin, share, copy))
+        matched = list(_matched(origin, shard, copy))
         wrong = next((box for box, is_right in matched if not is_right), None)
         if wrong is not None:
-            yield f"{line}: {shown_box(wrong)} of the full tensor is put where another element belongs"
+            yield f"{line}: {shown_region(wrong)} of the full tensor is put where another element belongs"
         elif sum(volume(box) for box, _ in matched) != volume(copy.target):
             yield f"{line}: takes in padding"
 
 
-def _fits(box: Box, share: Share) -> bool:
-    return is_inside(box, full_box(share.shape))
+def _fits(box: Region, shard: Shard) -> bool:
+    return is_inside(box, full_region(shard.shape))
 
 
-def _matched(origin: Share, share: Share, copy: Copy) -> Iterator[tuple[Box, bool]]:
+def _matched(origin: Shard, shard: Shard, copy: Copy) -> Iterator[tuple[Region, bool]]:
     """A copy cut up by the pieces of both sides: boxes of the full tensor, and whether each is in place."""
-    for held in origin.pieces:
+    for held in origin.segments:
         if (read := intersection(copy.source, held.local)) is None:
             continue
         written = moved(read, copy.source, copy.target)
-        for wanted in share.pieces:
+        for wanted in shard.segments:
             if (box := intersection(written, wanted.local)) is not None:
                 taken = moved(moved(box, copy.target, copy.source), held.local, held.whole)
                 yield taken, taken == moved(box, wanted.local, wanted.whole)
 
 
-def _missing(share: Share, targets: Sequence[Box]) -> Iterator[Box]:
-    for piece in share.pieces:
+def _missing(shard: Shard, targets: Sequence[Region]) -> Iterator[Region]:
+    for piece in shard.segments:
         for box in uncovered(piece.local, targets):
             yield moved(box, piece.local, piece.whole)

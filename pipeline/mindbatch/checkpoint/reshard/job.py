@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent
 from mindbatch.checkpoint.lora.addition import Addition
-from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.regions import Region
 
 Shape = tuple[int, ...]
 
@@ -74,8 +74,8 @@ class Move:
     """
 
     reading: int
-    source: Box
-    target: Box
+    source: Region
+    target: Region
     transposed: bool = False
 
 

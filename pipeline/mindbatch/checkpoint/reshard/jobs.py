@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.names.stored_plan import StoredPlan
-from mindbatch.checkpoint.placement.boxes import Box, Shape
+from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.checkpoint.reshard.job import Job, Move, Reading, Writing
 
 Views = Sequence[Mapping[str, Shape]]
@@ -100,6 +100,6 @@ def reading_of(source: TensorSet, name: str, view: Shape | None) -> Reading:
     return Reading(str(source.file(name).path), name, info.dtype, info.shape, source.digest(name), view)
 
 
-def _rows(box: Box) -> Box:
+def _rows(box: Region) -> Region:
     """A scalar is one row of one element."""
     return box or ((0, 1),)

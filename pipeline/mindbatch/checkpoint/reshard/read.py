@@ -15,7 +15,7 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES
 from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.checkpoint.lora.addition import Adder
-from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.job import Reading
 from mindbatch.errors import CheckpointError
 
@@ -98,7 +98,7 @@ def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) ->
     return array.reshape(rows, *shape[1:])
 
 
-def all_rows(box: Box) -> tuple[slice, ...]:
+def all_rows(box: Region) -> tuple[slice, ...]:
     """The index of a box in an array that has its rows and no others."""
     return (slice(None), *(slice(start, stop) for start, stop in box[1:]))
 

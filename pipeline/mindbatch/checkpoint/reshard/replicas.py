@@ -13,7 +13,7 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
-from mindbatch.checkpoint.placement.boxes import Box, intersection, moved, volume
+from mindbatch.checkpoint.placement.regions import Region, intersection, moved, volume
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
 from mindbatch.checkpoint.reshard.job import Reading
 from mindbatch.checkpoint.reshard.jobs import reading_of
@@ -35,7 +35,7 @@ class Twins:
 
     first: Reading
     other: Reading
-    pairs: tuple[tuple[Box, Box], ...]
+    pairs: tuple[tuple[Region, Region], ...]
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +68,7 @@ def digest_faults(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[str]:
 
 def twins_of(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[Twins]:
     """Everything that must be compared so that all ranks agree on every element that several have."""
-    pairs: dict[tuple[int, str, int, str], list[tuple[Box, Box]]] = {}
+    pairs: dict[tuple[int, str, int, str], list[tuple[Region, Region]]] = {}
     for first, other, boxes in _shared(ranks, len(sources)):
         pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(boxes)
     views = [ranks.views(rank) for rank in range(len(sources))]
@@ -82,9 +82,9 @@ def twins_of(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[Twins]:
     ]
 
 
-def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place, tuple[Box, Box]]]:
+def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
     """Two places of the same elements, and their boxes there."""
-    known: dict[str, dict[Box, _Place]] = {}  # of each full tensor, the first place of each box
+    known: dict[str, dict[Region, _Place]] = {}  # of each full tensor, the first place of each box
     for rank in range(num_ranks):
         for name, all_held in ranks.held(rank).items():
             for held in all_held:
@@ -98,7 +98,7 @@ def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place,
             yield from _overlapping([*places.values()])
 
 
-def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tuple[Box, Box]]]:
+def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
     """The same of boxes that are not equal and have elements in common."""
     for number, place in enumerate(places):
         for first in places[:number]:
@@ -107,7 +107,7 @@ def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tup
                 yield first, place, (_within(first.held, common), _within(place.held, common))
 
 
-def _within(held: Held, common: Box) -> Box:
+def _within(held: Held, common: Region) -> Region:
     """Where a part of the box is in the tensor."""
     if held.transposed:
         return moved(common[::-1], held.whole[::-1], held.place)
@@ -140,7 +140,7 @@ def _are_alike(twins: Twins, sources: Sources) -> bool:
     return all(_boxes_are_alike(twins, sources, *pair) for pair in twins.pairs)
 
 
-def _boxes_are_alike(twins: Twins, sources: Sources, first: Box, other: Box) -> bool:
+def _boxes_are_alike(twins: Twins, sources: Sources, first: Region, other: Region) -> bool:
     """Compares band by band of rows."""
     first_box, other_box = (box or ((0, 1),) for box in (first, other))
     rows = other_box[0][1] - other_box[0][0]
@@ -153,7 +153,7 @@ def _boxes_are_alike(twins: Twins, sources: Sources, first: Box, other: Box) -> 
     return True
 
 
-def _bytes_of(reading: Reading, box: Box, start: int, stop: int, sources: Sources, place: str) -> bytes:
+def _bytes_of(reading: Reading, box: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
     """The bytes of rows start..stop of the box."""
     low = box[0][0]
     data = sources.rows(reading, low + start, low + stop, place)

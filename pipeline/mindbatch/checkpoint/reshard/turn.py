@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mindbatch.checkpoint.formats.float_rounding import Array, array_type
-from mindbatch.checkpoint.placement.boxes import Box
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Move
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, as_array
@@ -24,7 +24,7 @@ class Turned:
         self._job = job
         self._sources = sources
         self._checks = checks
-        self._kept: dict[tuple[int, Box], Array] = {}
+        self._kept: dict[tuple[int, Region], Array] = {}
 
     def rows(self, move: Move, start: int, stop: int) -> Array:
         """What a transposed move has for the rows start..stop of its target, [rows, columns of its box]."""
@@ -51,7 +51,7 @@ class Turned:
                 _keep(band, start, stop, box, self._kept[number, box])
 
 
-def _keep(band: Array, start: int, stop: int, box: Box, kept: Array) -> None:
+def _keep(band: Array, start: int, stop: int, box: Region, kept: Array) -> None:
     """Puts what the band, the rows start..stop, has of a box at its place."""
     (top, bottom), (left, right) = box
     low, high = max(start, top), min(stop, bottom)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.placement.boxes import Shape
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.strategy.placements import parts_of
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.errors import CheckpointError

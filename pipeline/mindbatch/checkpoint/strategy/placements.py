@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.placement.boxes import Shape
-from mindbatch.checkpoint.placement.placement import Placement, Share, single_piece
+from mindbatch.checkpoint.placement.placement import Placement, Shard, single_segment
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.errors import CheckpointError
@@ -32,12 +32,12 @@ def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict
     found: dict[str, Placement] = {}
     for name, shape in shapes.items():
         with collecting(faults):
-            shares = [
-                _share(layouts.get(name), name in named, rank, shape)
+            shards = [
+                _shard(layouts.get(name), name in named, rank, shape)
                 for layouts in stages
                 for rank in range(strategy.num_devices)
             ]
-            found[name] = Placement(name, shape, tuple(shares))
+            found[name] = Placement(name, shape, tuple(shards))
     raise_if_any(faults)
     return found
 
@@ -81,11 +81,11 @@ def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
     return tuple(size // part for size, part in zip(even, layout.local_shape(even), strict=True))
 
 
-def _share(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape) -> Share | None:
+def _shard(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape) -> Shard | None:
     if layout is None:
-        return None if is_named else single_piece(shape, tuple((0, size) for size in shape))
+        return None if is_named else single_segment(shape, tuple((0, size) for size in shape))
     whole = tuple((part.start, part.stop) for part in layout.slice_of(rank, shape))
-    return single_piece(layout.local_shape(shape), whole)
+    return single_segment(layout.local_shape(shape), whole)
 
 
 def _full_shape(layout: TensorLayout | None, local: Shape) -> Shape:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.pipeline_stages import stage_of_layer
-from mindbatch.checkpoint.placement.placement import Placement, Share
+from mindbatch.checkpoint.placement.placement import Placement, Shard
 from mindbatch.screen_text import printable
 from mindbatch.tasks.plan.ranks import RankPlan
 from mindbatch.tasks.plan.ranks_page import layout_page
@@ -27,8 +27,8 @@ def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
 
 def _is_sayable(plan: RankPlan) -> bool:
     """Whether a strategy could give each rank what it holds; padding is on the last ranks."""
-    ends = [placed.shares[rank] for placed in plan.placements.values() for rank in placed.holders[::-1][:1]]
-    return all(share is None or (len(share.pieces) == 1 and not share.padding) for share in ends)
+    ends = [placed.shards[rank] for placed in plan.placements.values() for rank in placed.holders[::-1][:1]]
+    return all(shard is None or (len(shard.segments) == 1 and not shard.padding) for shard in ends)
 
 
 def _head(plan: RankPlan) -> Iterator[str]:
@@ -75,11 +75,11 @@ def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _tensor_json(row: LayoutRow, placement: Placement, dtype: str) -> dict[str, Any]:
-    holders: dict[Share, list[int]] = {}
+    holders: dict[Shard, list[int]] = {}
     for rank in placement.holders:
-        share = placement.shares[rank]
-        assert share is not None
-        holders.setdefault(share, []).append(rank)
+        shard = placement.shards[rank]
+        assert shard is not None
+        holders.setdefault(shard, []).append(rank)
     return {
         "name": row.name,
         "dtype": dtype,
@@ -89,11 +89,11 @@ def _tensor_json(row: LayoutRow, placement: Placement, dtype: str) -> dict[str, 
         "shares": [
             {
                 "ranks": ranks,
-                "shape": [*share.shape],
+                "shape": [*shard.shape],
                 "bytes": row.rank_bytes[ranks[0]],
-                "pieces": [{"local": piece.local, "whole": piece.whole} for piece in share.pieces],
-                "padding": [*share.padding],
+                "pieces": [{"local": piece.local, "whole": piece.whole} for piece in shard.segments],
+                "padding": [*shard.padding],
             }
-            for share, ranks in holders.items()
+            for shard, ranks in holders.items()
         ],
     }

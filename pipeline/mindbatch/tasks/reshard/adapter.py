@@ -11,7 +11,7 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
-from mindbatch.checkpoint.placement.boxes import full_box
+from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
@@ -114,8 +114,8 @@ def _theirs(model: ModelTensors) -> dict[str, str]:
         link.stored: link.original
         for link in names.links
         if not link.transposed
-        and link.box == full_box(shapes[link.original])
-        and link.place == full_box(names.view(link.stored))
+        and link.box == full_region(shapes[link.original])
+        and link.place == full_region(names.view(link.stored))
     }
 
 

@@ -18,10 +18,10 @@ from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
 from mindbatch.checkpoint.names.stored_plan import StoredPlan, plan_digest, stored_plans
 from mindbatch.checkpoint.names.stored_proof import prove_stored
-from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placement import Placements, whole_placements
 from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.pool import worker_count
@@ -121,7 +121,7 @@ def _foreign_cuts(naming: Naming, wanted: Placements, ways: int) -> Iterator[str
     """What MindFormers' own networks would not hold so."""
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
-        name for name, placed in wanted.items() if any(share and share.padding for share in placed.shares)
+        name for name, placed in wanted.items() if any(shard and shard.padding for shard in placed.shards)
     ]
     if ways > 1 and not padded:
         yield (

@@ -17,9 +17,9 @@ from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, op
 from mindbatch.checkpoint.names.correspondence import unused_names
 from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
 from mindbatch.checkpoint.names.stored_plan import RankNames
-from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy

@@ -15,7 +15,7 @@ from mindbatch.checkpoint.lora.addition import Adder
 from mindbatch.checkpoint.lora.merge import TILE, LoraMerge
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.names.named_ranks import Held
-from mindbatch.checkpoint.placement.boxes import full_box
+from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
 
 NAME = "model.big.weight"
@@ -39,11 +39,11 @@ class Planned:
         adapter = open_adapter(write_adapter(folder, tensors, config))
         self.plan: LoraPlan = plan_lora(adapter, {NAME: self.shape}, {NAME: ["F32"]})
         merge = LoraMerge(adapter, {NAME: self.shape})
-        self.whole: Callable[[], Matrix] = lambda: merge.delta(NAME, full_box(self.shape))
+        self.whole: Callable[[], Matrix] = lambda: merge.delta(NAME, full_region(self.shape))
 
     def everything(self) -> tuple[addition.Addition, ...]:
         """What is added to the whole weight."""
-        box = full_box(self.shape)
+        box = full_region(self.shape)
         return self.plan.additions([Held(box, NAME, box, False)])
 
 
@@ -114,7 +114,7 @@ def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pyt
 
 
 def test_other_weights_get_nothing(planned: Planned) -> None:
-    box = full_box(planned.shape)
+    box = full_region(planned.shape)
     held = [Held(box, "model.other.weight", box, False), Held(box, NAME, box, False)]
     [addition] = planned.plan.additions(held)
     assert addition.place == box

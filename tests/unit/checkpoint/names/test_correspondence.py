@@ -170,9 +170,9 @@ def test_names_and_cuts_in_one_pass(model_type, options, source_mp, target_mp, s
 def cut(whole, placed, rank):
     found = {}
     for name, placement in placed.items():
-        if (share := placement.shares[rank]) is not None:
-            array = np.zeros(share.shape, np.float32)
-            for local, box in share.pieces:
+        if (shard := placement.shards[rank]) is not None:
+            array = np.zeros(shard.shape, np.float32)
+            for local, box in shard.segments:
                 array[slices_of(local)] = whole[name][slices_of(box)]
             found[name] = array
     return found

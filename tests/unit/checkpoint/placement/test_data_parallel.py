@@ -13,7 +13,7 @@ def test_neighbours_are_slices_of_one_copy_and_stages_come_one_after_another() -
     assert [rank[0].whole[0] for rank in embedding.ranks[:6]] == [(0, 6), (6, 12)] * 3
     assert embedding.holders == (0, 1, 2, 3, 4, 5)
     assert head.holders == (6, 7, 8, 9, 10, 11)
-    assert head.shares[6] == head.shares[8] != head.shares[7]
+    assert head.shards[6] == head.shards[8] != head.shards[7]
     assert embedding.shape == (12, 6)
 
 

@@ -4,7 +4,7 @@ import pytest
 from drawn_models import gpt2_specs, llama_specs
 
 from mindbatch.checkpoint.placement.layout_table import described_cut, layout_rows, rank_totals
-from mindbatch.checkpoint.placement.placement import Placement, single_piece, whole_placements
+from mindbatch.checkpoint.placement.placement import Placement, single_segment, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.models.tensor_spec import source_shapes
 
@@ -49,11 +49,11 @@ def test_cuts_of_fused_whole_and_uneven_tensors() -> None:
     fused = placements(gpt2_specs(), 2)["transformer.h.0.attn.c_attn.weight"]
     assert described_cut(fused) == "dimension 1 in 2, 3 pieces a rank"
     assert described_cut(whole_placements({"w": (3,)})["w"]) == "whole"
-    shares = single_piece((1,), ((0, 1),)), single_piece((2,), ((1, 3),))
-    assert described_cut(Placement("w", (3,), shares)) == "unevenly"
+    shards = single_segment((1,), ((0, 1),)), single_segment((2,), ((1, 3),))
+    assert described_cut(Placement("w", (3,), shards)) == "unevenly"
     assert described_cut(Placement("w", (3,), (None,))) == "nowhere"
     both = [
-        single_piece((1, 2), ((row, row + 1), (2 * low, 2 * low + 2))) for row in (0, 1) for low in (0, 1)
+        single_segment((1, 2), ((row, row + 1), (2 * low, 2 * low + 2))) for row in (0, 1) for low in (0, 1)
     ]
     assert described_cut(Placement("w", (2, 4), (*both, *both, *both))) == (
         "dimension 0 in 2, dimension 1 in 2, each 3 times"

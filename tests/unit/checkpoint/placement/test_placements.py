@@ -74,7 +74,7 @@ def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding
     table = placements(llama_specs(heads=4, vocabulary=5), 4)["model.embed_tokens.weight"]
     assert [table.local_shape(rank) for rank in range(4)] == [(2, 6)] * 4
     assert [[piece.whole[0] for piece in rank] for rank in table.ranks] == [[(0, 2)], [(2, 4)], [(4, 5)], []]
-    assert [share.padding for share in table.shares if share] == [
+    assert [shard.padding for shard in table.shards if shard] == [
         (),
         (),
         (((1, 2), (0, 6)),),
@@ -100,7 +100,7 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
     found = placements(llama_specs(layers=3, tied=True), 2, 3)
     table = found["model.embed_tokens.weight"]
     assert table.holders == (0, 1, 4, 5)
-    assert table.shares[:2] == table.shares[4:]
+    assert table.shards[:2] == table.shards[4:]
     assert "lm_head.weight" not in found
 
 

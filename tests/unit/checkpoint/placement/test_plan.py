@@ -9,7 +9,7 @@ from placed_arrays import Ranks, moved_by, numbered, same, scattered
 from mindbatch.checkpoint.placement.placement import (
     Placement,
     Placements,
-    single_piece,
+    single_segment,
     whole_placements,
 )
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
@@ -86,8 +86,8 @@ def test_copies_are_as_few_as_may_be() -> None:
 
 
 def test_copies_are_in_order_of_the_target_whatever_the_order_of_the_ranks() -> None:
-    shares = tuple(single_piece((2,), ((low, low + 2),)) for low in (4, 0, 2))
-    plan = plan_reshard({"w": Placement("w", (6,), shares)}, whole_placements({"w": (6,)}))
+    shards = tuple(single_segment((2,), ((low, low + 2),)) for low in (4, 0, 2))
+    plan = plan_reshard({"w": Placement("w", (6,), shards)}, whole_placements({"w": (6,)}))
     assert [copy.source_rank for copy in plan.tensors[0].copies] == [1, 2, 0]
 
 
@@ -101,7 +101,7 @@ def test_of_replicas_the_lowest_rank_is_read() -> None:
 
 
 def test_replicas_that_overlap_in_part_are_read_once() -> None:
-    halves = Placement("w", (6,), (single_piece((4,), ((0, 4),)), single_piece((4,), ((2, 6),))))
+    halves = Placement("w", (6,), (single_segment((4,), ((0, 4),)), single_segment((4,), ((2, 6),))))
     plan = plan_reshard({"w": halves}, whole_placements({"w": (6,)}))
     assert plan.tensors[0].copies == (Copy(0, ((0, 4),), ((0, 4),)), Copy(1, ((2, 4),), ((4, 6),)))
     assert prove(plan) == ()
@@ -149,9 +149,9 @@ def test_large_tensors_cost_no_more_than_small_ones() -> None:
     """A tensor of 2**60 elements: an element-wise proof would never end."""
     size = 1 << 30
     quarter = size >> 2
-    shares = tuple(
-        single_piece((size, quarter), ((0, size), (low, low + quarter))) for low in range(0, size, quarter)
+    shards = tuple(
+        single_segment((size, quarter), ((0, size), (low, low + quarter))) for low in range(0, size, quarter)
     )
-    plan = plan_reshard({"w": Placement("w", (size, size), shares)}, whole_placements({"w": (size, size)}))
+    plan = plan_reshard({"w": Placement("w", (size, size), shards)}, whole_placements({"w": (size, size)}))
     assert prove(plan) == ()
     assert len(plan.tensors[0].copies) == 4

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from placed_arrays import moved_by, numbered, same, scattered
 
 from mindbatch.checkpoint.placement.placement import (
-    Piece,
     Placement,
-    Share,
-    single_piece,
+    Segment,
+    Shard,
+    single_segment,
     whole_placements,
 )
 from mindbatch.checkpoint.placement.placements import placements
@@ -22,11 +22,11 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.tensor_spec import source_shapes
 
 FULL = whole_placements({"w": (4, 6)})
-LEFT, RIGHT = single_piece((4, 3), ((0, 4), (0, 3))), single_piece((4, 3), ((0, 4), (3, 6)))
+LEFT, RIGHT = single_segment((4, 3), ((0, 4), (0, 3))), single_segment((4, 3), ((0, 4), (3, 6)))
 
 
-def halves(*shares: Share | None) -> dict[str, Placement]:
-    return {"w": Placement("w", (4, 6), shares)}
+def halves(*shards: Shard | None) -> dict[str, Placement]:
+    return {"w": Placement("w", (4, 6), shards)}
 
 
 def faults(plan: ReshardPlan) -> tuple[str, ...]:
@@ -42,28 +42,31 @@ def with_copies(*copies: Copy) -> ReshardPlan:
 
 
 @pytest.mark.parametrize(
-    ("share", "fault"),
+    ("shard", "fault"),
     [
-        (single_piece((4, 3), ((0, 4), (4, 7))), "[0:4, 4:7] is outside the full shape [4, 6]"),
-        (single_piece((3, 3), ((0, 4), (3, 6))), "[0:3, 0:3] cannot hold [0:4, 3:6], which has other sizes"),
-        (Share((4, 4), RIGHT.pieces), "[0:4, 3:4] of its shape [4, 4] is filled by nothing"),
-        (Share((4, 2), RIGHT.pieces), "[0:4, 0:3] is outside its shape [4, 2]"),
-        (Share((4, 3), RIGHT.pieces, (((3, 4), (0, 3)),)), "[3:4, 0:3] of its shape [4, 3] is filled twice"),
-        (Share((4, 3), RIGHT.pieces, (((4, 5), (0, 3)),)), "padding [4:5, 0:3] is outside its shape [4, 3]"),
-        (Share((4, 3), RIGHT.pieces * 2), "[0:4, 0:3] of its shape [4, 3] is filled twice"),
+        (single_segment((4, 3), ((0, 4), (4, 7))), "[0:4, 4:7] is outside the full shape [4, 6]"),
+        (single_segment((3, 3), ((0, 4), (3, 6))),
+         "[0:3, 0:3] cannot hold [0:4, 3:6], which has other sizes"),
+        (Shard((4, 4), RIGHT.segments), "[0:4, 3:4] of its shape [4, 4] is filled by nothing"),
+        (Shard((4, 2), RIGHT.segments), "[0:4, 0:3] is outside its shape [4, 2]"),
+        (Shard((4, 3), RIGHT.segments, (((3, 4), (0, 3)),)),
+         "[3:4, 0:3] of its shape [4, 3] is filled twice"),
+        (Shard((4, 3), RIGHT.segments, (((4, 5), (0, 3)),)),
+         "padding [4:5, 0:3] is outside its shape [4, 3]"),
+        (Shard((4, 3), RIGHT.segments * 2), "[0:4, 0:3] of its shape [4, 3] is filled twice"),
     ],
 )  # fmt: skip
-def test_broken_placements(share: Share, fault: str) -> None:
-    broken = halves(LEFT, share)
+def test_broken_placements(shard: Shard, fault: str) -> None:
+    broken = halves(LEFT, shard)
     assert faults(ReshardPlan((), FULL, broken))[0] == f"tensor 'w': target: rank 1: {fault}"
     assert faults(ReshardPlan((), broken, FULL))[0] == f"tensor 'w': source: rank 1: {fault}"
 
 
 @pytest.mark.parametrize(
-    ("share", "lost"), [(single_piece((4, 2), ((0, 4), (4, 6))), "[0:4, 3:4]"), (None, "[0:4, 3:6]")]
+    ("shard", "lost"), [(single_segment((4, 2), ((0, 4), (4, 6))), "[0:4, 3:4]"), (None, "[0:4, 3:6]")]
 )
-def test_placements_that_lose_elements(share: Share | None, lost: str) -> None:
-    plan = ReshardPlan((), FULL, halves(LEFT, share))
+def test_placements_that_lose_elements(shard: Shard | None, lost: str) -> None:
+    plan = ReshardPlan((), FULL, halves(LEFT, shard))
     assert faults(plan)[0] == f"tensor 'w': target: {lost} of shape [4, 6] is on no rank"
 
 
@@ -108,7 +111,7 @@ def test_copies_of_other_sizes_or_of_ranks_without_the_tensor() -> None:
 
 
 def test_tensors_with_the_same_copies_are_judged_by_their_own_sources() -> None:
-    swapped = Placement("v", (4, 6), (single_piece((4, 3), ((0, 4), (3, 6))), LEFT))
+    swapped = Placement("v", (4, 6), (single_segment((4, 3), ((0, 4), (3, 6))), LEFT))
     source, target = {**halves(LEFT, RIGHT), "v": swapped}, whole_placements({"w": (4, 6), "v": (4, 6)})
     plan = plan_reshard(source, target)
     assert prove(plan) == ()
@@ -119,8 +122,8 @@ def test_tensors_with_the_same_copies_are_judged_by_their_own_sources() -> None:
 
 
 def test_padding_is_never_read_nor_written() -> None:
-    padded = Share((3, 6), (Piece(((0, 2), (0, 6)), ((2, 4), (0, 6))),), (((2, 3), (0, 6)),))
-    top = single_piece((3, 6), ((0, 3), (0, 6)))
+    padded = Shard((3, 6), (Segment(((0, 2), (0, 6)), ((2, 4), (0, 6))),), (((2, 3), (0, 6)),))
+    top = single_segment((3, 6), ((0, 3), (0, 6)))
     plan = plan_reshard(halves(top, padded), halves(top, padded))
     assert len(prove(plan)) == 1
     [first, second] = plan.tensors

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.names.named_ranks import as_placed
-from mindbatch.checkpoint.placement.placement import Piece, Placement, Share, single_piece
+from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, twins_of
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
@@ -155,10 +155,10 @@ def test_boxes_may_overlap_in_part(tmp_path: Path, row: int, is_shared: bool) ->
     def touch(held: np.ndarray) -> None:
         held[row, 1] = -1
 
-    shares = tuple(single_piece((4, 4), ((low, low + 4), (0, 4))) for low in (0, 2))
-    scalar = Share((), (Piece((), ()),))
+    shards = tuple(single_segment((4, 4), ((low, low + 4), (0, 4))) for low in (0, 2))
+    scalar = Shard((), (Segment((), ()),))
     placements = {
-        "w": Placement("w", (6, 4), shares),
+        "w": Placement("w", (6, 4), shards),
         "scale": Placement("scale", (), (scalar, scalar)),
     }
     with open_source(ranks_of(tmp_path, touch)) as source:

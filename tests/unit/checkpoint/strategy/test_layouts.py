@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers
-from mindbatch.checkpoint.placement.placement import Placement, single_piece
+from mindbatch.checkpoint.placement.placement import Placement, single_segment
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.strategy.layouts import stage_strategies
 from mindbatch.checkpoint.strategy.placements import strategy_placements
@@ -45,8 +45,8 @@ def test_a_file_says_what_was_placed_or_there_is_none(
     stages = data.draw(st.integers(1, min(2, number_of_layers(specs))))
     copies = data.draw(st.integers(1, 3))
     found = with_copies(placements(specs, ways, stages), ways, copies)
-    shares = [(name, share) for name, placement in found.items() for share in placement.shares if share]
-    unfit = [name for name, share in shares if share.padding or len(share.pieces) > 1]
+    shards = [(name, shard) for name, placement in found.items() for shard in placement.shards if shard]
+    unfit = [name for name, shard in shards if shard.padding or len(shard.segments) > 1]
     if unfit:
         with pytest.raises(CheckpointError, match="|".join(map(re.escape, unfit))):
             stage_strategies(found, ways, stages)
@@ -96,9 +96,9 @@ def test_a_fused_matrix_is_refused_but_not_a_whole_one() -> None:
 
 
 def test_what_no_matrix_of_devices_tells_is_refused() -> None:
-    halves = [single_piece((2,), ((low, low + 2),)) for low in (0, 2)]
+    halves = [single_segment((2,), ((low, low + 2),)) for low in (0, 2)]
     cells = [
-        single_piece((1, 2), ((row, row + 1), (2 * low, 2 * low + 2))) for row in (0, 1) for low in (0, 1)
+        single_segment((1, 2), ((row, row + 1), (2 * low, 2 * low + 2))) for row in (0, 1) for low in (0, 1)
     ]
     found = {
         "turned": Placement("turned", (4,), tuple(halves[::-1] * 2)),
@@ -106,9 +106,9 @@ def test_what_no_matrix_of_devices_tells_is_refused() -> None:
         "lost": Placement("lost", (4,), (halves[0],) * 4),
         "both": Placement("both", (2, 4), tuple(cells)),
         "uneven": Placement(
-            "uneven", (3,), (single_piece((1,), ((0, 1),)), *[single_piece((2,), ((1, 3),))] * 3)
+            "uneven", (3,), (single_segment((1,), ((0, 1),)), *[single_segment((2,), ((1, 3),))] * 3)
         ),
-        "beyond": Placement("beyond", (5,), (single_piece((3,), ((0, 3),)),) * 4),
+        "beyond": Placement("beyond", (5,), (single_segment((3,), ((0, 3),)),) * 4),
     }
     for name, word in {
         "turned": "in an order that no device matrix tells",
@@ -122,5 +122,5 @@ def test_what_no_matrix_of_devices_tells_is_refused() -> None:
         assert fault.startswith(f"tensor '{name}': ")
         assert word in fault
     assert len(refusal(found, 2)) == 3
-    fine = replace(found["turned"], shares=tuple(halves * 2))
+    fine = replace(found["turned"], shards=tuple(halves * 2))
     assert stage_strategies({"turned": fine}, 2, 1)[0].layouts[0].tensor_map == (0,)

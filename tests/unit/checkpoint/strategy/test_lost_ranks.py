@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.placement.boxes import Shape
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.strategy.layouts import stage_strategies
 from mindbatch.checkpoint.strategy.lost_ranks import part_fault
 from mindbatch.checkpoint.strategy.strategy import Strategy

@@ -1,13 +1,13 @@
 """The table of a layout as it is printed."""
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
-from mindbatch.checkpoint.placement.placement import Placement, single_piece, whole_placements
+from mindbatch.checkpoint.placement.placement import Placement, single_segment, whole_placements
 from mindbatch.tasks.plan.ranks_page import layout_page
 
 
 def cut_rows(name: str) -> Placement:
-    shares = [single_piece((2, 3), ((low, low + 2), (0, 3))) for low in (0, 2)]
-    return Placement(name, (4, 3), (*shares, None, None))
+    shards = [single_segment((2, 3), ((low, low + 2), (0, 3))) for low in (0, 2)]
+    return Placement(name, (4, 3), (*shards, None, None))
 
 
 def rows(*placements: Placement) -> list[LayoutRow]:
@@ -16,7 +16,7 @@ def rows(*placements: Placement) -> list[LayoutRow]:
 
 
 def test_layers_that_are_cut_alike_share_a_line() -> None:
-    whole = Placement("norm.weight", (1000,), (single_piece((1000,), ((0, 1000),)),) * 4)
+    whole = Placement("norm.weight", (1000,), (single_segment((1000,), ((0, 1000),)),) * 4)
     page = layout_page(
         rows(*(cut_rows(f"h.{layer}.w") for layer in (0, 1, 2, 5)), whole, cut_rows("h.1.x.2.w"))
     )
@@ -36,7 +36,7 @@ def test_layers_that_are_cut_alike_share_a_line() -> None:
 
 def test_layers_of_several_stages_share_a_line() -> None:
     first = cut_rows("h.0.w")
-    placements = (first, Placement("h.1.w", first.shape, first.shares[::-1]), cut_rows("t"))
+    placements = (first, Placement("h.1.w", first.shape, first.shards[::-1]), cut_rows("t"))
     lines = layout_page(rows(*placements)).splitlines()
     assert lines[1].split("  ")[0] == "h.[0-1].w"
     assert lines[1].split()[7:] == ["0-3,", "by", "stage", "[2,", "3]", "24", "96"]
@@ -45,8 +45,8 @@ def test_layers_of_several_stages_share_a_line() -> None:
 
 
 def test_a_tensor_that_is_cut_unevenly_has_a_line_for_each_shape() -> None:
-    shares = single_piece((1,), ((0, 1),)), single_piece((2,), ((1, 3),))
-    lines = layout_page(rows(Placement("w", (3,), shares))).splitlines()
+    shards = single_segment((1,), ((0, 1),)), single_segment((2,), ((1, 3),))
+    lines = layout_page(rows(Placement("w", (3,), shards))).splitlines()
     assert [line.split() for line in lines[1:3]] == [
         ["w", "[3]", "unevenly", "0", "[1]", "4", "4"],
         ["w", "[3]", "unevenly", "1", "[2]", "8", "8"],

@@ -6,28 +6,28 @@ import math
 from collections.abc import Iterable, Sequence
 
 Shape = tuple[int, ...]
-Box = tuple[tuple[int, int], ...]
+Region = tuple[tuple[int, int], ...]
 """(start, stop) for each dimension; () is the one element of a scalar."""
-Pair = tuple[Box, Box]
+Pair = tuple[Region, Region]
 """The same elements in two systems of coordinates: boxes of the same sizes."""
 
 
-def full_box(shape: Shape) -> Box:
+def full_region(shape: Shape) -> Region:
     """All elements of a tensor."""
     return tuple((0, size) for size in shape)
 
 
-def box_shape(box: Box) -> Shape:
+def region_shape(box: Region) -> Shape:
     """Its sizes."""
     return tuple(stop - start for start, stop in box)
 
 
-def volume(box: Box) -> int:
+def volume(box: Region) -> int:
     """Elements of it."""
     return math.prod(stop - start for start, stop in box)
 
 
-def intersection(one: Box, other: Box) -> Box | None:
+def intersection(one: Region, other: Region) -> Region | None:
     """What is in both, or None when that is nothing."""
     common = tuple(
         (max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)
@@ -35,14 +35,14 @@ def intersection(one: Box, other: Box) -> Box | None:
     return common if all(start < stop for start, stop in common) else None
 
 
-def is_inside(inner: Box, outer: Box) -> bool:
+def is_inside(inner: Region, outer: Region) -> bool:
     """Whether every element of `inner` is in `outer`; a box of other dimensions is not."""
     return len(inner) == len(outer) and all(
         c <= a <= b <= d for (a, b), (c, d) in zip(inner, outer, strict=True)
     )
 
 
-def moved(box: Box, origin: Box, target: Box) -> Box:
+def moved(box: Region, origin: Region, target: Region) -> Region:
     """`box`, given where `origin` is, where the pair of `origin` is: it keeps its place within `origin`."""
     return tuple(
         (start - old + new, stop - old + new)
@@ -50,12 +50,12 @@ def moved(box: Box, origin: Box, target: Box) -> Box:
     )
 
 
-def difference(box: Box, hole: Box) -> list[Box]:
+def difference(box: Region, hole: Region) -> list[Region]:
     """Disjoint boxes that together are `box` without `hole`."""
     common = intersection(box, hole)
     if common is None:
         return [box]
-    rest: list[Box] = []
+    rest: list[Region] = []
     for dimension, ((start, stop), (low, high)) in enumerate(zip(box, common, strict=True)):
         for side in ((start, low), (high, stop)):
             if side[0] < side[1]:
@@ -63,7 +63,7 @@ def difference(box: Box, hole: Box) -> list[Box]:
     return rest
 
 
-def uncovered(box: Box, covers: Iterable[Box]) -> list[Box]:
+def uncovered(box: Region, covers: Iterable[Region]) -> list[Region]:
     """Disjoint boxes of the elements of `box` that are in none of `covers`."""
     rest = [box] if volume(box) else []
     for cover in covers:
@@ -73,7 +73,7 @@ def uncovered(box: Box, covers: Iterable[Box]) -> list[Box]:
     return rest
 
 
-def first_overlap(boxes: Sequence[Box]) -> Box | None:
+def first_overlap(boxes: Sequence[Region]) -> Region | None:
     """Some elements that are in two of the boxes, or None. Empty boxes overlap nothing.
 
     They are swept along the dimension in which most of them start apart.
@@ -84,7 +84,7 @@ def first_overlap(boxes: Sequence[Box]) -> Box | None:
     if not boxes[0]:
         return ()
     along = max(range(len(boxes[0])), key=lambda dimension: len({box[dimension][0] for box in boxes}))
-    open_boxes: list[Box] = []
+    open_boxes: list[Region] = []
     for box in sorted(boxes, key=lambda each: each[along]):
         open_boxes = [each for each in open_boxes if each[along][1] > box[along][0]]
         for each in open_boxes:
@@ -121,7 +121,7 @@ def _merged_along(pairs: Iterable[Pair], dimension: int) -> list[Pair]:
     return joined
 
 
-def _without(pair: Pair, dimension: int) -> tuple[Box, Box]:
+def _without(pair: Pair, dimension: int) -> tuple[Region, Region]:
     first, second = (box[:dimension] + box[dimension + 1 :] for box in pair)
     return first, second
 
@@ -130,10 +130,10 @@ def _touch(one: Pair, other: Pair, dimension: int) -> bool:
     return all(a[dimension][1] == b[dimension][0] for a, b in zip(one, other, strict=True))
 
 
-def _extended(box: Box, by: Box, dimension: int) -> Box:
+def _extended(box: Region, by: Region, dimension: int) -> Region:
     return (*box[:dimension], (box[dimension][0], by[dimension][1]), *box[dimension + 1 :])
 
 
-def shown_box(box: Box) -> str:
+def shown_region(box: Region) -> str:
     """As it is written in Python: [0:4, 8:16]."""
     return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.placement.boxes import (
-    Box,
+from mindbatch.checkpoint.placement.regions import (
+    Region,
     difference,
     first_overlap,
-    full_box,
+    full_region,
     intersection,
     is_inside,
     merged,
     moved,
-    shown_box,
+    shown_region,
     uncovered,
     volume,
 )
@@ -26,11 +26,11 @@ RANGES = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda ends: (min(e
 BOXES = st.tuples(RANGES, RANGES)
 
 
-def elements(box: Box) -> set[tuple[int, ...]]:
+def elements(box: Region) -> set[tuple[int, ...]]:
     return set(product(*(range(start, stop) for start, stop in box)))
 
 
-def once(boxes: Iterable[Box]) -> set[tuple[int, ...]]:
+def once(boxes: Iterable[Region]) -> set[tuple[int, ...]]:
     """The elements of the boxes, which must be disjoint."""
     found: set[tuple[int, ...]] = set()
     for box in boxes:
@@ -40,7 +40,7 @@ def once(boxes: Iterable[Box]) -> set[tuple[int, ...]]:
 
 
 @given(BOXES, BOXES)
-def test_intersection_and_difference_are_those_of_sets(one: Box, other: Box) -> None:
+def test_intersection_and_difference_are_those_of_sets(one: Region, other: Region) -> None:
     common = intersection(one, other)
     assert (elements(common) if common else set()) == elements(one) & elements(other)
     if elements(one):
@@ -50,13 +50,13 @@ def test_intersection_and_difference_are_those_of_sets(one: Box, other: Box) -> 
 
 
 @given(BOXES, st.lists(BOXES, max_size=4))
-def test_uncovered_is_what_is_left(box: Box, covers: list[Box]) -> None:
+def test_uncovered_is_what_is_left(box: Region, covers: list[Region]) -> None:
     left = elements(box).difference(*map(elements, covers))
     assert once(uncovered(box, covers)) == left
 
 
 @given(st.lists(BOXES, max_size=5))
-def test_first_overlap_is_in_two_boxes(boxes: list[Box]) -> None:
+def test_first_overlap_is_in_two_boxes(boxes: list[Region]) -> None:
     shared = {
         element
         for number, box in enumerate(boxes)
@@ -85,7 +85,7 @@ def test_a_grid_is_merged_into_one_box(steps: tuple[int, int]) -> None:
         for column in range(0, 6, columns)
         for row in range(0, 6, rows)
     ]
-    whole, shifted = full_box((6, 6)), ((10, 16), (0, 6))
+    whole, shifted = full_region((6, 6)), ((10, 16), (0, 6))
     assert merged((cell, moved(cell, whole, shifted)) for cell in cells) == [(whole, shifted)]
 
 
@@ -111,4 +111,4 @@ def test_merging_keeps_every_element_and_its_place(cells: list[tuple[int, int]],
 
 
 def test_boxes_are_shown_as_slices() -> None:
-    assert shown_box(((0, 4), (8, 16))) == "[0:4, 8:16]"
+    assert shown_region(((0, 4), (8, 16))) == "[0:4, 8:16]"
