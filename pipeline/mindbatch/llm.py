@@ -23,8 +23,7 @@ from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
 from mindbatch.mindspore_lock import loading
-from mindbatch.prompts.prompt_tokens import NO_TOKENIZER, token_ids_of
-from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
+from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.streaming import Streamer, StreamerFeed
 

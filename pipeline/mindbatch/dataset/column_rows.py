@@ -10,9 +10,8 @@ import orjson
 
 from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset.columns import ColumnError, column, missing_column
-from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.dataset.byte_streams import DamagedData, plain
-from mindbatch.dataset.csv_table import table_rows
+from mindbatch.dataset.byte_streams import DamagedData, opened, plain
+from mindbatch.dataset.csv_table import table_fault, table_rows
 from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
-from mindbatch.dataset.json_array import array_rows
+from mindbatch.dataset.json_array import array_fault, array_rows
 from mindbatch.dataset.line_rows import json_line_rows, text_rows
-from mindbatch.dataset.parquet_table import parquet_rows
+from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
 from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault
-from mindbatch.dataset.whole_files import file_fault
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
@@ -123,3 +122,48 @@ def _digest(path: Path) -> dict[str, int | str]:
             state.update(chunk)
             size += len(chunk)
     return {"bytes": size, "xxh3_128": state.hexdigest()}
+
+
+_HEAD_BYTES = 64
+_OWN = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "parquet": b"PAR1\x15"}
+_SIGNATURES = {
+    b"version https://git-lfs.github.com/spec/v1": "a Git LFS pointer; fetch the data with `git lfs pull`",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    _OWN["gzip"]: "gzip data; its name must end in .gz",
+    _OWN["zstd"]: "zstd data; its name must end in .zst",
+    _OWN["parquet"]: "a Parquet file; name it .parquet or give data.format=parquet",
+    b"\xff\xfe": "UTF-16 text; must be UTF-8",
+    b"\xfe\xff": "UTF-16 text; must be UTF-8",
+}
+
+
+def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
+    """Why the file cannot be what its name or the given format says, or None.
+
+    Raises:
+        MindBatchError: the file cannot be opened or read.
+    """
+    if foreign := _foreign(file):
+        return f"is {foreign}"
+    try:
+        if file.format == "parquet":
+            return parquet_fault(file)
+        if file.format == "json":
+            return array_fault(file)
+        if file.format in ("csv", "tsv"):
+            return table_fault(file, max_row_bytes)
+        with opened(file) as stream:
+            stream.peek(1)
+    except DamagedData as damage:
+        return str(damage)
+    return None
+
+
+def _foreign(file: DataFile) -> str | None:
+    """What the file is instead, told from its first bytes."""
+    with plain(file.path) as disk:
+        head = disk.read(_HEAD_BYTES) or b""
+    own = _OWN.get(file.compression or file.format)
+    return next(
+        (what for magic, what in _SIGNATURES.items() if magic != own and head.startswith(magic)), None
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.dataset.draft import RowDraft
+from mindbatch.dataset.records import RowDraft
 from mindbatch.decoding.combinations import FILTERS
 from mindbatch.fault_lines import shown
 

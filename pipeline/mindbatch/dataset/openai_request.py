@@ -11,9 +11,8 @@ from typing import Any
 
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
-from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions

@@ -12,10 +12,9 @@ import orjson
 from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.columns import OptionalColumns, missing_column
-from mindbatch.dataset.draft import RowDraft
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.prompts.chat_options import chat_options

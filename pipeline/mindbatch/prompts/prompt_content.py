@@ -6,8 +6,7 @@ from typing import Any, TypeGuard
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import checked_conversation, text_fault
-from mindbatch.prompts.sharegpt import is_sharegpt, messages_of
+from mindbatch.prompts.messages import checked_conversation, is_sharegpt, sharegpt_messages, text_fault
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
 """What a row may hold for the chat template beside its messages."""
@@ -42,7 +41,8 @@ def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS
     Raises:
         PromptError: a line for each fault, each beginning with `where`.
     """
-    conversation = checked_conversation(messages_of(value, where) if is_sharegpt(value) else value, where)
+    messages = sharegpt_messages(value, where) if is_sharegpt(value) else value
+    conversation = checked_conversation(messages, where)
     if options.system is not None and conversation[0]["role"] == "system":
         raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
     return options.content(conversation)

@@ -1,7 +1,7 @@
 """Owns turning what a user gives to `generate` (text, token ids, a file, messages) into rows to run."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from mindbatch.prompts.prompt_content import (
     usual_name,
 )
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, text_lines
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.regular_file import open_regular
 from mindbatch.strict_json import JsonFault
 
@@ -234,3 +235,41 @@ def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[
     if str(path) == STANDARD_INPUT:
         return nullcontext(stdin or sys.stdin.buffer)
     return open(open_regular(Path(path)), "rb")
+
+
+NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
+_PANIC = "PanicException"
+"""Of code in Rust; it has no name to import, and derives from BaseException."""
+
+
+def token_ids_of(
+    prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | None = None
+) -> Sequence[int]:
+    """The prompt's token ids; messages go through the chat template.
+
+    most_tokens: a text that must have more is refused before it is encoded, which takes 300 times its bytes.
+
+    Raises:
+        PromptError: there is no tokenizer for a text, no chat template for messages, it refused them, the
+            text is far too long, or the tokenizer failed.
+        ConfigError: the chat template ran out of time for several rows in a row.
+    """
+    try:
+        return _token_ids(prompt, tokenizer, most_tokens)
+    except RecursionError as error:
+        raise PromptError("the prompt is nested too deeply") from error
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise PromptError(f"the tokenizer failed on it: {' '.join(str(error).split())[:300]}") from error
+
+
+def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | None) -> Sequence[int]:
+    if prompt.token_ids is not None:
+        return prompt.token_ids
+    if tokenizer is None:
+        raise PromptError(NO_TOKENIZER)
+    if prompt.messages is not None:
+        variables = {**(prompt.chat_template_kwargs or {}), "tools": prompt.tools}
+        return tokenizer.encode_chat(prompt.messages, variables=variables, most_tokens=most_tokens)
+    return tokenizer.encode(prompt.text or "", most_tokens=most_tokens)

@@ -9,15 +9,17 @@ from typing import BinaryIO
 
 from mindbatch.config.schema import DataConfig
 from mindbatch.config.sizes import parse_bytes
-from mindbatch.dataset import standard_input
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import STANDARD_INPUT
 from mindbatch.run.survey import Selection
-from mindbatch.storage import Storage, StorageError
+from mindbatch.storage import Storage, StorageError, WholeFile
 
+STANDARD_INPUT_NAME = "standard input"
+"""What rows that came from standard input are called after, whichever file keeps them."""
 EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the command"
+_CHUNK_BYTES = 1 << 20
 
 
 class DataInput:
@@ -47,7 +49,7 @@ class DataInput:
         data, name = self._data, None
         path = data.path or ""
         if path == STANDARD_INPUT:
-            name = standard_input.NAME
+            name = STANDARD_INPUT_NAME
             path = str(folder.standard_input if self._kept else self._spool(folder))
         return Dataset(
             path,
@@ -80,9 +82,7 @@ class DataInput:
         """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
         if self._spooled is None:
             spooled = folder.path / f".new.{folder.standard_input.name}"
-            size = standard_input.spool_standard_input(
-                spooled, self._stdin or sys.stdin.buffer, self._storage
-            )
+            size = spool_standard_input(spooled, self._stdin or sys.stdin.buffer, self._storage)
             if size == 0:
                 spooled.unlink()
                 if not folder.standard_input.is_file():
@@ -112,3 +112,25 @@ def _keys(given: object) -> Container[str] | None:
         return frozenset(line for line in lines if line)
     assert isinstance(given, list)
     return frozenset(map(str, given))
+
+
+def spool_standard_input(target: Path, stream: BinaryIO, storage: Storage | None = None) -> int:
+    """Copies all of the stream into `target`, which appears whole or not at all; the number of bytes.
+
+    Raises:
+        ConfigError: the stream cannot be read.
+        StorageError: the file cannot be written.
+    """
+    with WholeFile(target, storage) as file:
+        while chunk := _read(stream):
+            file.write(chunk)
+        return file.tell()
+
+
+def _read(stream: BinaryIO) -> bytes:
+    try:
+        return stream.read(_CHUNK_BYTES)
+    except OSError as error:
+        raise ConfigError(
+            f"data.path=-: standard input cannot be read ({error.strerror or error})"
+        ) from error

@@ -10,7 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.errors import PromptError
-from mindbatch.prompts.prompt_tokens import token_ids_of
+from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 
 

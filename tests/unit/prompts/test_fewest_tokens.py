@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as Backend
 
 from mindbatch.errors import PromptError
 from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
-from mindbatch.prompts.prompt_tokens import token_ids_of
-from mindbatch.prompts.prompts import Prompt
+from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.run.lengths import Lengths
+from mindbatch.run.plan import Lengths
 
 
 def lengths_of(values: Iterable[int]) -> Lengths:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mindbatch.run.lengths import Lengths
-from mindbatch.run.plan import Plan, RowTotals, TimeEstimate
+from mindbatch.run.plan import Lengths, Plan, RowTotals, TimeEstimate
 from mindbatch.screen_text import printable
 from mindbatch.tasks.amounts import duration, size
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.dataset.standard_input import spool_standard_input
 from mindbatch.errors import ConfigError
+from mindbatch.run.input import spool_standard_input
 from mindbatch.storage import Storage, StorageError
 
 
