@@ -20,6 +20,9 @@ check() {
     "$venv_python" -m "$@"
 }
 
+# Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
+unset PYTHONDONTWRITEBYTECODE
+
 prepare_venv test
 cd "$root"
 check ruff format --check .

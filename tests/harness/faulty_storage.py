@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -15,6 +15,19 @@ Moment = Literal["before", "amid", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "amid", "after")
 WRITES = ("write", "write_at")
 OPERATIONS = [name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")]
+
+
+def different_kills(operations: Sequence[str]) -> list[tuple[int, Moment]]:
+    """Places and moments that leave different disks: before each operation, amid each write, after the last.
+
+    After an operation the disk is as before the next one; only a write has a middle.
+    """
+    kills: list[tuple[int, Moment]] = []
+    for place, name in enumerate(operations):
+        kills.append((place, "before"))
+        if name in WRITES:
+            kills.append((place, "amid"))
+    return [*kills, (len(operations) - 1, "after")]
 
 
 class CountingStorage(Storage):

@@ -1,6 +1,7 @@
 """Kills batch jobs over a stub model, at random moments and at exact operations; each run must end well.
 
-python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--seed 0]: prints what it has done.
+python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--every-moment] [--seed 0]: prints what
+it has done.
 An assertion fails where a row was lost, doubled or torn, or where the results differ from an unbroken run's.
 """
 
@@ -10,13 +11,13 @@ import argparse
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage
+from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage, Moment, different_kills
 from harness.forks import FAILED, Ending, Send, run_forked
 from mindbatch.config.schema import BatchConfig
 from mindbatch.ledger.entries import Entry
@@ -45,11 +46,11 @@ def write_data(path: Path, num_rows: int) -> Path:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A run that nobody disturbed: its files, its entries, and how long it is."""
+    """A run that nobody disturbed: its files, its entries, what it does to the disk, and how long it takes."""
 
     files: dict[str, bytes]
     entries: dict[str, Entry]
-    num_operations: int
+    operations: tuple[str, ...]
     seconds: float
 
 
@@ -77,11 +78,12 @@ class Campaign:
     def session(
         self, folder: Path, storage: CountingStorage, batch_size: int, kill_after: float | None = None
     ) -> Ending:
-        """One session in a child, which sends the number of its operations if it comes to its end."""
+        """One session in a child, which sends the names of its operations if it comes to its end."""
 
         def session(send: Send) -> None:
             make_job(self.config(folder), storage=storage, batch_size=batch_size).run()
-            send(str(len(storage.operations)))
+            for name in storage.operations:
+                send(name)
 
         ending = run_forked(session, kill_after)
         assert ending.code != FAILED, f"{folder}: the session failed; see above"
@@ -96,7 +98,7 @@ class Campaign:
         files = {name: (folder / name).read_bytes() for name in COMPARED}
         assert all(files.values()), "there are results and errors to compare"
         entries = {entry.key: entry for entry in entries_in(folder)}
-        return Unbroken(files, entries, int(ending.lines[0]), seconds)
+        return Unbroken(files, entries, ending.lines, seconds)
 
 
 class Run:
@@ -156,14 +158,13 @@ def entries_in(path: Path) -> Iterator[Entry]:
                 yield ledger.read(found.place)
 
 
-def sweep(campaign: Campaign) -> None:
-    """A run for each operation and moment of a session: killed there, and again early in the next one."""
-    for place in range(campaign.unbroken.num_operations):
-        for moment in MOMENTS:
-            run = campaign.new_run()
-            assert run.killed_at(place, moment, batch_size=4)
-            run.killed_at(5 + place % 11, moment, batch_size=3)
-            run.end(batch_size=16)
+def sweep(campaign: Campaign, kills: Iterable[tuple[int, Moment]]) -> None:
+    """A run for each place and moment of a session: killed there, and again early in the next one."""
+    for place, moment in kills:
+        run = campaign.new_run()
+        assert run.killed_at(place, moment, batch_size=4)
+        run.killed_at(5 + place % 11, moment, batch_size=3)
+        run.end(batch_size=16)
 
 
 def kill_at_random(campaign: Campaign, num_kills: int, chance: random.Random) -> None:
@@ -179,7 +180,7 @@ def kill_at_random(campaign: Campaign, num_kills: int, chance: random.Random) ->
             if chance.random() < 0.5:
                 is_hit = run.killed_after(chance.uniform(0, campaign.unbroken.seconds), batch_size)
             else:
-                place = chance.randrange(campaign.unbroken.num_operations)
+                place = chance.randrange(len(campaign.unbroken.operations))
                 is_hit = run.killed_at(place, chance.choice(MOMENTS), batch_size)
         run.end(chance.choice(BATCH_SIZES))
 
@@ -190,12 +191,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=200, help="at random")
     parser.add_argument("--sweep-rows", type=int, default=40, help="0: no sweep over all operations")
+    parser.add_argument("--every-moment", action="store_true", help="of the sweep, also where disks are alike")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     shared_tokenizer()  # what is loaded before a fork is not loaded after it
     if arguments.sweep_rows:
         small = Campaign(arguments.folder / "sweep", arguments.sweep_rows)
-        sweep(small)
+        operations = small.unbroken.operations
+        everywhere = [(place, moment) for place in range(len(operations)) for moment in MOMENTS]
+        sweep(small, everywhere if arguments.every_moment else different_kills(operations))
         print(f"{small.num_kills} kills at each operation of a run of {arguments.sweep_rows} rows")
     large = Campaign(arguments.folder / "random", arguments.rows)
     kill_at_random(large, arguments.kills, random.Random(arguments.seed))

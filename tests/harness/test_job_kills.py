@@ -13,8 +13,18 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_every_operation_and_hundreds_at_random(tmp_path: Path) -> None:
-    printed = run_script("job_kills", tmp_path / "runs", "--rows", 2000, "--kills", 200, "--sweep-rows", 40)
+def test_a_kill_at_every_operation_and_dozens_at_random(tmp_path: Path) -> None:
+    printed = run_script("job_kills", tmp_path / "runs", "--rows", 300, "--kills", 30, "--sweep-rows", 24)
+    sweep, at_random = printed.splitlines()
+    assert int(sweep.split()[0]) >= 100
+    assert at_random == "30 kills at random in runs of 300 rows"
+
+
+@pytest.mark.slow
+@pytest.mark.on_demand
+def test_a_kill_at_every_moment_and_hundreds_at_random(tmp_path: Path) -> None:
+    arguments = ("--rows", 2000, "--kills", 200, "--sweep-rows", 40, "--every-moment")
+    printed = run_script("job_kills", tmp_path / "runs", *arguments)
     sweep, at_random = printed.splitlines()
     assert int(sweep.split()[0]) >= 200
     assert at_random == "200 kills at random in runs of 2000 rows"
