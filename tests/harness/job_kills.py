@@ -1,7 +1,7 @@
 """Kills batch jobs over a stub model, at random moments and at exact operations; each run must end well.
 
-python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--every-moment] [--seed 0]: prints what
-it has done.
+python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--every-moment] [--seed 0]
+Prints what it has done.
 An assertion fails where a row was lost, doubled or torn, or where the results differ from an unbroken run's.
 """
 
@@ -46,7 +46,7 @@ def write_data(path: Path, num_rows: int) -> Path:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A run that nobody disturbed: its files, its entries, what it does to the disk, and how long it takes."""
+    """A run that nobody disturbed: its files, entries and operations, and how long it takes."""
 
     files: dict[str, bytes]
     entries: dict[str, Entry]
@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=200, help="at random")
     parser.add_argument("--sweep-rows", type=int, default=40, help="0: no sweep over all operations")
-    parser.add_argument("--every-moment", action="store_true", help="of the sweep, also where disks are alike")
+    parser.add_argument(
+        "--every-moment", action="store_true", help="of the sweep, also where disks are alike"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     shared_tokenizer()  # what is loaded before a fork is not loaded after it
