@@ -1,4 +1,4 @@
-"""The bytes of a data file, unpacked while they are read, damage told apart from a failing disk."""
+"""The bytes of a data file, unpacked while they are read, with damage distinguished from a failing disk."""
 
 from __future__ import annotations
 

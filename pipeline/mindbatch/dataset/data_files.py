@@ -165,7 +165,7 @@ def _shown(path: str | Path) -> str:
 
 
 def _suffixes(path: Path) -> tuple[str, str]:
-    """The suffix that tells the format, and that of the compression or nothing, in lower case."""
+    """The suffix that names the format, and that of the compression or nothing, in lower case."""
     name = path.name.lower()
     packed = next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
     return Path(name.removesuffix(packed)).suffix, packed

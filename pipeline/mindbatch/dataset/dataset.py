@@ -160,7 +160,7 @@ def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
 
 
 def _foreign(file: DataFile) -> str | None:
-    """What the file is instead, told from its first bytes."""
+    """What the file is instead, by its first bytes."""
     with plain(file.path) as disk:
         head = disk.read(_HEAD_BYTES) or b""
     own = _OWN.get(file.compression or file.format)

@@ -18,7 +18,7 @@ class Record:
     file: the name of its file within the dataset.
     line: from 1: the line on which it begins; in a JSON array or a Parquet file, its number.
     unusable: columns that this row has but whose value is none that JSON knows, each with the reason; they
-        are not among `columns` and harm only who wants them.
+        are not among `columns` and harm only what asks for them.
     """
 
     file: str

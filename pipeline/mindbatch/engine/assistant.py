@@ -156,7 +156,7 @@ class Assistant:
         return draft
 
     def _admit(self, waiting: deque[tuple[int, DraftSequence]]) -> list[tuple[int, DraftSequence]]:
-        """Takes those from the front of the queue for whom there are blocks together; at least one."""
+        """Takes from the front of the queue the draft sequences that have blocks together; at least one."""
         admitted: list[tuple[int, DraftSequence]] = []
         needed = 0
         while waiting:

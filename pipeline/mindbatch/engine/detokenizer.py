@@ -9,7 +9,7 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class IncrementalDetokenizer:
-    """The text of one output sequence, piece by piece; a token costs the same however long the text is.
+    """The text of one output sequence, token by token; each costs the same however long the text is.
 
     The pieces joined read on from the prompt: after a prompt that ends in text, a sentencepiece model's first
     word keeps its leading space; after one that ends in a control token (only BOS, or a chat template's last
@@ -42,11 +42,11 @@ class IncrementalDetokenizer:
 
     def fork(self) -> "IncrementalDetokenizer":
         """An independent copy that has shown the same text, for a sequence that continues in two ways."""
-        twin = object.__new__(type(self))
-        twin._tokenizer, twin._hidden, twin._previous = self._tokenizer, self._hidden, self._previous
-        twin._utf8 = _Utf8Decoder(errors="replace")
-        twin._utf8.setstate(self._utf8.getstate())
-        return twin
+        copy = object.__new__(type(self))
+        copy._tokenizer, copy._hidden, copy._previous = self._tokenizer, self._hidden, self._previous
+        copy._utf8 = _Utf8Decoder(errors="replace")
+        copy._utf8.setstate(self._utf8.getstate())
+        return copy
 
 
 def last_text_token(tokenizer: Tokenizer, token_ids: Sequence[int]) -> int | None:

@@ -37,18 +37,18 @@ def grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list
 
 
 def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[Sequence]:
-    """A sequence for each branch, none of which has its tokens yet; sequences without heirs are dropped."""
+    """A sequence for each branch, without its new tokens; sequences that no branch continues are dropped."""
     parents, branches = group.sequences, decision.branches
-    heirs = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
+    first_branch = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
     group.sequences = [*parents]
     grown = []
     for index, branch in enumerate(branches):
         sequence = parents[branch.parent]
-        if heirs[branch.parent] != index:
+        if first_branch[branch.parent] != index:
             sequence = scheduler.fork(sequence)
             group.sequences.append(sequence)
         grown.append(sequence)
-    scheduler.release(parent for place, parent in enumerate(parents) if place not in heirs)
+    scheduler.release(parent for place, parent in enumerate(parents) if place not in first_branch)
     group.sequences = grown
     return grown
 

@@ -135,10 +135,10 @@ class Scheduler:
         self._take(wanted, step)
 
     def _admit(self, step: Step) -> None:
-        seats = sum(group.num_seats for group in self.running)
+        num_sequences = sum(group.max_num_sequences for group in self.running)
         while self.waiting and step.num_tokens < self.settings.max_batched_tokens:
             group = self.waiting[0]
-            if seats + group.num_seats > self.settings.batch_size and self.running:
+            if num_sequences + group.max_num_sequences > self.settings.batch_size and self.running:
                 return
             prefixes = self.prefixes.find(group)
             if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
@@ -148,7 +148,7 @@ class Scheduler:
             if self.prefixes.is_coming(group, prefixes, step.filled):
                 return
             self._begin(self.waiting.popleft(), prefixes, step)
-            seats += group.num_seats
+            num_sequences += group.max_num_sequences
             self._take(self._wanted(group, self.settings.max_batched_tokens - step.num_tokens), step)
 
     def _begin(self, group: SequenceGroup, prefixes: list[list[int]], step: Step) -> None:
@@ -222,7 +222,7 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _refuse_impossible(self, group: SequenceGroup) -> None:
-        settings, sequences = self.settings, group.num_seats
+        settings, sequences = self.settings, group.max_num_sequences
         needed = sequences * settings.blocks_for(group.max_tokens)
         if needed > settings.num_blocks:
             raise CacheBudgetError(

@@ -156,7 +156,7 @@ class SequenceGroup:
     agreed: of a search, the text on which all its hypotheses agree; None without a tokenizer.
     num_agreed_tokens: the output tokens on which they agree.
     finished: outputs of those that have ended.
-    prompt_hidden: last hidden states of the prompt's tokens, in pieces, if the strategy needs them.
+    prompt_hidden: last hidden states of the prompt's tokens, chunk by chunk, if the strategy needs them.
     error: why the request could not go on.
     num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
     """
@@ -176,7 +176,7 @@ class SequenceGroup:
     started: float = field(default_factory=time.perf_counter)
 
     @property
-    def num_seats(self) -> int:
+    def max_num_sequences(self) -> int:
         """Sequences that the group has or will have: they are forked once the prompt is in the cache."""
         if self.strategy.searches or not self.has_output:
             return self.strategy.width(self.request.params)

@@ -1,4 +1,4 @@
-"""How few tokens a text can have, told from its length: for texts far too long to be encoded."""
+"""A lower bound of the tokens of a text, from its length: for texts far too long to be encoded."""
 
 from __future__ import annotations
 

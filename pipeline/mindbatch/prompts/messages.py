@@ -151,7 +151,7 @@ SHAREGPT_ROLES = {
 
 
 def is_sharegpt(value: object) -> bool:
-    """Whether the value can only be meant as a conversation in this form."""
+    """Whether the value can only be ShareGPT's form of a chat: [{"from": "human", "value": "Hi"}, ...]."""
     return (
         isinstance(value, Sequence)
         and len(value) > 0

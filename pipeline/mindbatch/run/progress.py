@@ -62,7 +62,7 @@ class RunProgress:
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
-    """The time until all rows have ended; None while nobody can tell."""
+    """The time until all rows have ended; None while it cannot be estimated."""
     left = snapshot.rows_total - snapshot.rows_ended
     if left <= 0:
         return 0.0
@@ -85,7 +85,7 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """What this session has run between its first and its last snapshot; the totals are told elsewhere."""
+    """What this session has run between its first and its last snapshot; totals are reported elsewhere."""
     seconds = max(last.seconds - first.seconds, 1e-9)
     failed = last.rows_failed - first.rows_failed
     rows = f"{last.rows_ended - first.rows_ended} rows run"

@@ -120,7 +120,7 @@ class Load(RuleBasedStateMachine):
             written = tokens.sequence.block_table[tokens.start // self.limits.block_size :]
             assert all(self.scheduler.blocks.holders(block) == 1 for block in written)
         self._check_groups(step)
-        seats = sum(group.num_seats for group in self.scheduler.running)
+        seats = sum(group.max_num_sequences for group in self.scheduler.running)
         assert seats <= self.limits.batch_size or len(self.scheduler.running) == 1
         fresh = [key_of(t.group) for t in step.scheduled if key_of(t.group) in waiting]
         order = list(dict.fromkeys(fresh))
