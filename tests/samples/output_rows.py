@@ -4,8 +4,8 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from mindbatch.dataset.rows import DataRow
-from mindbatch.run.outputs.rows import FailedRow, FinishedRow
+from mindbatch.dataset.rows import DataRow, RowFailure
+from mindbatch.run.outputs.rows import FinishedRow
 
 AWKWARD_TEXT = '=SUM(1)\u2028今天, "quoted"\r\nline\rend\n '
 
@@ -39,9 +39,9 @@ def finished(
     return FinishedRow(key, data, body)
 
 
-def failed(key: str | None = "bad", stage: str = "row", reason: str = "no column prompt") -> FailedRow:
+def failed(key: str | None = "bad", stage: str = "row", reason: str = "no column prompt") -> RowFailure:
     """A row of the same file that could not be run."""
-    return FailedRow(key, "in.jsonl", 4, stage, reason)
+    return RowFailure(key, "in.jsonl", 4, stage, reason)
 
 
 def written(make: Callable[[io.BytesIO], Any], *rows: Any) -> bytes:

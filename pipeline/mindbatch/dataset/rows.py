@@ -100,7 +100,7 @@ class RowFailure:
 
     key: None where the row's own key could not be read.
     stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
-        prompt, where what they hold is no prompt.
+        prompt, where what they hold is no prompt or cannot go on.
     """
 
     key: str | None
@@ -108,6 +108,11 @@ class RowFailure:
     line: int
     stage: Stage
     reason: str
+
+    @property
+    def place(self) -> str:
+        """Where the row stands, as messages name it."""
+        return f"{self.source}:{self.line}"
 
 
 class _Reader(Protocol):

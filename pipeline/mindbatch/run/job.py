@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mindbatch.config.schema import BatchConfig
-from mindbatch.dataset.rows import RowMaker
+from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.hidden_values import concealed
@@ -23,7 +23,6 @@ from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.manifest import RowCounts, Status, now, write_manifest
 from mindbatch.run.monitor import Monitor
-from mindbatch.run.outputs.rows import FailedRow
 from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey
 from mindbatch.screen_text import say
@@ -170,7 +169,7 @@ class BatchJob:
 
     def _write_results(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
-    ) -> FailedRow | None:
+    ) -> RowFailure | None:
         format = result_format(self._config.output.format, is_openai)
         # Only OpenAI's format names tokens by their text.
         tokenizer = self._tokenizer() if format == "openai" else None

@@ -37,7 +37,7 @@ def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
     entry = _entry(folder, record, key)
     row = _row(config, folder, key)
     if isinstance(row, RowFailure):
-        raise PromptError(f"{row.source}:{row.line}: {row.reason}")
+        raise PromptError(f"{row.place}: {row.reason}")
     if entry is None:
         raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
     return StoredRow(row, entry, record)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from mindbatch.config.schema import BatchConfig
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.hidden_values import without_hidden
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
@@ -15,7 +17,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.run.index import IndexedRow, RowIndex
 from mindbatch.run.outputs.files import Outputs, open_outputs
-from mindbatch.run.outputs.rows import FailedRow, FinishedRow, OutputOptions, columns_of
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns_of
 from mindbatch.storage import Storage
 
 
@@ -42,7 +44,7 @@ def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenByt
 
 def write_result_files(
     format: str, folder: RunFolder, options: OutputOptions, index: RowIndex, ledger: Ledger, storage: Storage
-) -> FailedRow | None:
+) -> RowFailure | None:
     """Writes the results and the errors of all rows, which have all been run; returns the first that failed.
 
     Raises:
@@ -73,18 +75,17 @@ def _kind(value: Any) -> type:
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
-def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> FailedRow | None:
+def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> RowFailure | None:
     row, failure = indexed.row, indexed.failure
     if row is None:
         assert failure is not None
-        reason = without_hidden(failure.reason)
-        failed = FailedRow(failure.key, failure.source, failure.line, failure.stage, reason)
+        failure = replace(failure, reason=without_hidden(failure.reason))
     else:
         assert indexed.place is not None, "a row that was not run"
         body = ledger.read(indexed.place).body
         if indexed.kind == "result":
             outputs.add(FinishedRow(row.key, row, body))
             return None
-        failed = FailedRow(row.key, row.source, row.line, body["stage"], body["reason"])
-    outputs.add_error(failed)
-    return failed
+        failure = RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])
+    outputs.add_error(failure)
+    return failure

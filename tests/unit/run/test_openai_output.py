@@ -4,8 +4,9 @@ import json
 from functools import partial
 from typing import Any
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import FailedRow, FinishedRow, OutputOptions
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 from output_rows import failed, finished, generation, written
 
 CHAT = {"endpoint": "/v1/chat/completions", "model": "asked"}
@@ -25,7 +26,7 @@ def responses(*rows: FinishedRow, **options: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written(partial(response_lines, options=how), *rows).splitlines()]
 
 
-def refusals(*rows: FailedRow) -> list[dict[str, Any]]:
+def refusals(*rows: RowFailure) -> list[dict[str, Any]]:
     how = OutputOptions(**OPTIONS)
     return [json.loads(line) for line in written(partial(refusal_lines, options=how), *rows).splitlines()]
 
@@ -211,7 +212,7 @@ def test_a_refused_request_has_a_response_with_an_error() -> None:
 
 def test_a_line_that_is_no_request_has_no_response() -> None:
     first, second = refusals(
-        failed(None, "read", "not JSON"), FailedRow(None, "in.jsonl", 5, "read", "not JSON")
+        failed(None, "read", "not JSON"), RowFailure(None, "in.jsonl", 5, "read", "not JSON")
     )
     assert first["id"] != second["id"]
     assert (first["custom_id"], first["response"]) == (None, None)

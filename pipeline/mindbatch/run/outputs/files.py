@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.outputs.csv_table import CsvTable
 from mindbatch.run.outputs.jsonl import JsonLines, error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import FailedRow, FinishedRow, OutputOptions, ResultWriter
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, ResultWriter
 from mindbatch.storage import Storage, WholeFile
 
 
@@ -25,7 +26,7 @@ class Outputs:
         """Takes a row with a result."""
         self._results.add(row)
 
-    def add_error(self, row: FailedRow) -> None:
+    def add_error(self, row: RowFailure) -> None:
         """Takes a row without one."""
         self._errors.add(row)
 

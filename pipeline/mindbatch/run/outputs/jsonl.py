@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.run.outputs.rows import (
     STRATEGY_FIELDS,
-    FailedRow,
     FinishedRow,
     OutputOptions,
     columns_of,
@@ -28,7 +28,7 @@ class JsonLines:
         self._file = file
         self._as_json = as_json
 
-    def add(self, row: FinishedRow | FailedRow) -> None:
+    def add(self, row: FinishedRow | RowFailure) -> None:
         """Takes one row."""
         line = orjson.dumps(self._as_json(row), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
         self._file.write(line)
@@ -66,7 +66,7 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
 def error_lines(file: BinaryIO) -> JsonLines:
     """The project's own form of errors: key, source, line, stage and reason."""
 
-    def as_json(row: FailedRow) -> Mapping[str, Any]:
+    def as_json(row: RowFailure) -> Mapping[str, Any]:
         return {
             "key": row.key,
             "source": row.source,

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, BinaryIO
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.run.outputs.jsonl import JsonLines
 from mindbatch.run.outputs.openai_logprobs import TokenNames, chat_logprobs, completion_logprobs
-from mindbatch.run.outputs.rows import FailedRow, FinishedRow, OutputOptions, num_generated_tokens
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, num_generated_tokens
 
 _ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_prompt"}
 _ID_BYTES = 16
@@ -39,7 +40,7 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     """The error file, in the same form: a refused request has a response with an HTTP status and an error in
     its body; a line that is no request at all has no response and `error` is set."""
 
-    def as_json(row: FailedRow) -> Mapping[str, Any]:
+    def as_json(row: RowFailure) -> Mapping[str, Any]:
         code = _ERROR_CODES.get(row.stage)
         message = f"{row.place}: {row.reason}"
         if row.key is None:

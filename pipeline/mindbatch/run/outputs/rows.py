@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
@@ -26,29 +26,6 @@ class FinishedRow:
     key: str
     row: DataRow
     body: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRow:
-    """A row without a result, and why.
-
-    key: None where the row could not be read so far.
-    line: in the file `source`, from 1.
-    stage: what failed: read, row or prompt, as `RowFailure` says, or what came after them.
-    extra: what the input's format keeps of a row besides, if it was read so far.
-    """
-
-    key: str | None
-    source: str
-    line: int
-    stage: str
-    reason: str
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def place(self) -> str:
-        """Where the row stands, as messages name it."""
-        return f"{self.source}:{self.line}"
 
 
 @dataclass(frozen=True, kw_only=True)
