@@ -10,7 +10,7 @@ from typing import Any
 from bench_process import memory_bytes, serve
 from mindbatch import DecodingParams
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import load_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request

@@ -16,13 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench_process import memory_bytes, serve
+from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.paths import data_root
-from mindbatch.config.schema import (
-    BatchConfig,
-    BatchOutputConfig,
-    DataConfig,
-    DecodingConfig,
-)
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
@@ -30,6 +26,7 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.job import BatchJob
 
 VOCABULARY = 512

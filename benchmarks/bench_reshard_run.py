@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from bench_tree_memory import PeakMemory
-from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 
 

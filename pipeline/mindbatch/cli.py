@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn
 
 from mindbatch.config.command_line import CommandLine, parse_command_line
-from mindbatch.config.environment import own_the_process
+from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -122,15 +122,10 @@ def _task(line: CommandLine) -> Task:
 
 
 def _run(task: Task, line: CommandLine) -> int:
-    from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
-    from mindbatch.config.environment import prepare_environment
-
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
-        overrides.append(f"{task.verbose_key}=true")
-    composition = compose_task(
-        task.name, overrides, line.paths.get("--config"), line.paths.get("--config-dir")
-    )
+        overrides.append(f"{task.schema.verbose_key}=true")
+    composition = task.compose(overrides, line.paths.get("--config"), line.paths.get("--config-dir"))
     if "--print-config" in line.switches:
         composition.log.raise_if_any()
         print(composition.unresolved_yaml, end="", file=data_output())
@@ -140,7 +135,7 @@ def _run(task: Task, line: CommandLine) -> int:
         line.switches.add(VERBOSE)
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
     say(*config.notes)
-    return task.load()(config)
+    return task.run(config)
 
 
 def _show_overview(asked: bool) -> int:

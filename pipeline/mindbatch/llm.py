@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
-from mindbatch.config.user_paths import settle_model_paths
-from mindbatch.config.validate import option_faults
+from mindbatch.config.model_faults import option_faults, settle_model_paths
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
 from mindbatch.engine.engine import StepResult

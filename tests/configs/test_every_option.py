@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.keys import schema_keys
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
-from mindbatch.config.schema import SCHEMAS, BatchConfig, GenerateConfig
+from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.strategy_names import strategy_name
 from mindbatch.errors import ConfigError
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 
 OPTIONS = OptionFiles(configs_folder(), None)
@@ -36,29 +36,29 @@ def test_the_groups_are_those_of_the_design() -> None:
 
 
 def test_each_task_has_a_schema_and_a_file() -> None:
-    assert SCHEMAS.keys() == TASKS.keys()
+    assert all(issubclass(task.schema, TaskConfig) for task in TASKS.values())
     assert all((configs_folder() / f"{name}.yaml").is_file() for name in TASKS)
 
 
 @pytest.mark.parametrize("task", ["generate", "batch", "plan"])
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_option_composes(group: str, name: str, task: str) -> None:
-    if group in schema_keys(SCHEMAS[task]).sections:
-        assert compose_task(task, [f"{group}={name}"]).log.lines == []
+    if group in schema_keys(TASKS[task].schema).sections:
+        assert TASKS[task].compose([f"{group}={name}"]).log.lines == []
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED - OF_A_DATASET))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
-    assert isinstance(compose_task("generate", given).finish(), GenerateConfig)
+    assert isinstance(TASKS["generate"].compose(given).finish(), GenerateConfig)
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED))
 def test_option_validates_for_a_dataset(group: str, name: str, model_folder: Path, tmp_path: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run", *in_need(group, name, model_folder)]
-    assert isinstance(compose_task("batch", given).finish(), BatchConfig)
+    assert isinstance(TASKS["batch"].compose(given).finish(), BatchConfig)
 
 
 STRATEGIES = {
@@ -76,7 +76,7 @@ STRATEGIES = {
 
 def params_of(name: str) -> DecodingParams:
     """What a decoding option composes to."""
-    values: Any = OmegaConf.to_container(compose_task("generate", [f"decoding={name}"]).tree.decoding)
+    values: Any = OmegaConf.to_container(TASKS["generate"].compose([f"decoding={name}"]).tree.decoding)
     return DecodingParams(**values)
 
 
@@ -94,7 +94,7 @@ def test_no_two_decoding_options_are_the_same() -> None:
 
 
 def test_the_worked_sums_are_right() -> None:
-    config = compose_task("batch", ["data=gsm8k"]).tree
+    config = TASKS["batch"].compose(["data=gsm8k"]).tree
     sums = re.findall(r"<<([\d+*/-]+)=(\d+)>>", config.data.template)
     assert len(sums) == config.data.template.count("<<") > 8
     for terms, result in sums:
@@ -108,19 +108,19 @@ def test_distributed_option_says_that_there_is_no_launch_yet(
 ) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     with pytest.raises(ConfigError, match="not available in this version") as caught:
-        compose_task("generate", given).finish()
+        TASKS["generate"].compose(given).finish()
     assert len(caught.value.faults) == 1
 
 
 def test_the_shipped_model_is_found_in_the_shipped_data() -> None:
-    composition = compose_task("generate", ["model=tiny_gpt2"])
+    composition = TASKS["generate"].compose(["model=tiny_gpt2"])
     assert composition.tree.model.checkpoint_name_or_path == "shipped:examples/tiny_gpt2"
     assert (data_root() / "examples").is_dir()
 
 
 def test_every_key_is_documented_in_one_line() -> None:
-    for schema in SCHEMAS.values():
-        for key in schema_keys(schema).keys.values():
+    for task in TASKS.values():
+        for key in schema_keys(task.schema).keys.values():
             assert key.meaning
             assert "\n" not in key.meaning
             assert key.expected

@@ -56,10 +56,10 @@ def test_links_and_named_files_exist() -> None:
 
 
 def test_keys_and_options_of_the_tables_exist() -> None:
-    from mindbatch.config.keys import schema_keys
-    from mindbatch.config.schema import SCHEMAS
+    from mindbatch.config.schema import schema_keys
+    from mindbatch.tasks.registry import TASKS
 
-    keys = schema_keys(SCHEMAS["generate"]).keys | schema_keys(SCHEMAS["batch"]).keys
+    keys = schema_keys(TASKS["generate"].schema).keys | schema_keys(TASKS["batch"].schema).keys
     guides = README + (CHECKOUT / "docs/batch.md").read_text(encoding="utf-8")
     for key in re.findall(r"\b((?:model|data|decoding|runtime|output|parallel)\.\w+)=", guides):
         assert key in keys or key == "runtime.cache_memry", key

@@ -17,7 +17,7 @@ from small_tokenizers import write_folder as write_tokenizer
 
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_json, of_lines
-from mindbatch.config.batch_schema import DataConfig
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -25,7 +25,7 @@ from mindbatch.ledger.entries import seal
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.run_pair import RunPair
+from mindbatch.tasks.diff.run_pair import RunPair
 from mindbatch.tasks.run_state import state_of
 from mindbatch.tasks.runs import as_json, as_lines
 from small_runs import failure, make_run, result

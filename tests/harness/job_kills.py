@@ -19,11 +19,11 @@ import orjson
 
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage, Moment, different_kills
 from harness.forks import FAILED, Ending, Send, run_forked
-from mindbatch.config.schema import BatchConfig
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.run.batch_config import BatchConfig
 from stub_job import job_config, make_job, shared_tokenizer
 
 BATCH_SIZES = (2, 5, 16, 48)

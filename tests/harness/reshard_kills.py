@@ -19,8 +19,8 @@ from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import PART_SUFFIX
 from mindbatch.checkpoint.reshard.order import Order
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 from reshard_models import LLAMA, write_model
 

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindformers
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect
-from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as run_reshard
 from reshard_models import write_model
 

@@ -12,10 +12,10 @@ from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.reshard import task as reshard
 from reshard_models import MODELS, contents, write_model
 
@@ -66,7 +66,7 @@ class Cut:
 
 
 def run(task: Any, name: str, *words: str) -> None:
-    assert task.run(compose_task(name, words).finish()) == 0
+    assert task.run(TASKS[name].compose(words).finish()) == 0
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)

@@ -10,10 +10,10 @@ from model_folders import descriptions, ragged, write_folder
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.rank_model import RankModel
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 
 TOKENS = 12

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import MODELS, contents, write_model
 

@@ -9,12 +9,12 @@ import pytest
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
 from mindbatch.tasks.reshard.order import Planned, plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 from mindbatch.tasks.reshard.whole_model import WholeModel
 from reshard_models import LLAMA, write_model

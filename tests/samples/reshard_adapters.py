@@ -14,7 +14,7 @@ from mindbatch.checkpoint.formats.float_rounding import array_type
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import LoraMerge
 from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 

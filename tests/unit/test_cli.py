@@ -5,14 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mindbatch import cli
-from mindbatch.config.keys import schema_keys
-from mindbatch.config.schema import SCHEMAS
+from mindbatch.config.schema import schema_keys
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.registry import TASKS
 
@@ -28,7 +26,7 @@ def _restored_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_task(monkeypatch: pytest.MonkeyPatch, task: Any, *arguments: str) -> int:
     """`mindbatch doctor` with its `run` replaced by `task`."""
-    monkeypatch.setitem(sys.modules, "mindbatch.tasks.doctor", SimpleNamespace(run=task))
+    monkeypatch.setattr("mindbatch.tasks.doctor.run", task)
     return cli.main(["doctor", *arguments])
 
 
@@ -51,18 +49,18 @@ def test_help_shows_every_task_with_examples(capsys: pytest.CaptureFixture[str])
 def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
     shown = capsys.readouterr().out
-    for key in schema_keys(SCHEMAS[name]).keys.values():
+    for key in schema_keys(TASKS[name].schema).keys.values():
         assert f"{key.name}=" in shown
         assert key.meaning in shown
         assert f"\n\n  {key.topic}\n  {key.name}=" in shown or not key.topic
-    has_groups = "decoding" in schema_keys(SCHEMAS[name]).sections
-    takes_list = SCHEMAS[name].listed_group == "decoding"
+    has_groups = "decoding" in schema_keys(TASKS[name].schema).sections
+    takes_list = TASKS[name].schema.listed_group == "decoding"
     assert ("decoding=NAME chooses values for the group: beam4, " in shown) == (has_groups and not takes_list)
     assert ("decoding='[NAME,...]' lists some of these: beam4, " in shown) == takes_list
 
 
 def test_the_many_keys_of_decoding_have_topics() -> None:
-    topics = [key.topic for key in schema_keys(SCHEMAS["generate"]).keys.values() if key.topic]
+    topics = [key.topic for key in schema_keys(TASKS["generate"].schema).keys.values() if key.topic]
     assert topics[0] == "Sampling"
     assert len(topics) == len(set(topics)) > 4
 
@@ -131,7 +129,7 @@ def test_the_task_gets_its_typed_configuration_and_gives_the_exit_code(
         return 7
 
     assert run_task(monkeypatch, task, "format=json", "--verbose") == 7
-    assert seen == [SCHEMAS["doctor"](format="json", verbose=True)]  # type: ignore[call-arg]
+    assert seen == [TASKS["doctor"].schema(format="json", verbose=True)]  # type: ignore[call-arg]
 
 
 def test_faults_of_a_task_are_a_line_each(

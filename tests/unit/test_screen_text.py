@@ -5,7 +5,6 @@ import contextlib
 import io
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def run_failing(error: Exception, monkeypatch: pytest.MonkeyPatch, *words: str) 
     def task(config: Any) -> int:
         raise error
 
-    monkeypatch.setitem(sys.modules, "mindbatch.tasks.doctor", SimpleNamespace(run=task))
+    monkeypatch.setattr("mindbatch.tasks.doctor.run", task)
     cli.main(["doctor", *words])
 
 

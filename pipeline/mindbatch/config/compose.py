@@ -1,6 +1,6 @@
 """Composition of a task's configuration: its own file, then --config, then the command line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -13,18 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 from mindbatch.config import paths
 from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.keys import SchemaKeys, schema_keys
 from mindbatch.config.model_advice import MODEL_DEFAULTS, advice_for, defaults_for
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.option_content import OptionReader
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_overrides
 from mindbatch.config.portable import portable_yaml, settings_of, yaml_of
 from mindbatch.config.positional import read_words
-from mindbatch.config.schema import SCHEMAS, ModelTaskConfig, TaskConfig
-from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
+from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
+from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader, shown
 from mindbatch.config.tree import assign, build, resolved
-from mindbatch.config.user_paths import settle_paths
-from mindbatch.config.validate import faults_of
 
 HYDRA_VERSION_BASE = "1.3"
 
@@ -56,14 +54,22 @@ class Composition:
         values = resolved(self.tree, self.keys, self.log)
         config = build(self.schema, values)
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
-        self.log.add_consequences(settle_paths(config))
+        self.log.add_consequences(config.settle_paths())
         if isinstance(config, ModelTaskConfig):
             self._ask_model(config)
-        self.log.add_consequences(faults_of(config, self.keys))
+        self.log.add_consequences(self._faults(config))
         self.log.raise_if_any()
         config.unresolved_yaml = portable_yaml(self.tree, config, self.keys, self.listing, self.given)
         config.resolved_settings = settings_of(self.tree, config, self.keys)
         return config
+
+    def _faults(self, config: TaskConfig) -> Iterator[str]:
+        """Every fault in the values of `config`, whose paths are settled; types were checked when given."""
+        for key in self.keys.keys.values():
+            value = value_at(config, key.name)
+            if fault := key.fault(value):
+                yield f"{key.name}={shown(value)}: {fault}"
+        yield from config.own_faults(self.keys)
 
     def _ask_model(self, config: ModelTaskConfig) -> None:
         """Puts what the model recommends below what was given, where that was asked for."""
@@ -87,7 +93,11 @@ class Composition:
 
 
 def compose_task(
-    task: str, overrides: list[str], config_file: Path | None = None, config_dir: Path | None = None
+    task: str,
+    schema: type[TaskConfig],
+    overrides: list[str],
+    config_file: Path | None = None,
+    config_dir: Path | None = None,
 ) -> Composition:
     """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
 
@@ -96,29 +106,29 @@ def compose_task(
     Faults are noted in the composition's log; what is at fault is left out of its tree.
     """
     log = FaultLog()
-    keys = schema_keys(SCHEMAS[task])
+    keys = schema_keys(schema)
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
-    reader = SettingReader(keys, options.groups, log, SCHEMAS[task].listed_group)
+    reader = SettingReader(keys, options.groups, log, schema.listed_group)
     in_file = reader.read_file(config_file) if config_file else []
-    words, tokens = read_words(overrides, SCHEMAS[task], log)
+    words, tokens = read_words(overrides, schema, log)
     layers = [in_file, words + read_overrides(tokens, reader, log)]
-    if SCHEMAS[task].continues_run:
+    if schema.continues_run:
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
 
-    contents = _chosen_options([*chain(*layers)], SCHEMAS[task], keys, options, log)
-    tree = _compose_with_hydra(task, list(contents), options)
-    listing = _last_listing([*chain(*layers)], SCHEMAS[task])
+    contents = _chosen_options([*chain(*layers)], schema, keys, options, log)
+    tree = _compose_with_hydra(task, schema, list(contents), options)
+    listing = _last_listing([*chain(*layers)], schema)
     variants = {}
     for choice in listing.choices if listing else ():
-        content = _chosen_options([choice], SCHEMAS[task], keys, options, log)
+        content = _chosen_options([choice], schema, keys, options, log)
         if content:
             variants[choice.option] = _laid(tree.copy(), [[choice], *layers], contents | content, keys, log)
     _laid(tree, layers, contents, keys, log)
     given = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
     chosen = [choice.option for choice in contents if choice.group == "decoding"]
     decoding = chosen[-1] if chosen else None
-    return Composition(SCHEMAS[task], keys, tree, log, listing, variants, given, decoding)
+    return Composition(schema, keys, tree, log, listing, variants, given, decoding)
 
 
 def _last_listing(settings: list[Setting], schema: type[TaskConfig]) -> Listing | None:
@@ -164,11 +174,12 @@ def _chosen_options(
     return contents
 
 
-def _compose_with_hydra(task: str, choices: list[Choice], options: OptionFiles) -> DictConfig:
+def _compose_with_hydra(
+    task: str, schema: type[TaskConfig], choices: list[Choice], options: OptionFiles
+) -> DictConfig:
     """The tree of the task's file with the chosen options. Everything that is read was checked before."""
     store = ConfigStore.instance()
-    for name, schema in SCHEMAS.items():
-        store.store(name=f"{name}_schema", node=schema)
+    store.store(name=f"{task}_schema", node=schema)
     overrides = [f"{choice.group}={choice.option}" for choice in choices]
     if options.added and options.added.is_dir():
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{options.added.resolve()}')}]")

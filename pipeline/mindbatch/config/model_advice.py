@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.schema import BatchConfig, GenerateConfig, ModelTaskConfig
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.settings import Assignment
 from mindbatch.errors import ConfigError
 
@@ -40,7 +40,7 @@ def defaults_for(
 def advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
     """A line if the run is plainly greedy and the model recommends sampling."""
     folder = config.model.checkpoint_name_or_path
-    if folder is None or type(config) not in (GenerateConfig, BatchConfig):
+    if folder is None or not config.advises_sampling:
         return ()
     from mindbatch.decoding.model_defaults import sampling_advice
 

@@ -1,9 +1,9 @@
-"""The keys of every task that runs a model: the model, decoding, parallelism and the device."""
+"""The sections that tasks which run a model share: the model, decoding, parallelism and the device."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.config.schema_fields import TaskConfig, option, section
+from mindbatch.config.schema import option
 
 KEY_LIST = "list of keys"
 
@@ -154,21 +154,3 @@ class RuntimeConfig:
         choices=("auto", "native", "reference"),
     )
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
-
-
-@dataclass
-class ModelTaskConfig(TaskConfig):
-    """The sections of every task that runs a model."""
-
-    model: ModelConfig = section(ModelConfig)
-    decoding: DecodingConfig = section(DecodingConfig)
-    parallel: ParallelConfig = section(ParallelConfig)
-    runtime: RuntimeConfig = section(RuntimeConfig)
-
-    @property
-    def wants_verbose(self) -> bool:
-        return self.runtime.verbose
-
-    @property
-    def thread_count(self) -> int | None:
-        return self.runtime.num_threads

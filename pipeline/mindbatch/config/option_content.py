@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.keys import SchemaKeys
 from mindbatch.config.options import OptionFiles
+from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.settings import Assignment, Choice, SettingReader, shown
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.errors import ConfigError

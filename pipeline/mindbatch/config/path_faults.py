@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from glob import glob, has_magic
 from pathlib import Path
+from typing import Any
 
 from mindbatch.config.hub_cache import cached_model, how_to_get
 from mindbatch.config.paths import near_sibling, resolve_path
@@ -47,6 +48,13 @@ def settled(
     if fault:
         faults.append(f"{key}={shown(text, LONGEST_SHOWN)}: {fault}")
     return str(path)
+
+
+def settled_tools(key: str, tools: Any, faults: list[str]) -> Any:
+    """Tools that are given as a text are the path of a file."""
+    if not isinstance(tools, str):
+        return tools
+    return settled(key, tools, input_file_fault("a JSON list of tools"), faults)
 
 
 def any_path(path: Path) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mindbatch.config.keys import Key, SchemaKeys, value_at
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
-from mindbatch.config.schema import TaskConfig
+from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Listing
 from mindbatch.config.tree import written_values
 

@@ -1,131 +1,229 @@
-"""The typed schemas of every task: each key with its type, default, meaning and allowed range."""
+"""What schemas are made of: keys with their documentation, sections, and what every task carries."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+import dataclasses
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from mindbatch.config.batch_schema import (
-    BatchConfig,
-    BatchOutputConfig,
-    DataConfig,
-    PlanConfig,
-    ReplayConfig,
-    RetryConfig,
-)
-from mindbatch.config.compare_schema import CompareConfig
-from mindbatch.config.inspect_schema import InspectConfig
-from mindbatch.config.model_schema import (
-    DecodingConfig,
-    ModelConfig,
-    ModelTaskConfig,
-    ParallelConfig,
-    RuntimeConfig,
-)
-from mindbatch.config.prompt_schema import PromptTaskConfig
-from mindbatch.config.rank_table_schema import RankTableConfig
-from mindbatch.config.reshard_schema import ReshardConfig
-from mindbatch.config.schema_fields import LARGEST_COUNT, TaskConfig, option, section
+from mindbatch.fault_lines import did_you_mean, nearest
 
-__all__ = [
-    "LARGEST_COUNT",
-    "SCHEMAS",
-    "BatchConfig",
-    "BatchOutputConfig",
-    "CompareConfig",
-    "DataConfig",
-    "DecodingConfig",
-    "DiffConfig",
-    "DoctorConfig",
-    "GenerateConfig",
-    "InspectConfig",
-    "ModelConfig",
-    "ModelTaskConfig",
-    "OutputConfig",
-    "ParallelConfig",
-    "PlanConfig",
-    "PromptTaskConfig",
-    "RankTableConfig",
-    "ReplayConfig",
-    "ReshardConfig",
-    "RetryConfig",
-    "RunsConfig",
-    "RuntimeConfig",
-    "TaskConfig",
-]
+LARGEST_COUNT = 2**31 - 1
+TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
-
-@dataclass
-class OutputConfig:
-    """Where the generations go."""
-
-    format: str = option("text", "text, or json with token ids and timings", choices=("text", "json"))
-    file: str | None = option(None, "file to write; null: standard output", is_path=True)
-    overwrite: bool = option(False, "write over output.file if it is there")
-
-
-@dataclass
-class GenerateConfig(PromptTaskConfig):
-    """The keys of `mindbatch generate`."""
-
-    output: OutputConfig = section(OutputConfig)
-    stream: bool = option(False, "print the text token by token")
-    interactive: bool = option(False, "keep asking for prompts")
-
-
-@dataclass
-class DoctorConfig(TaskConfig):
-    """The keys of `mindbatch doctor`."""
-
-    format: str = option("text", "text or json", choices=("text", "json"))
-    verbose: bool = option(False, "show the messages of MindSpore, and tracebacks")
-
-    @property
-    def wants_verbose(self) -> bool:
-        return self.verbose
-
-
-@dataclass
-class DiffConfig(TaskConfig):
-    """The keys of `mindbatch diff`."""
-
-    positional: ClassVar[tuple[str, ...]] = ("first", "second")
-
-    first: str | None = option(None, "folder of a run", is_path=True)
-    second: str | None = option(None, "folder of the run to compare it with", is_path=True)
-    limit: int = option(20, "most rows shown; all are compared and counted", minimum=0)
-    format: str = option("text", "text or json", choices=("text", "json"))
-    verbose: bool = option(False, "show tracebacks")
-
-    @property
-    def wants_verbose(self) -> bool:
-        return self.verbose
-
-
-@dataclass
-class RunsConfig(TaskConfig):
-    """The keys of `mindbatch runs`."""
-
-    positional: ClassVar[tuple[str, ...]] = ("folder",)
-
-    folder: str = option(".", "folder below which the runs are", is_path=True)
-    format: str = option("text", "text or json", choices=("text", "json"))
-    verbose: bool = option(False, "show tracebacks")
-
-    @property
-    def wants_verbose(self) -> bool:
-        return self.verbose
-
-
-SCHEMAS: dict[str, type[TaskConfig]] = {
-    "generate": GenerateConfig,
-    "compare": CompareConfig,
-    "batch": BatchConfig,
-    "plan": PlanConfig,
-    "retry": RetryConfig,
-    "replay": ReplayConfig,
-    "diff": DiffConfig,
-    "runs": RunsConfig,
-    "reshard": ReshardConfig,
-    "inspect": InspectConfig,
-    "rank-table": RankTableConfig,
-    "doctor": DoctorConfig,
+_MODEL = "model.checkpoint_name_or_path"
+OTHER_NAMES = {
+    **dict.fromkeys(("model.path", "model.name", "model.folder", "model.dir", "model.name_or_path"), _MODEL),
+    **dict.fromkeys(("model_path", "model_name", "model_name_or_path", "checkpoint", "ckpt"), _MODEL),
 }
+"""What users call a key whose own name is not like it."""
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    choices: tuple[Any, ...] = (),
+    minimum: int | None = None,
+    accepts: str = "",
+    is_path: bool = False,
+    topic: str = "",
+) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
+    """A field whose one-line `meaning` is its documentation; `choices` and `minimum` are checked.
+
+    `accepts` says what may be given where the type is Any. With `is_path` a text names a file or folder,
+    which a saved configuration has as an absolute path. `topic` heads this key and the next ones in help.
+    """
+    metadata = {
+        "meaning": meaning,
+        "choices": choices,
+        "minimum": minimum,
+        "accepts": accepts,
+        "is_path": is_path,
+        "topic": topic,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def section(schema: type) -> Any:
+    """A nested group of keys; the docstring of `schema` is its meaning."""
+    return field(default_factory=schema)
+
+
+class TaskConfig:
+    """What the composed configuration of every task carries besides its keys."""
+
+    # Not annotated: a dataclass field would become a key that users could set.
+    unresolved_yaml = ""
+    """The configuration as YAML that gives it again from any folder, each ${...} as written."""
+
+    resolved_settings = dict[str, Any]()
+    """The values of all keys, nested as in YAML; one written with ${...} stays so, for it may be a secret."""
+
+    notes = tuple[str, ...]()
+    """What the user should be told before the task begins."""
+
+    variants = dict[str, Any]()
+    """By option listed for `listed_group`: the group's section with the values of that option."""
+
+    listed_group: ClassVar[str] = ""
+    """The group for which a list of options is taken, each of which makes a variant of the section."""
+
+    listed_options: ClassVar[tuple[str, ...]] = ()
+    """The list where the user gives none."""
+
+    positional: ClassVar[tuple[str, ...]] = ()
+    """The keys that words without `=` stand for, in this order."""
+
+    positional_rest: ClassVar[str] = ""
+    """The key for all further words, as a list; empty where there is none."""
+
+    continues_run: ClassVar[bool] = False
+    """Whether the task starts from the configuration saved in output.dir."""
+
+    verbose_key: ClassVar[str] = "verbose"
+    """The key that --verbose sets."""
+
+    @property
+    def wants_verbose(self) -> bool:
+        """Whether the user asked for the messages of MindSpore and MindFormers and for tracebacks."""
+        return bool(value_at(self, self.verbose_key))
+
+    @property
+    def thread_count(self) -> int | None:
+        """Threads asked for; None leaves the choice to the machine."""
+        return None
+
+    def settle_paths(self) -> list[str]:
+        """Replaces `shipped:` and ~ in the paths by what they mean; returns their faults."""
+        return []
+
+    def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
+        """The faults in the values besides those of `choices` and `minimum`; the paths are settled."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key that a user can set."""
+
+    name: str
+    """Dotted, as on the command line: `decoding.top_p`."""
+
+    type: Any
+    """bool, int, float, str, or Any for values that are checked further on."""
+
+    optional: bool
+    """Whether null is allowed."""
+
+    default: Any
+    meaning: str
+    choices: tuple[Any, ...]
+    minimum: int | None
+    accepts: str
+    """What may be given, in words, where the type is Any."""
+
+    is_path: bool
+    """Whether a text given for it names a file or folder."""
+
+    topic: str
+    """What this key and those after it are about; empty where that goes on."""
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        words = self.accepts or TYPE_NAMES[self.type]
+        return f"{words} or null" if self.optional else words
+
+    def has_type(self, value: Any) -> bool:
+        """Whether a value given from Python is of the key's type; a whole number is also a number."""
+        if self.type is Any or value is None:
+            return self.type is Any or self.optional
+        if isinstance(value, bool):
+            return self.type is bool
+        return isinstance(value, (int, float) if self.type is float else self.type)
+
+    def fault(self, value: Any) -> str | None:
+        """What `choices` and `minimum` have against a value of the key's type."""
+        if value is None:
+            return None
+        if self.choices and value not in self.choices:
+            near = did_you_mean(value, self.choices) if isinstance(value, str) else ""
+            return f"must be one of {', '.join(map(str, self.choices))}{near}"
+        if self.minimum is not None and not self.minimum <= value <= LARGEST_COUNT:
+            return f"must be from {self.minimum} to {LARGEST_COUNT}"
+        return None
+
+
+@dataclass(frozen=True)
+class SchemaKeys:
+    """Every key of a task, and the sections that group them."""
+
+    keys: dict[str, Key]
+    sections: dict[str, str]
+    """Section name -> one-line meaning; the keys of no section belong to the section ''."""
+
+    def nearest(self, name: str) -> str | None:
+        """The full key most likely meant by the unknown `name`, also when its group is missing or wrong."""
+        section, _, leaf = name.rpartition(".")
+        if name in OTHER_NAMES:
+            return next((key for key in self.keys if key == OTHER_NAMES[name]), None)
+        same_leaf = [key for key in self.keys if key.rpartition(".")[2] == leaf]
+        if same_leaf:
+            return same_leaf[0]
+        own = {key.rpartition(".")[2]: key for key in self.of_section(section)}
+        everywhere = {key.rpartition(".")[2]: key for key in self.keys}
+        for leaves in (own, everywhere):
+            found = nearest(leaf, leaves)
+            if found:
+                return leaves[found]
+        return None
+
+    def of_section(self, section: str) -> list[str]:
+        """The full keys directly in `section`."""
+        return [key for key in self.keys if key.rpartition(".")[0] == section]
+
+
+def value_at(config: Any, name: str) -> Any:
+    """The value of the key with the dotted `name`."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def schema_keys(schema: type) -> SchemaKeys:
+    """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
+    keys = {key.name: key for key in _walk(schema, "")}
+    return SchemaKeys(keys, {name: _first_line(hint) for name, hint in _sections(schema)})
+
+
+def _walk(schema: Any, prefix: str) -> Iterator[Key]:
+    hints = get_type_hints(schema)
+    for entry in dataclasses.fields(schema):
+        hint = hints[entry.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _walk(hint, f"{entry.name}.")
+        else:
+            yield _key(prefix, entry, hint)
+
+
+def _key(prefix: str, entry: "dataclasses.Field[Any]", hint: Any) -> Key:
+    plain, optional = _without_none(hint)
+    return Key(prefix + entry.name, plain, optional, entry.default, **entry.metadata)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint, False
+    rest = [part for part in get_args(hint) if part is not type(None)]
+    return rest[0], len(rest) < len(get_args(hint))
+
+
+def _sections(schema: type) -> list[tuple[str, type]]:
+    hints = get_type_hints(schema)
+    names = [entry.name for entry in dataclasses.fields(schema)]
+    return [(name, hints[name]) for name in names if dataclasses.is_dataclass(hints[name])]
+
+
+def _first_line(schema: type) -> str:
+    return (schema.__doc__ or "").strip().splitlines()[0]

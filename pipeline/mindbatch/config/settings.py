@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch import fault_lines
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.keys import SchemaKeys
+from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
 

@@ -11,8 +11,7 @@ from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue
 from omegaconf.resolvers import oc
 
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.keys import Key, SchemaKeys
-from mindbatch.config.schema import TaskConfig
+from mindbatch.config.schema import Key, SchemaKeys, TaskConfig
 from mindbatch.config.settings import Assignment, shown
 from mindbatch.hidden_values import hide
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset.columns import ColumnError, column, missing_column
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
 from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate

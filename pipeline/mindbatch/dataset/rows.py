@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.columns import OptionalColumns, missing_column
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record, RowDraft

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset.columns import ColumnError, missing_column
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess, TemplateLimit

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.schema import ModelConfig
+from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.described import open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError

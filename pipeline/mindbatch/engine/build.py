@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.memory import GIB, free_memory, whole_memory
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.sizes import parse_bytes
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.assistant_model import find_assistant

@@ -7,7 +7,7 @@ from contextlib import suppress
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.schema import ModelConfig
+from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding import Draft, Row
 from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings

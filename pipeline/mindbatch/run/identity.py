@@ -12,14 +12,15 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.config.batch_faults import COLUMNS
-from mindbatch.config.schema import BatchConfig, ModelConfig
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.normalisation import normalised
 from mindbatch.engine.described import open_assistant, open_model
 from mindbatch.errors import CheckpointError
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
+from mindbatch.run.batch_config import BatchConfig
 
 _CHUNK_BYTES = 1 << 24
 _MODEL_FILES = ("config.json", "generation_config.json")

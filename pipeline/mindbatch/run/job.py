@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -17,6 +16,7 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
 from mindbatch.run.generation import Generator, generate
 from mindbatch.run.index import RowIndex

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError, PromptError
@@ -13,6 +12,7 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.input import DataInput
 from mindbatch.storage import Storage
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import orjson
 import xxhash
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import MAX_BYTES, RunRecord
 from mindbatch.regular_file import read_regular
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")

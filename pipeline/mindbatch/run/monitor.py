@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import Generator, Tally
 from mindbatch.run.manifest import RowCounts, Session, now
 from mindbatch.run.metrics import MetricsLog

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.hidden_values import without_hidden
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.prompts.token_bytes import TokenBytes
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
 from mindbatch.run.outputs.files import Outputs, open_outputs
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mindbatch.config.schema import BatchConfig
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.job import BatchJob
 from mindbatch.tasks.loading_line import LoadingLine

@@ -2,6 +2,7 @@
 
 import importlib
 import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mindbatch.config.environment import cache_folder, thread_settings
 from mindbatch.config.memory import GIB, memory
 from mindbatch.config.paths import data_root
-from mindbatch.config.schema import DoctorConfig
+from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks import machine
@@ -19,6 +20,14 @@ DEVICES = ("CPU", "Ascend")
 
 Findings = dict[str, dict[str, Any]]
 """Section -> name -> what was found; None stands for nothing."""
+
+
+@dataclass
+class DoctorConfig(TaskConfig):
+    """The keys of `mindbatch doctor`."""
+
+    format: str = option("text", "text or json", choices=("text", "json"))
+    verbose: bool = option(False, "show the messages of MindSpore, and tracebacks")
 
 
 def run(config: DoctorConfig) -> int:

@@ -3,9 +3,8 @@
 from typing import Any
 
 from mindbatch.config.command_line import PATH_FLAGS, SWITCHES
-from mindbatch.config.keys import Key, SchemaKeys, schema_keys
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.schema import SCHEMAS, TaskConfig
+from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
 from mindbatch.tasks.registry import TASKS, Task
 
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
@@ -22,13 +21,13 @@ def overview() -> str:
 
 def task_page(task: Task, options: OptionFiles) -> str:
     """The page of `mindbatch TASK --help`."""
-    schema = schema_keys(SCHEMAS[task.name])
-    words = [_word(schema.keys[name]) for name in SCHEMAS[task.name].positional]
-    if rest := SCHEMAS[task.name].positional_rest:
+    keys = schema_keys(task.schema)
+    words = [_word(keys.keys[name]) for name in task.schema.positional]
+    if rest := task.schema.positional_rest:
         words.append(f"[{rest.upper()} ...]")
     usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
-    sections = [_section(name, schema, options, SCHEMAS[task.name]) for name in ("", *schema.sections)]
+    sections = [_section(name, keys, options, task.schema) for name in ("", *keys.sections)]
     return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])
 
 

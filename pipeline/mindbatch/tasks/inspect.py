@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
@@ -16,12 +16,36 @@ from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
-from mindbatch.config.schema import InspectConfig
+from mindbatch.config.path_faults import checkpoint_fault, settled
+from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, CheckpointError
 from mindbatch.foreign_formats import foreign_folder
 from mindbatch.models.registry import chosen_type
 from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import source_page, strategy_page
+
+NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
+
+
+@dataclass
+class InspectConfig(TaskConfig):
+    """The keys of `mindbatch inspect`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: str | None = option(
+        None, "a .safetensors or .ckpt file, a model folder, rank folders, or a strategy file", is_path=True
+    )
+    filter: str | None = option(None, "show the names that match this pattern, such as *.bias")
+    limit: int = option(200, "most tensors shown; all are counted", minimum=0)
+    digests: bool = option(False, "compute the SHA-256 of every tensor, and compare it with digests.json")
+    format: str = option("text", "text or json", choices=("text", "json"))
+    verbose: bool = option(False, "show tracebacks")
+
+    def settle_paths(self) -> list[str]:
+        faults = [] if self.path is not None else [NO_CHECKPOINT]
+        self.path = settled("path", self.path, checkpoint_fault, faults, is_model=True)
+        return faults
 
 
 @dataclass(frozen=True)

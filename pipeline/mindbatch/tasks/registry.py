@@ -1,37 +1,62 @@
-"""The tasks of the command line: what each does, examples of it, and the module that runs it."""
+"""The tasks of the command line: what each does, examples of it, its keys and its code.
+
+A task is a package of its own, or a module: the schema of its keys, with what they may be together, and
+`run(config)`. It is imported when it is asked for; the schema loads none of the code.
+"""
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindbatch.config.schema import TaskConfig
+
+if TYPE_CHECKING:
+    from mindbatch.config.compose import Composition
 
 
 @dataclass(frozen=True)
 class Task:
-    """One word of the command line. Its keys are the schema of the same name in `config/schema.py`."""
+    """One word of the command line."""
 
     name: str
     summary: str
-    module: str
-    """Holds `run(config) -> int`; imported only when the task runs."""
 
-    verbose_key: str
-    """The key that --verbose sets."""
+    keys: str
+    """The schema, as MODULE:CLASS."""
+
+    module: str
+    """Holds `run(config) -> int`."""
 
     examples: tuple[str, ...]
 
-    def load(self) -> Callable[[Any], int]:
-        """The task's `run`, which takes the typed configuration and returns the exit code."""
-        run: Callable[[Any], int] = importlib.import_module(self.module).run
-        return run
+    @property
+    def schema(self) -> type[TaskConfig]:
+        """The schema of the task's keys."""
+        module, _, name = self.keys.partition(":")
+        schema: type[TaskConfig] = getattr(importlib.import_module(module), name)
+        return schema
+
+    def compose(
+        self, overrides: list[str], config_file: Path | None = None, config_dir: Path | None = None
+    ) -> "Composition":
+        """See `compose_task`."""
+        from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
+
+        return compose_task(self.name, self.schema, overrides, config_file, config_dir)
+
+    def run(self, config: TaskConfig) -> int:
+        """Runs the task; returns the exit code."""
+        code: int = importlib.import_module(self.module).run(config)
+        return code
 
 
 _ALL = (
     Task(
         name="generate",
         summary="generate text for prompts, a file of prompts, standard input or a chat",
-        module="mindbatch.tasks.generate",
-        verbose_key="runtime.verbose",
+        keys="mindbatch.tasks.generate.schema:GenerateConfig",
+        module="mindbatch.tasks.generate.task",
         examples=(
             """mindbatch generate model=tiny_gpt2 prompts='["An increasing sequence: one,"]'""",
             """mindbatch generate model=tiny_gpt2 prompts='["An increasing sequence: one,"]' stream=true""",
@@ -42,8 +67,8 @@ _ALL = (
     Task(
         name="compare",
         summary="run the same prompts under several decoding strategies and compare what comes of it",
-        module="mindbatch.tasks.compare",
-        verbose_key="runtime.verbose",
+        keys="mindbatch.tasks.compare.schema:CompareConfig",
+        module="mindbatch.tasks.compare.task",
         examples=(
             """mindbatch compare model=tiny_gpt2 prompts='["An increasing sequence: one,"]' """
             "output.dir=compared",
@@ -54,8 +79,8 @@ _ALL = (
     Task(
         name="batch",
         summary="run a whole dataset; the same command again resumes, and nothing is lost or done twice",
+        keys="mindbatch.run.batch_config:BatchConfig",
         module="mindbatch.tasks.batch",
-        verbose_key="runtime.verbose",
         examples=(
             "mindbatch batch model=tiny_gpt2 data.path=questions.jsonl output.dir=runs/a",
             "mindbatch batch model=tiny_gpt2 data=gsm8k data.path=gsm8k_test.jsonl output.dir=runs/b",
@@ -66,8 +91,8 @@ _ALL = (
     Task(
         name="plan",
         summary="say what a batch would need: rows, tokens, memory, time; or what ranks hold",
+        keys="mindbatch.tasks.plan.schema:PlanConfig",
         module="mindbatch.tasks.plan.task",
-        verbose_key="runtime.verbose",
         examples=(
             "mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",
             "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 layout.dir=DIR",
@@ -78,36 +103,36 @@ _ALL = (
     Task(
         name="retry",
         summary="run the rows of a batch again that failed, with its own settings",
+        keys="mindbatch.tasks.retry:RetryConfig",
         module="mindbatch.tasks.retry",
-        verbose_key="runtime.verbose",
         examples=("mindbatch retry output.dir=runs/a",),
     ),
     Task(
         name="replay",
         summary="run one row of a batch again and compare it with what it gave",
-        module="mindbatch.tasks.replay",
-        verbose_key="runtime.verbose",
+        keys="mindbatch.tasks.replay.schema:ReplayConfig",
+        module="mindbatch.tasks.replay.task",
         examples=("mindbatch replay output.dir=runs/a key=17",),
     ),
     Task(
         name="diff",
         summary="compare two batches row by row",
-        module="mindbatch.tasks.diff",
-        verbose_key="verbose",
+        keys="mindbatch.tasks.diff.task:DiffConfig",
+        module="mindbatch.tasks.diff.task",
         examples=("mindbatch diff runs/a runs/b",),
     ),
     Task(
         name="runs",
         summary="list the batches below a folder: their state, rows, speed and command",
+        keys="mindbatch.tasks.runs:RunsConfig",
         module="mindbatch.tasks.runs",
-        verbose_key="verbose",
         examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
     ),
     Task(
         name="reshard",
         summary="cut a checkpoint for other numbers of ranks, merge it, or change its format or dtype",
+        keys="mindbatch.tasks.reshard.schema:ReshardConfig",
         module="mindbatch.tasks.reshard.task",
-        verbose_key="verbose",
         examples=(
             "mindbatch reshard source=FOLDER target.dir=cut target.model_parallel=8",
             "mindbatch reshard source=cut target.dir=whole target.dtype=bfloat16 verify=true",
@@ -119,8 +144,8 @@ _ALL = (
     Task(
         name="inspect",
         summary="show what is in a checkpoint or a strategy file: tensors, shapes, bytes, ranks",
+        keys="mindbatch.tasks.inspect:InspectConfig",
         module="mindbatch.tasks.inspect",
-        verbose_key="verbose",
         examples=(
             "mindbatch inspect FOLDER",
             "mindbatch inspect model.ckpt filter='*.weight' digests=true format=json",
@@ -130,8 +155,8 @@ _ALL = (
     Task(
         name="rank-table",
         summary="write the rank table of one server or several, check tables, or merge them",
-        module="mindbatch.tasks.rank_table",
-        verbose_key="verbose",
+        keys="mindbatch.tasks.rank_table.schema:RankTableConfig",
+        module="mindbatch.tasks.rank_table.task",
         examples=(
             "mindbatch rank-table devices='[0,8)'",
             "mindbatch rank-table merge server1.json server2.json output.file=cluster.json",
@@ -141,8 +166,8 @@ _ALL = (
     Task(
         name="doctor",
         summary="show what was found: versions, devices, kernels, compiler, memory",
+        keys="mindbatch.tasks.doctor:DoctorConfig",
         module="mindbatch.tasks.doctor",
-        verbose_key="verbose",
         examples=("mindbatch doctor", "mindbatch doctor format=json"),
     ),
 )

@@ -7,9 +7,10 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from mindbatch.config.schema import RunsConfig
+from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.screen_text import printable, show, show_json
@@ -23,6 +24,22 @@ TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
 NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
+
+
+@dataclasses.dataclass
+class RunsConfig(TaskConfig):
+    """The keys of `mindbatch runs`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+
+    folder: str = option(".", "folder below which the runs are", is_path=True)
+    format: str = option("text", "text or json", choices=("text", "json"))
+    verbose: bool = option(False, "show tracebacks")
+
+    def settle_paths(self) -> list[str]:
+        faults: list[str] = []
+        self.folder = settled("folder", self.folder, folder_fault, faults) or self.folder
+        return faults
 
 
 def run(config: RunsConfig) -> int:

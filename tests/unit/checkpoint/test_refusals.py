@@ -27,11 +27,12 @@ import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.faults import MAX_LINES
 from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.config.schema import InspectConfig, ReshardConfig
 from mindbatch.errors import MindBatchError
 from mindbatch.tasks import inspect
+from mindbatch.tasks.inspect import InspectConfig
 from mindbatch.tasks.reshard import source as reshard_source
 from mindbatch.tasks.reshard import task as reshard
+from mindbatch.tasks.reshard.schema import ReshardConfig
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.batch_faults import CSV_FIELDS, RESULT_FIELDS
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import BatchConfig, PlanConfig
 from mindbatch.errors import ConfigError
+from mindbatch.run.batch_config import CSV_FIELDS, RESULT_FIELDS, BatchConfig
+from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.tasks.registry import TASKS
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def usable(model_folder: Path, tmp_path: Path) -> list[str]:
 
 
 def composed(overrides: list[str], task: str = "batch") -> BatchConfig:
-    config = compose_task(task, overrides).finish()
+    config = TASKS[task].compose(overrides).finish()
     assert isinstance(config, BatchConfig)
     return config
 
 
 def faults(overrides: list[str], task: str = "batch") -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        compose_task(task, overrides).finish()
+        TASKS[task].compose(overrides).finish()
     return list(caught.value.faults)
 
 

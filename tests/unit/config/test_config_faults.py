@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import GenerateConfig
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.generate.schema import GenerateConfig
+from mindbatch.tasks.registry import TASKS
 
 
 def faults(*overrides: str, config_file: Path | None = None) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        compose_task("generate", list(overrides), config_file).finish()
+        TASKS["generate"].compose(list(overrides), config_file).finish()
     return caught.value.faults
 
 
@@ -24,7 +24,7 @@ def usable(model_folder: Path) -> tuple[str, str]:
 
 
 def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: Path) -> None:
-    config = compose_task("generate", list(usable)).finish()
+    config = TASKS["generate"].compose(list(usable)).finish()
     assert isinstance(config, GenerateConfig)
     assert config.model.checkpoint_name_or_path == str(model_folder)
     assert config.prompts == "Hi"
@@ -94,14 +94,14 @@ def test_half_types_are_refused_on_a_cpu_with_the_reason(usable: tuple[str, str]
         (line,) = faults(*usable, f"model.dtype={dtype}")
         assert line.startswith(f"model.dtype={dtype}: ")
         assert "no usable MatMul" in line
-    on_ascend = compose_task("generate", [*usable, "model.dtype=bfloat16", "runtime=ascend"]).finish()
+    on_ascend = TASKS["generate"].compose([*usable, "model.dtype=bfloat16", "runtime=ascend"]).finish()
     assert isinstance(on_ascend, GenerateConfig)
 
 
 def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
     (line,) = faults(usable[0], "prompts=One, two")
     assert line.endswith("""prompts='["One, two"]'""")
-    config = compose_task("generate", [usable[0], 'prompts=["One, two"]']).finish()
+    config = TASKS["generate"].compose([usable[0], 'prompts=["One, two"]']).finish()
     assert isinstance(config, GenerateConfig)
     assert config.prompts == ["One, two"]
 
@@ -112,7 +112,7 @@ def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str])
 def test_a_text_that_the_grammar_cannot_read_is_taken_to_the_letter(
     usable: tuple[str, str], text: str
 ) -> None:
-    config = compose_task("generate", [*usable, f"system={text}", "chat=true"]).finish()
+    config = TASKS["generate"].compose([*usable, f"system={text}", "chat=true"]).finish()
     assert isinstance(config, GenerateConfig)
     assert config.system == text
 
@@ -151,7 +151,7 @@ def test_a_damaged_config_json_is_left_to_the_checkpoint_reader(
     content: str, usable: tuple[str, str], model_folder: Path
 ) -> None:
     (model_folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    compose_task("generate", list(usable)).finish()
+    TASKS["generate"].compose(list(usable)).finish()
 
 
 def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder: Path) -> None:
@@ -265,22 +265,22 @@ def test_an_output_file_that_is_there_is_only_written_over_if_asked(
     usable: tuple[str, str], tmp_path: Path
 ) -> None:
     out = f"output.file={tmp_path}/out"
-    compose_task("generate", [*usable, out]).finish()
+    TASKS["generate"].compose([*usable, out]).finish()
     for name in ("out.config.yaml", "out"):
         (tmp_path / name).touch()
         (line,) = faults(*usable, out)
         assert (
             line == f"{out}: {tmp_path}/{name} is there already; give another name, or output.overwrite=true"
         )
-    compose_task("generate", [*usable, out, "output.overwrite=true"]).finish()
+    TASKS["generate"].compose([*usable, out, "output.overwrite=true"]).finish()
 
 
 def test_comparisons_are_only_written_over_if_asked(usable: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "comparison.html").touch()
     words = [*usable, f"output.dir={tmp_path}"]
     with pytest.raises(ConfigError, match=r"comparison\.html is there already; .*output\.overwrite=true"):
-        compose_task("compare", words).finish()
-    compose_task("compare", [*words, "output.overwrite=true"]).finish()
+        TASKS["compare"].compose(words).finish()
+    TASKS["compare"].compose([*words, "output.overwrite=true"]).finish()
 
 
 @pytest.mark.parametrize("key", ["prompts_file", "data.template_file", "data.filter_keys"])
@@ -290,4 +290,4 @@ def test_a_pipe_to_read_is_refused_and_not_waited_for(key: str, model_folder: Pa
     words = [f"model.checkpoint_name_or_path={model_folder}", f"{key}={tmp_path}/pipe"]
     words += [] if task == "generate" else ["data.path=-"]
     with pytest.raises(ConfigError, match=f"{key}=.*/pipe: is no regular file; give a file with "):
-        compose_task(task, words).finish()
+        TASKS[task].compose(words).finish()

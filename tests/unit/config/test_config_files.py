@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import GenerateConfig
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.generate.schema import GenerateConfig
+from mindbatch.tasks.registry import TASKS
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def compose(
     given = ["prompts=Hi", *overrides]
     if not any("model" in override for override in overrides) and "model" not in file_text:
         given.append(f"model.checkpoint_name_or_path={model}")
-    config = compose_task("generate", given, file, folder).finish()
+    config = TASKS["generate"].compose(given, file, folder).finish()
     assert isinstance(config, GenerateConfig)
     return config
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
 from mindbatch.config.saved_config import save_config
-from mindbatch.config.schema import BatchConfig, ReplayConfig
 from mindbatch.errors import ConfigError
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.replay.schema import ReplayConfig
 
 
 @pytest.fixture
@@ -16,32 +17,35 @@ def run(model_folder: Path, tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("{}\n")
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
-    config = compose_task(
-        "batch",
-        [
-            f"model.checkpoint_name_or_path={model_folder}",
-            f"data.path={tmp_path}/rows.jsonl",
-            f"output.dir={folder}",
-            "output.on_mismatch=overwrite",
-            "decoding=top_p",
-            "decoding.seed=5",
-            "data.system=${oc.env:MY_SYSTEM,none}",
-            "data.chat=true",
-        ],
-    ).finish()
+    config = (
+        TASKS["batch"]
+        .compose(
+            [
+                f"model.checkpoint_name_or_path={model_folder}",
+                f"data.path={tmp_path}/rows.jsonl",
+                f"output.dir={folder}",
+                "output.on_mismatch=overwrite",
+                "decoding=top_p",
+                "decoding.seed=5",
+                "data.system=${oc.env:MY_SYSTEM,none}",
+                "data.chat=true",
+            ],
+        )
+        .finish()
+    )
     save_config(config, folder / "config.yaml")
     return folder
 
 
 def composed(task: str, *overrides: str, config_file: Path | None = None) -> BatchConfig:
-    config = compose_task(task, list(overrides), config_file).finish()
+    config = TASKS[task].compose(list(overrides), config_file).finish()
     assert isinstance(config, BatchConfig)
     return config
 
 
 def faults(task: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        compose_task(task, list(overrides)).finish()
+        TASKS[task].compose(list(overrides)).finish()
     return list(caught.value.faults)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.schema import ModelConfig
-from mindbatch.config.user_paths import settle_model_paths
+from mindbatch.config.model_faults import settle_model_paths
+from mindbatch.config.model_schema import ModelConfig
 
 
 @pytest.fixture

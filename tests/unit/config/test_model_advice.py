@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import ModelTaskConfig
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.registry import TASKS
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "max_new_tokens": 9, "guidance_scale": 2}
 
@@ -20,7 +20,7 @@ def recommending(model_folder: Path) -> Path:
 
 def composed(task: str, folder: Path, *given: str) -> ModelTaskConfig:
     more = ["data.path=-", f"output.dir={folder}-run"] if task == "batch" else ["prompts=Hi"]
-    config = compose_task(task, [f"model.checkpoint_name_or_path={folder}", *more, *given]).finish()
+    config = TASKS[task].compose([f"model.checkpoint_name_or_path={folder}", *more, *given]).finish()
     assert isinstance(config, ModelTaskConfig)
     return config
 

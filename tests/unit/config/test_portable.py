@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.keys import schema_keys
-from mindbatch.config.schema import SCHEMAS, BatchConfig
+from mindbatch.config.schema import schema_keys
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.registry import TASKS
 
 SECRET = "tr0ub4dor"
 
@@ -22,7 +22,7 @@ def here(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def composed(*overrides: str) -> BatchConfig:
-    config = compose_task("batch", ["model.checkpoint_name_or_path=llama-32-heads", *overrides]).finish()
+    config = TASKS["batch"].compose(["model.checkpoint_name_or_path=llama-32-heads", *overrides]).finish()
     assert isinstance(config, BatchConfig)
     return config
 
@@ -32,7 +32,7 @@ def reread(config: BatchConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     folder.mkdir()
     (folder / "saved.yaml").write_text(config.unresolved_yaml)
     monkeypatch.chdir(folder)
-    again = compose_task("batch", [], folder / "saved.yaml").finish()
+    again = TASKS["batch"].compose([], folder / "saved.yaml").finish()
     assert isinstance(again, BatchConfig)
     return again
 
@@ -109,7 +109,7 @@ def test_settings_are_whole_and_hold_no_secret(here: Path) -> None:
         for name, value in settings.items()
         for leaf in (value if isinstance(value, dict) else [""])
     }
-    assert names == schema_keys(SCHEMAS["batch"]).keys.keys()
+    assert names == schema_keys(TASKS["batch"].schema).keys.keys()
 
 
 def test_a_configuration_made_in_python_has_no_settings_of_another() -> None:

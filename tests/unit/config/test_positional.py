@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import DiffConfig, RunsConfig
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.diff.task import DiffConfig
+from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.runs import RunsConfig
 
 
 @pytest.fixture
@@ -20,27 +21,27 @@ def folders(tmp_path: Path) -> tuple[str, str]:
 
 def faults(task: str, *arguments: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        compose_task(task, list(arguments)).finish()
+        TASKS[task].compose(list(arguments)).finish()
     return list(caught.value.faults)
 
 
 def test_words_are_taken_to_the_letter(folders: tuple[str, str]) -> None:
-    config = compose_task("diff", [folders[0], "limit=3", folders[1]]).finish()
+    config = TASKS["diff"].compose([folders[0], "limit=3", folders[1]]).finish()
     assert isinstance(config, DiffConfig)
     assert (config.first, config.second, config.limit) == (*folders, 3)
 
 
 def test_words_may_be_written_as_keys(tmp_path: Path) -> None:
-    config = compose_task("diff", [str(tmp_path), f"second={tmp_path}"]).finish()
+    config = TASKS["diff"].compose([str(tmp_path), f"second={tmp_path}"]).finish()
     assert isinstance(config, DiffConfig)
     assert config.first == config.second == str(tmp_path)
 
 
 def test_a_word_may_be_left_out(tmp_path: Path) -> None:
-    config = compose_task("runs", []).finish()
+    config = TASKS["runs"].compose([]).finish()
     assert isinstance(config, RunsConfig)
     assert config.folder == "."
-    again = compose_task("runs", [str(tmp_path)]).finish()
+    again = TASKS["runs"].compose([str(tmp_path)]).finish()
     assert isinstance(again, RunsConfig)
     assert again.folder == str(tmp_path)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import ModelTaskConfig
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.registry import TASKS
 
 DRAFTS = "decoding.num_assistant_tokens=5"
 
@@ -20,7 +20,7 @@ def composed(task: str, folder: Path, *overrides: str) -> ModelTaskConfig:
         "plan": ["data.path=-"],
     }
     given = [f"model.checkpoint_name_or_path={folder}", *inputs[task], *overrides]
-    config = compose_task(task, given).finish()
+    config = TASKS[task].compose(given).finish()
     assert isinstance(config, ModelTaskConfig)
     return config
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config.batch_schema import DataConfig
 from mindbatch.dataset import overrides as overrides_module
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker

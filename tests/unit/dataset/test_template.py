@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.children import ProcessorTimeUsedUp
-from mindbatch.config.batch_schema import DataConfig
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import load_model
 from mindbatch.errors import ConfigError
 

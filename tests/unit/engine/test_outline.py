@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.config.schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.engine.request import Request

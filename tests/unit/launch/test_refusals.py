@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import merge_hccl
-from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import MindBatchError
-from mindbatch.tasks import rank_table
+from mindbatch.tasks.rank_table.schema import RankTableConfig
+from mindbatch.tasks.rank_table.task import run
 from rank_tables import Document, plain_table, write_json
 
 Command = Callable[[Path, Path, pytest.CaptureFixture[str]], tuple[int, list[str]]]
@@ -21,7 +21,7 @@ Command = Callable[[Path, Path, pytest.CaptureFixture[str]], tuple[int, list[str
 
 def _task(action: str, *files: Path) -> int:
     config = RankTableConfig(action=action, files=[*map(str, files)])
-    return rank_table.run(config)
+    return run(config)
 
 
 def _check(_: Path, bad: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:

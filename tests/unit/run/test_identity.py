@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mindbatch.config.paths import data_root
-from mindbatch.config.schema import BatchConfig
 from mindbatch.errors import CheckpointError
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
 
 

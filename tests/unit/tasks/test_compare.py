@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from mindbatch import cli
-from mindbatch.config.compose import compose_task
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation.comparison import Setup, compare
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
-from mindbatch.tasks import compare_runs
-from mindbatch.tasks.compare_page import compare_page
-from mindbatch.tasks.compare_runs import run_strategies
+from mindbatch.tasks.compare import runs as compare_runs
+from mindbatch.tasks.compare.page import compare_page
+from mindbatch.tasks.compare.runs import run_strategies
+from mindbatch.tasks.registry import TASKS
 from shadow_llm import load_tokenizer, make_llm
 from small_gpt2 import write_small_gpt2
 
@@ -121,7 +121,7 @@ def test_the_command_writes_three_files(
     assert [each["name"] for each in content["strategies"]] == ["greedy", "sampling"]
     assert content["setup"]["warm_up_prompts"] == 2
     assert content["setup"]["prefix_caching"] is False
-    saved = compose_task("compare", ["output.overwrite=true"], folder / "comparison.config.yaml").finish()
+    saved = TASKS["compare"].compose(["output.overwrite=true"], folder / "comparison.config.yaml").finish()
     assert list(saved.variants) == ["greedy", "sampling"]
 
 

@@ -11,7 +11,7 @@ from mindbatch import ConfigError, DecodingParams
 from mindbatch.interrupts import Terminated
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import ChatOptions
-from mindbatch.tasks.conversation import INTRODUCTION, converse
+from mindbatch.tasks.generate.conversation import INTRODUCTION, converse
 from shadow_llm import load_tokenizer, make_llm
 
 FEW = DecodingParams(max_new_tokens=6)

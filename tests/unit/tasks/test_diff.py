@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config.schema import DiffConfig
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.entries import Entry
-from mindbatch.tasks.diff import run
-from mindbatch.tasks.row_difference import CONTEXT, difference, first_difference
+from mindbatch.tasks.diff.row_difference import CONTEXT, difference, first_difference
+from mindbatch.tasks.diff.task import DiffConfig, run
 from small_runs import failure, generation, make_run, result
 
 COMPLETE = {"status": "complete"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.memory import memory
-from mindbatch.config.schema import DoctorConfig
 from mindbatch.tasks import doctor, machine
+from mindbatch.tasks.doctor import DoctorConfig
 
 CPUINFO = """processor\t: 0
 model name\t: Some Processor @ 3GHz

@@ -19,9 +19,8 @@ from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.path_faults import model_folder_fault
-from mindbatch.config.schema import InspectConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.tasks.inspect import run
+from mindbatch.tasks.inspect import InspectConfig, run
 
 TENSORS = {
     "a.weight": np.zeros((2, 3), np.float32),

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mindbatch import cli
-from mindbatch.config.compose import compose_task
-from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import ConfigError
 from mindbatch.launch import host_name
+from mindbatch.tasks.rank_table.schema import RankTableConfig
+from mindbatch.tasks.registry import TASKS
 from rank_tables import answers, plain_table, stand_in, super_pod_table, write_json
 
 SERVERS = """servers=[{server_id: 10.0.0.1, device_ips: [10.1.0.1, 10.1.0.2]}, \
@@ -228,12 +228,12 @@ def test_a_check_names_every_file_and_fault(here: Path, capsys: pytest.CaptureFi
 def test_words_are_the_action_and_then_the_files(here: Path) -> None:
     for name in ("check", "x=1", "${y}"):
         write_json(here / name, plain_table())
-    config = compose_task("rank-table", ["check", "check", f"{here}/x=1", "num_ranks=8", "${y}"]).finish()
+    config = TASKS["rank-table"].compose(["check", "check", f"{here}/x=1", "num_ranks=8", "${y}"]).finish()
     assert isinstance(config, RankTableConfig)
     assert (config.action, config.num_ranks) == ("check", 8)
     assert config.files == ("check", f"{here}/x=1", "${y}")
     with pytest.raises(ConfigError) as caught:
-        compose_task("rank-table", ["check", "check", "files=[a]", "action=check"]).finish()
+        TASKS["rank-table"].compose(["check", "check", "files=[a]", "action=check"]).finish()
     assert caught.value.faults == (
         "action: given twice, as check and as action=",
         "files: given twice, as check and as files=",

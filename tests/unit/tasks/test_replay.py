@@ -6,9 +6,10 @@ from unittest import mock
 import orjson
 import pytest
 
-from mindbatch.config.schema import BatchConfig, ReplayConfig
 from mindbatch.errors import ConfigError, PromptError
-from mindbatch.tasks.replay import run
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.replay.schema import ReplayConfig
+from mindbatch.tasks.replay.task import run
 from shadow_llm import make_llm
 from stub_job import FIELDS, job_config, make_job, shared_tokenizer
 
@@ -34,8 +35,8 @@ def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:
     }
     llm = make_llm(shared_tokenizer())
     with (
-        mock.patch("mindbatch.tasks.replay.LLM.from_config", return_value=llm),
-        mock.patch("mindbatch.tasks.replay.fingerprint_fields", return_value=fields),
+        mock.patch("mindbatch.tasks.replay.task.LLM.from_config", return_value=llm),
+        mock.patch("mindbatch.tasks.replay.task.fingerprint_fields", return_value=fields),
     ):
         return run(asked)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.tasks.results import Destination, ResultWriter, label
+from mindbatch.tasks.generate.output import Destination, ResultWriter, label
 
 
 def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:

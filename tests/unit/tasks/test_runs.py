@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config.schema import RunsConfig
 from mindbatch.ledger.lock import RunLock
 from mindbatch.tasks.run_state import state_of
-from mindbatch.tasks.runs import DEEPEST, find_runs, run
+from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run
 from small_runs import make_run
 
 MANIFEST = {

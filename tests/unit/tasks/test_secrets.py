@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mindbatch import cli, screen_text
-from mindbatch.config.keys import schema_keys
-from mindbatch.config.schema import SCHEMAS
+from mindbatch.config.schema import schema_keys
 from mindbatch.hidden_values import concealed, hide, without_hidden
 from mindbatch.llm import LLM
+from mindbatch.tasks.registry import TASKS
 from shadow_llm import make_llm
 from stub_job import shared_tokenizer, write_rows
 
@@ -83,7 +83,9 @@ def test_no_fault_shows_what_a_key_stands_for(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screen_text, "MOST_LINES", 10_000)
-    keys = [key for key in schema_keys(SCHEMAS[task]).keys.values() if key.type not in (bool, int, float)]
+    keys = [
+        key for key in schema_keys(TASKS[task].schema).keys.values() if key.type not in (bool, int, float)
+    ]
     assert cli.main([task, *(f"{key.name}={WRITTEN}" for key in keys)]) == 2
     shown = capsys.readouterr()
     assert SECRET[:8] not in shown.err + shown.out

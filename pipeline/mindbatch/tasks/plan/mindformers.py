@@ -17,13 +17,13 @@ from mindbatch.backends.mindformers_layout import (
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
-from mindbatch.config.schema import PlanConfig
 from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.mindformers_page import layout_page
+from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"

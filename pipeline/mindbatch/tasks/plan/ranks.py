@@ -26,13 +26,14 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.strategy.layouts import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.schema import ParallelConfig, PlanConfig
+from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mindbatch.config.memory import free_memory
-from mindbatch.config.schema import PlanConfig
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline, outline
@@ -29,6 +28,7 @@ from mindbatch.storage import Storage
 from mindbatch.tasks import machine
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.plan.batch_page import plan_page
+from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.run_state import state_of
 
 SAMPLE_BATCHES = 4

@@ -13,9 +13,9 @@ from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ModelTensors, Origin
 
 MERGED_KEY = "adapters"

@@ -14,7 +14,6 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.memory import free_memory
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
@@ -23,6 +22,7 @@ from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.order import Planned
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import Origin
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}

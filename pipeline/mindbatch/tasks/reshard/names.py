@@ -14,9 +14,9 @@ from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, a
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.strategy_ranks import as_cut
 from mindbatch.checkpoint.placement.placement import Placements
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
+from mindbatch.tasks.reshard.schema import ReshardConfig
 
 MINDFORMERS = "mindformers"
 _NEEDS_CONFIG = "needs the model's config.json; give source_config=FOLDER"

@@ -26,12 +26,12 @@ from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import twins_of
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.hidden_values import concealed
 from mindbatch.regular_file import read_regular
 from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with_additions
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import Origin
 
 BESIDE = (

@@ -23,13 +23,13 @@ from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, model_module, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
+from mindbatch.tasks.reshard.schema import ReshardConfig
 
 
 @dataclass(frozen=True)

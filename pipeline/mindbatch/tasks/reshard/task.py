@@ -11,13 +11,13 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import part_of
 from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.checkpoint.reshard.target import is_there
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.screen_text import printable, say, show
 from mindbatch.tasks.amounts import size
 from mindbatch.tasks.reshard.logits_check import logits_check
 from mindbatch.tasks.reshard.order import Planned, plan_order
 from mindbatch.tasks.reshard.progress import shown_progress
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 
 

@@ -11,10 +11,9 @@ from mindbatch.checkpoint.formats.float_rounding import FloatArray, widened
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
-from mindbatch.config.reshard_schema import ReshardLoraConfig, ReshardTargetConfig
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import open_origin
 
 _NOWHERE = "whole-model"

@@ -11,11 +11,11 @@ import pytest
 
 from mindbatch.checkpoint.folders.rank_model import RankModel
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import held_specs, source_shapes
 from mindbatch.parallel.topology import TensorSlice
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
 

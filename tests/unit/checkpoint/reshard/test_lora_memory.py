@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 MERGE = """
 import sys
 from bench_tree_memory import PeakMemory
-from mindbatch.config.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 source, target, adapter, workers = sys.argv[1:]
 config = ReshardConfig(source=source, workers=int(workers))

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.config.reshard_faults import reshard_faults
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import (
     ALPHA,
     RANK,

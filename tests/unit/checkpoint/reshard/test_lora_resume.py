@@ -11,9 +11,9 @@ from harness.forks import Send, run_forked
 from harness.reshard_kills import SMALL, SYNC_BYTES, WAYS, files_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.order import Order
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.storage import StorageError
 from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 from reshard_adapters import write_adapter_for
 from reshard_models import write_model

@@ -21,11 +21,11 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe
 from mindbatch.storage import StorageError
 from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors

@@ -16,8 +16,8 @@ from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, twins_
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, write_model, write_tensors
 

@@ -12,10 +12,10 @@ from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, Parame
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
 from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
     "model_type": "llama",
@@ -62,7 +62,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
 
 
 def run(words: list[str]) -> int:
-    return plan.run(compose_task("plan", words).finish())  # type: ignore[arg-type]
+    return plan.run(TASKS["plan"].compose(words).finish())  # type: ignore[arg-type]
 
 
 def faults(words: list[str]) -> tuple[str, ...]:

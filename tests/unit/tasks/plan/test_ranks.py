@@ -10,10 +10,10 @@ import pytest
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.config.compose import compose_task
 from mindbatch.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.registry import TASKS
 from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors
 
 EVEN = {**LLAMA, "vocab_size": 64, "torch_dtype": "bfloat16"}
@@ -36,7 +36,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(*words: str) -> int:
-    return plan.run(compose_task("plan", list(words)).finish())  # type: ignore[arg-type]
+    return plan.run(TASKS["plan"].compose(list(words)).finish())  # type: ignore[arg-type]
 
 
 def faults(*words: str) -> tuple[str, ...]:

@@ -10,21 +10,17 @@ import pytest
 
 from bench_model import write_random_gpt2
 from mindbatch.config import memory
-from mindbatch.config.schema import (
-    BatchOutputConfig,
-    DataConfig,
-    DecodingConfig,
-    ModelConfig,
-    PlanConfig,
-    RuntimeConfig,
-)
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
+from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RowTotals
 from mindbatch.tasks.amounts import duration, size
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
+from mindbatch.tasks.plan.schema import PlanConfig
 from small_runs import make_run
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}

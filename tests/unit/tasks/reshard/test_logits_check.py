@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.config.reshard_faults import reshard_faults
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.engine.first_logits import fixed_prompts
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
 from mindbatch.tasks.reshard.logits_check import Difference, difference_fault
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_models import LLAMA, stored, tensors_of, write_model, write_tensors
 
 Array = NDArray[np.float32]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from child_functions import leave
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard.logits_process import logits_of
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from reshard_models import LLAMA
 
 

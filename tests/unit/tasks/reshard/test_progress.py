@@ -8,10 +8,10 @@ import pytest
 
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.reshard.replicas import compare
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
 from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_origin
 from reshard_models import LLAMA, write_model
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.schema import ReshardConfig
 from mindbatch.errors import CheckpointError
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from mindbatch.tasks.reshard.whole_model import WholeModel
 from reshard_models import LLAMA, MODELS, write_model

@@ -1,11 +1,17 @@
 """The keys of `mindbatch rank-table`."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindbatch.config.schema_fields import TaskConfig, option, section
+from mindbatch.config.path_faults import any_path, input_file_fault, output_file_fault, settled
+from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
+from mindbatch.config.settings import shown
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
+OF_ALL = ("action", "files", "num_ranks", "uneven", "verbose", "output.format")
+TO_A_FILE = ("output.file", "output.replace")
+OF_SERVERS = ("version", "servers")
 
 
 @dataclass
@@ -79,6 +85,45 @@ class RankTableConfig(TaskConfig):
         topic="To write a table of servers with known addresses",
     )
 
-    @property
-    def wants_verbose(self) -> bool:
-        return self.verbose
+    def settle_paths(self) -> list[str]:
+        faults: list[str] = []
+        if isinstance(self.files, list | tuple):
+            fault_of = input_file_fault("a rank table")
+            self.files = tuple(settled("files", str(file), fault_of, faults) for file in self.files)
+        self.output.file = settled("output.file", self.output.file, output_file_fault, faults)
+        if self.hccn_tool.startswith("~"):  # else it may be a name on the PATH
+            self.hccn_tool = settled("hccn_tool", self.hccn_tool, any_path, faults) or self.hccn_tool
+        self.hccn_conf = settled("hccn_conf", self.hccn_conf, any_path, faults) or self.hccn_conf
+        return faults
+
+    def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        if self.action not in (WRITE, CHECK, MERGE):
+            return
+        yield from _file_faults(self.action, self.files)
+        used = {CHECK: OF_ALL, MERGE: OF_ALL + TO_A_FILE}.get(self.action, tuple(keys.keys))
+        yield from _unused(self, keys, used, f"rank-table {self.action}")
+        if self.action == WRITE and self.servers is not None:
+            yield from _unused(
+                self, keys, OF_ALL + TO_A_FILE + OF_SERVERS, "servers, which have all of their own"
+            )
+        if self.action == WRITE and self.servers is None and self.version == "1.0":
+            for name in ("super_device_ids", "super_pod_id"):
+                if getattr(self, name) is not None:
+                    yield f"{name}: only in version 1.2; add version=1.2"
+
+
+def _file_faults(action: str, files: Any) -> Iterator[str]:
+    if not isinstance(files, list | tuple) or not all(isinstance(file, str) for file in files):
+        yield f"files={shown(files)}: must be a list of files"
+    elif action == WRITE and files:
+        yield "files: not read to write a table; mindbatch rank-table check FILE ... or merge FILE ..."
+    elif action != WRITE and not files:
+        yield f"files: must be given: mindbatch rank-table {action} FILE ..."
+
+
+def _unused(config: RankTableConfig, keys: SchemaKeys, used: tuple[str, ...], what: str) -> Iterator[str]:
+    """An option that would be ignored is one that the user was mistaken about."""
+    for name, key in keys.keys.items():
+        value = value_at(config, name)
+        if name not in used and value != key.default:
+            yield f"{name}={shown(value)}: has no effect with {what}; remove it"

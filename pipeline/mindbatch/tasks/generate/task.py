@@ -9,7 +9,6 @@ from pathlib import Path
 from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved_config import save_config
-from mindbatch.config.schema import GenerateConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -18,11 +17,12 @@ from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.prompts import PromptRows, read_prompts
 from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
-from mindbatch.tasks.conversation import converse
-from mindbatch.tasks.live_text import LiveText
+from mindbatch.tasks.generate.conversation import converse
+from mindbatch.tasks.generate.live_text import LiveText
+from mindbatch.tasks.generate.output import Destination, ResultWriter
+from mindbatch.tasks.generate.progress import Progress
+from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.loading_line import LoadingLine
-from mindbatch.tasks.progress import Progress
-from mindbatch.tasks.results import Destination, ResultWriter
 
 STREAM_NEEDS_TEXT = (
     "stream=true: the model's folder has no tokenizer, so there is no text to print; leave it out, or give "

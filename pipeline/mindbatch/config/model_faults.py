@@ -1,4 +1,4 @@
-"""What the values of a configuration may be, alone and together; types were checked when they were given."""
+"""What the options of a model, its runtime and its decoding may be, alone and together."""
 
 import dataclasses
 import json
@@ -6,34 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.config.batch_faults import batch_faults
-from mindbatch.config.input_faults import input_faults
-from mindbatch.config.keys import Key, SchemaKeys, schema_keys, value_at
-from mindbatch.config.layout_faults import layout_faults
-from mindbatch.config.rank_table_faults import rank_table_faults
-from mindbatch.config.reshard_faults import reshard_faults
-from mindbatch.config.schema import (
-    LARGEST_COUNT,
-    BatchConfig,
-    ModelConfig,
-    ModelTaskConfig,
-    ParallelConfig,
-    PlanConfig,
-    PromptTaskConfig,
-    RankTableConfig,
-    ReshardConfig,
-    RuntimeConfig,
-    TaskConfig,
-)
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
+from mindbatch.config.schema import schema_keys
 from mindbatch.config.settings import shown
 from mindbatch.config.sizes import parse_bytes
-from mindbatch.config.speculation_faults import speculation_faults
 from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean
 from mindbatch.regular_file import first_bytes
 
 if TYPE_CHECKING:
+    from mindbatch.config.model_task import ModelTaskConfig
     from mindbatch.decoding import DecodingParams
+
+NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 LARGEST_MODEL_CONFIG = 1 << 20
 HALF_TYPES = ("float16", "bfloat16")
@@ -48,72 +33,43 @@ WIDENING = (
 """The decoding parameters that make a row take several tokens of a step."""
 
 
-def faults_of(config: TaskConfig, keys: SchemaKeys) -> list[str]:
-    """Every fault in the values of `config`, whose paths are settled; empty when it can be run."""
-    faults = [*_range_faults(config, keys)]
-    if isinstance(config, ModelTaskConfig):
-        faults += _ignored_faults("model.ignore_config_keys", config.model.ignore_config_keys)
-    if isinstance(config, PlanConfig):
-        faults += layout_faults(config, keys)
-        if not config.needs_data:  # nothing is run: the rest of the keys has no part in it
-            return faults
-    if isinstance(config, ModelTaskConfig):
-        if not (isinstance(config, PlanConfig) and config.has_ranks):  # what ranks hold, and no run
-            faults += _model_faults(config.model, config.runtime)
-            faults += _parallel_faults(config.parallel, config.model)
-        faults += _runtime_faults(config.runtime, config.model)
-        faults += _decoding_faults(config)
-        faults += speculation_faults(config)
-    if isinstance(config, PromptTaskConfig):
-        faults += input_faults(config)
-    if isinstance(config, BatchConfig):
-        faults += batch_faults(config)
-    if isinstance(config, RankTableConfig):
-        faults += rank_table_faults(config, keys)
-    if isinstance(config, ReshardConfig):
-        faults += _ignored_faults("ignore_config_keys", config.ignore_config_keys)
-        faults += reshard_faults(config)
+def settle_model_paths(model: ModelConfig) -> list[str]:
+    """Replaces `shipped:` and ~ in the paths of a model by what they mean; returns their faults."""
+    faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
+    model.checkpoint_name_or_path = settled(
+        "model.checkpoint_name_or_path",
+        model.checkpoint_name_or_path,
+        model_folder_fault,
+        faults,
+        is_model=True,
+    )
+    model.tokenizer = settled(
+        "model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults, is_model=True
+    )
+    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults, is_model=True)
     return faults
 
 
 def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     """Every fault in options given from Python, where nothing has checked the types yet."""
-    faults = [*_ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
+    faults = [*ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
     for section, options in (("model", model), ("runtime", runtime)):
         for key in schema_keys(type(options)).keys.values():
             value = getattr(options, key.name)
-            fault = _range_fault(value, key) if key.has_type(value) else f"must be {key.expected}"
+            fault = key.fault(value) if key.has_type(value) else f"must be {key.expected}"
             if fault:
                 faults.append(f"{section}.{key.name}={shown(value)}: {fault}")
-    return faults or [*_model_faults(model, runtime), *_runtime_faults(runtime, model)]
+    return faults or [*model_faults(model, runtime), *runtime_faults(runtime, model)]
 
 
-def _range_faults(config: TaskConfig, keys: SchemaKeys) -> Iterator[str]:
-    """Faults against the `choices` and `minimum` that the schema states for single keys."""
-    for key in keys.keys.values():
-        value = value_at(config, key.name)
-        fault = _range_fault(value, key)
-        if fault:
-            yield f"{key.name}={shown(value)}: {fault}"
-
-
-def _range_fault(value: Any, key: Key) -> str | None:
-    if value is None:
-        return None
-    if key.choices and value not in key.choices:
-        near = did_you_mean(value, key.choices) if isinstance(value, str) else ""
-        return f"must be one of {', '.join(map(str, key.choices))}{near}"
-    if key.minimum is not None and not key.minimum <= value <= LARGEST_COUNT:
-        return f"must be from {key.minimum} to {LARGEST_COUNT}"
-    return None
-
-
-def _ignored_faults(name: str, keys: Any) -> Iterator[str]:
+def ignored_faults(name: str, keys: Any) -> Iterator[str]:
+    """Faults of what is to be the list of ignored keys of config.json."""
     if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
         yield f"{name}={shown(keys)}: must be a list of keys of config.json"
 
 
-def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+def model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+    """What this version or the device cannot run."""
     if model.provider == "mindformers":
         yield "model.provider=mindformers: not available in this version; use native"
     if model.dtype in HALF_TYPES and runtime.device_target == "CPU":
@@ -123,7 +79,8 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
         )
 
 
-def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
+def runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
+    """Faults of the cache's size and of the size of a step."""
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
@@ -140,11 +97,12 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         )
 
 
-def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
-    ways = parallel.model_parallel
+def parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
+    """Numbers of ranks that the model cannot be cut for, or that this version cannot launch."""
+    size = parallel.model_parallel
     heads = attention_heads(Path(model.checkpoint_name_or_path)) if model.checkpoint_name_or_path else None
-    if heads and ways > 0 and heads % ways:
-        yield f"parallel.model_parallel={ways}: must divide the model's {heads} attention heads"
+    if heads and size > 0 and heads % size:
+        yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
     for name, value in dataclasses.asdict(parallel).items():
         if value > 1:
             yield (
@@ -183,7 +141,7 @@ def _width_faults(params: "DecodingParams", runtime: RuntimeConfig) -> Iterator[
         )
 
 
-def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
+def decoding_faults(config: "ModelTaskConfig") -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
     from mindbatch.decoding.grammar import constraint_fault
     from mindbatch.decoding.params import DecodingParams  # NumPy: not needed to read or print a configuration
@@ -202,3 +160,20 @@ def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
             found.setdefault(fault, []).append(name)
     for fault, names in found.items():
         yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
+
+
+def speculation_faults(config: "ModelTaskConfig") -> Iterator[str]:
+    """An assistant that nothing asks for is at fault where no row of data could ask for it either."""
+    decodings = [*config.variants.values()] or [config.decoding]
+    wanted = max(decoding.num_assistant_tokens for decoding in decodings)
+    looked_up = max(decoding.prompt_lookup_num_tokens for decoding in decodings)
+    if wanted > 0 and config.model.assistant is None:
+        yield (
+            f"decoding.num_assistant_tokens={wanted}: needs model.assistant, the folder of a smaller model "
+            "to draft them; decoding.prompt_lookup_num_tokens needs none"
+        )
+    if wanted <= 0 and config.model.assistant is not None and config.uses_one_decoding:
+        yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"
+    for name, most in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
+        if most > 0 and not config.model.use_past:
+            yield f"decoding.{name}={most}: cannot go with model.use_past=false; set it to true"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.launch.merge import merge_files
 from mindbatch.launch.rank_table import RankTable
@@ -13,7 +12,8 @@ from mindbatch.launch.table_files import name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave, RankTableError
 from mindbatch.launch.table_text import counted, table_rows
 from mindbatch.screen_text import printable, say, show, show_json
-from mindbatch.tasks.rank_table_sources import assemble
+from mindbatch.tasks.rank_table.schema import RankTableConfig
+from mindbatch.tasks.rank_table.sources import assemble
 
 
 def run(config: RankTableConfig) -> int:

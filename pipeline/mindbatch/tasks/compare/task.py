@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mindbatch.config.compare_schema import COMPARISON_FILES
 from mindbatch.config.saved_config import save_config
-from mindbatch.config.schema import CompareConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
@@ -20,8 +18,9 @@ from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import PromptRows, read_prompts
 from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
-from mindbatch.tasks.compare_page import compare_page
-from mindbatch.tasks.compare_runs import run_strategies
+from mindbatch.tasks.compare.page import compare_page
+from mindbatch.tasks.compare.runs import run_strategies
+from mindbatch.tasks.compare.schema import COMPARISON_FILES, CompareConfig
 from mindbatch.tasks.loading_line import LoadingLine
 
 BATCHES_WARMED_UP = 2

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.streaming import Streamer
-from mindbatch.tasks.results import label
+from mindbatch.tasks.generate.output import label
 
 Place = tuple[str, int]  # key of the prompt, number of the sample
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.model_schema import RuntimeConfig
-from mindbatch.config.prompt_schema import PromptTaskConfig
-from mindbatch.config.schema_fields import option, section
+from mindbatch.config.path_faults import new_folder_fault, run_folder_fault, settled
+from mindbatch.config.schema import option, section
+from mindbatch.tasks.prompt_task import PromptTaskConfig
 
 
 @dataclass
@@ -61,3 +62,9 @@ class CompareConfig(PromptTaskConfig):
         "times that each strategy is run to time it, by turns; null: 3, or 1 if that takes a minute",
         minimum=1,
     )
+
+    def settle_paths(self) -> list[str]:
+        faults = super().settle_paths()
+        fault_of = run_folder_fault if self.output.overwrite else new_folder_fault(*COMPARISON_FILES)
+        self.output.dir = settled("output.dir", self.output.dir, fault_of, faults)
+        return faults

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindbatch.config.schema import ReplayConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.ledger.entries import Entry
@@ -15,7 +14,8 @@ from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.lookup import StoredRow, stored_row
 from mindbatch.screen_text import data_output, printable, show
-from mindbatch.tasks.row_difference import difference
+from mindbatch.tasks.diff.row_difference import difference
+from mindbatch.tasks.replay.schema import ReplayConfig
 
 
 def run(config: ReplayConfig) -> int:

@@ -16,7 +16,7 @@ from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.regular_file import open_regular
-from mindbatch.tasks.row_difference import RowDifference, difference
+from mindbatch.tasks.diff.row_difference import RowDifference, difference
 
 _CACHE_KIB = 8192
 _BOTH = "first JOIN second USING (key)"

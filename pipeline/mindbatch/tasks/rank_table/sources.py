@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from mindbatch.config.schema import RankTableConfig
 from mindbatch.errors import ConfigError
 from mindbatch.launch.findings import address_fault
 from mindbatch.launch.given_servers import GivenServers
@@ -12,6 +11,7 @@ from mindbatch.launch.rank_ranges import parse_devices, parse_list, physical_dev
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
 from mindbatch.launch.table_files import name_for_server, name_for_servers
 from mindbatch.launch.table_reader import Leave, RankTableError, server_id_fault, verify
+from mindbatch.tasks.rank_table.schema import RankTableConfig
 
 Assembled = tuple[RankTable, str, list[str]]
 """The table, the name of its file, and lines to be shown."""

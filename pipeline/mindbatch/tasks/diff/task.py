@@ -6,15 +6,38 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from mindbatch.config.schema import DiffConfig
+from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.screen_text import printable, say, show, show_json
-from mindbatch.tasks.run_pair import ChangedRow, RunPair
+from mindbatch.tasks.diff.run_pair import ChangedRow, RunPair
 from mindbatch.tasks.run_state import state_of
+
+NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
+
+
+@dataclasses.dataclass
+class DiffConfig(TaskConfig):
+    """The keys of `mindbatch diff`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("first", "second")
+
+    first: str | None = option(None, "folder of a run", is_path=True)
+    second: str | None = option(None, "folder of the run to compare it with", is_path=True)
+    limit: int = option(20, "most rows shown; all are compared and counted", minimum=0)
+    format: str = option("text", "text or json", choices=("text", "json"))
+    verbose: bool = option(False, "show tracebacks")
+
+    def settle_paths(self) -> list[str]:
+        missing = [name for name in self.positional if getattr(self, name) is None]
+        faults = [NO_RUNS.format(", ".join(missing))] if missing else []
+        self.first = settled("first", self.first, folder_fault, faults)
+        self.second = settled("second", self.second, folder_fault, faults)
+        return faults
 
 
 @dataclasses.dataclass

@@ -1,0 +1,160 @@
+"""The keys of a dataset: which rows, how a row becomes a prompt, and what these may be together."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
+from mindbatch.config.paths import STANDARD_INPUT
+from mindbatch.config.schema import option
+from mindbatch.config.settings import shown
+from mindbatch.config.sizes import parse_bytes
+
+SOURCES = ("prompt_column", "messages_column", "template", "template_file")
+COLUMNS = (
+    "key_column",
+    "prompt_column",
+    "messages_column",
+    "decoding_column",
+    "tools_column",
+    "chat_template_kwargs_column",
+)
+BESIDE_CHATS = ("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column")
+LARGEST_ROW = 1 << 30
+NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
+
+
+@dataclass
+class DataConfig:
+    """Which rows, and how a row becomes a prompt."""
+
+    path: str | None = option(
+        None, "file, folder or pattern (data/*.jsonl) of the rows; - is standard input", is_path=True
+    )
+    format: str = option(
+        "auto",
+        "how the files are read; auto goes by their names (.jsonl, .csv.gz, ...)",
+        choices=("auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "openai"),
+    )
+    key_column: str | None = option(
+        None, "column that names a row, different in every row; null: the row's number, from 0"
+    )
+    prompt_column: str | None = option(
+        None, "column of the prompt; null without another source: prompt, or else messages"
+    )
+    messages_column: str | None = option(None, "column of a chat like [{role: user, content: Hi}]")
+    template: str | None = option(None, "prompt with the columns filled in, by jinja2: Q: {{ question }}")
+    template_file: str | None = option(None, "file that holds the template", is_path=True)
+    chat: bool = option(False, "send each prompt as a user's message through the chat template")
+    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    tools: Any = option(
+        None,
+        "what the chat template is given as tools",
+        accepts="list of JSON objects, JSON file that holds it, or null",
+        is_path=True,
+    )
+    tools_column: str | None = option(None, "column of a row's own tools, a list as in data.tools")
+    chat_template_kwargs: Any = option(
+        None,
+        "further variables of the chat template, like {enable_thinking: false}",
+        accepts="mapping or null",
+    )
+    chat_template_kwargs_column: str | None = option(
+        None, "column of a row's own variables of the chat template; they go before those of the run"
+    )
+    decoding_column: str | None = option(
+        None, "column of a row's own decoding parameters, like {temperature: 0.7}"
+    )
+    limit: int | None = option(None, "most rows to take; null: all", minimum=1)
+    skip: int = option(0, "rows to leave out at the beginning", minimum=0)
+    shuffle_seed: int | None = option(
+        None, "take the rows in an order drawn with this seed; null: as they come", minimum=0
+    )
+    filter_keys: Any = option(
+        None,
+        "take these rows only",
+        accepts="list of keys, file with a key on each line, or null",
+        is_path=True,
+    )
+    max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
+
+
+def settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> None:
+    """Replaces `shipped:` and ~ in the paths by what they mean; their faults are appended to `faults`.
+
+    no_data: the fault where no rows are given.
+    """
+    if data.path is None:
+        faults.append(no_data)
+    if data.path != STANDARD_INPUT:
+        data.path = settled("data.path", data.path, rows_fault, faults)
+    fault_of = input_file_fault("the template")
+    data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
+    data.tools = settled_tools("data.tools", data.tools, faults)
+    if isinstance(data.filter_keys, str):
+        fault_of = input_file_fault("a key on each line")
+        data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)
+
+
+def data_faults(data: DataConfig) -> Iterator[str]:
+    """Every fault in the values but those of its paths."""
+    for name in (*COLUMNS, "template"):
+        if getattr(data, name) == "":
+            yield f"data.{name}: must not be empty"
+    if data.template_file is not None and data.template is not None and len(_sources(data)) == 2:
+        yield "data.template, data.template_file: only one of these can be given"
+    elif len(_sources(data)) > 1:
+        yield f"{', '.join(_sources(data))}: a prompt comes from only one of these"
+    yield from _filter_faults(data.filter_keys)
+    yield from _size_faults(data.max_line_bytes)
+    yield from _no_effects(data)
+
+
+def _sources(data: DataConfig) -> list[str]:
+    return [f"data.{name}" for name in SOURCES if getattr(data, name) is not None]
+
+
+def _filter_faults(keys: Any) -> Iterator[str]:
+    """A text is the path of a file, looked at with the other paths."""
+    if keys is None or isinstance(keys, str):
+        return
+    hint = "a list of keys, like [7, q-12], or a file with a key on each line"
+    if not isinstance(keys, list):
+        yield f"data.filter_keys={shown(keys)}: must be {hint}"
+    elif not keys:
+        yield "data.filter_keys=[]: leaves no row; null takes all"
+    else:
+        bad = [key for key in keys if isinstance(key, bool) or not isinstance(key, str | int) or key == ""]
+        if bad:
+            yield f"data.filter_keys: {shown(bad[0])}: a key is a text or a whole number; quote a text"
+
+
+def _size_faults(text: str) -> Iterator[str]:
+    try:
+        if parse_bytes(text) > LARGEST_ROW:
+            yield f"data.max_line_bytes={shown(text)}: must be at most 1GiB, for a row is read as a whole"
+    except ValueError as error:
+        yield f"data.max_line_bytes={shown(text)}: {error}"
+
+
+def _no_effects(data: DataConfig) -> Iterator[str]:
+    """Options that could never do anything beside the others, with what to do instead."""
+    if data.format == "openai":
+        for name in (*COLUMNS, "template", "template_file", "chat", "system"):
+            if getattr(data, name) not in (None, False):
+                yield f"data.{name}: has no effect with data.format=openai, where each row says it; remove it"
+        return
+    if data.format == "text":
+        for name in COLUMNS:
+            if getattr(data, name) is not None:
+                yield f"data.{name}: there are no columns with data.format=text; remove it"
+    if data.chat and data.messages_column is not None:
+        yield "data.chat=true: has no effect with data.messages_column, whose chats go as they are; remove it"
+    for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
+        if getattr(data, name) is not None:
+            yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
+
+
+def _never_chats(data: DataConfig) -> bool:
+    """Whether no row could be a chat by itself; a column may hold chats as well as texts."""
+    return data.format == "text" or data.template is not None or data.template_file is not None

@@ -1,0 +1,123 @@
+"""The keys of a run over a dataset, which `mindbatch batch` has, and what they may be together."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.path_faults import run_folder_fault, settled
+from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.settings import shown
+from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+
+RESULT_FIELDS = frozenset(
+    ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
+)
+CSV_FIELDS = RESULT_FIELDS | {
+    *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
+    *("score", "rank", "drafted_tokens", "accepted_tokens"),
+}
+"""What results hold already: no column of the data can have such a name there."""
+NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
+
+
+@dataclass
+class BatchModelConfig(ModelConfig):
+    """Which model, and how it is held."""
+
+    batch_size: int = option(
+        32, "largest number of sequences in one step; more of them are faster and need more cache", minimum=1
+    )
+
+
+@dataclass
+class BatchOutputConfig:
+    """Where the results go, and what they hold."""
+
+    dir: str | None = option(
+        None, "folder of the run; the same command with the same folder resumes it", is_path=True
+    )
+    format: str = option(
+        "auto",
+        "of the results; auto is openai for requests in OpenAI's format, else jsonl",
+        choices=("auto", "jsonl", "parquet", "csv", "openai"),
+    )
+    prompt: bool = option(True, "write the prompt beside its generations")
+    token_ids: bool = option(False, "write the token ids beside the text")
+    columns: Any = option(
+        (), "columns of the data that stand beside the results", accepts="list of names of columns"
+    )
+    on_mismatch: str = option(
+        "refuse",
+        "what to do when the folder holds a run with other settings or rows",
+        choices=("refuse", "new_dir", "overwrite"),
+    )
+    tensorboard: bool = option(False, "write the metrics for TensorBoard too")
+
+
+@dataclass
+class BatchConfig(ModelTaskConfig):
+    """The keys of `mindbatch batch`, and of every task that continues or plans its runs."""
+
+    advises_sampling: ClassVar[bool] = True
+
+    model: BatchModelConfig = section(BatchModelConfig)
+    data: DataConfig = section(DataConfig)
+    output: BatchOutputConfig = section(BatchOutputConfig)
+    progress: str = option(
+        "auto",
+        "how progress is shown; auto is rich on a terminal, else a plain line every 30 s",
+        choices=("auto", "none", "plain", "rich"),
+    )
+
+    def settle_paths(self) -> list[str]:
+        faults = super().settle_paths()
+        settle_data(self.data, faults)
+        if self.output.dir is None:
+            faults.append(NO_RUN_FOLDER)
+        self.output.dir = settled("output.dir", self.output.dir, self.folder_fault, faults)
+        return faults
+
+    def folder_fault(self, path: Path) -> str | None:
+        """Why `output.dir` cannot be used."""
+        return run_folder_fault(path)
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_faults(keys)
+        yield from data_faults(self.data)
+        yield from _output_faults(self.output, self.data)
+        if self.continues_run and self.output.on_mismatch != "refuse":
+            yield (
+                f"output.on_mismatch={self.output.on_mismatch}: a run can only be continued as it was begun; "
+                "remove it"
+            )
+
+
+def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+    if output.format == "openai" and data.format not in ("auto", "openai"):
+        yield (
+            f"output.format=openai: answers requests in OpenAI's format, not data.format={data.format}; "
+            "use jsonl, parquet or csv"
+        )
+    yield from _column_faults(output, data)
+
+
+def _column_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+    names = output.columns
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        yield f"output.columns={shown(names)}: must be a list of names of columns, like [label, source]"
+        return
+    if not names:
+        return
+    if "openai" in (output.format, data.format):
+        yield (
+            "output.columns: OpenAI's requests have no columns, and its responses no place for them; remove "
+            "it, or let custom_id tell what the rows are"
+        )
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"output.columns: {shown(name)} is given twice"
+    taken = CSV_FIELDS if output.format == "csv" else RESULT_FIELDS
+    for name in dict.fromkeys(name for name in names if name in taken):
+        yield f"output.columns: {name}: results have a field of that name already"

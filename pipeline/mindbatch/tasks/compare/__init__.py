@@ -1,0 +1,1 @@
+"""`mindbatch compare`: the same prompts under several decoding strategies."""

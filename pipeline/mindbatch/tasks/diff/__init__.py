@@ -1,0 +1,1 @@
+"""`mindbatch diff`: two runs compared row by row."""

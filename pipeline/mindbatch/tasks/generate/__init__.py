@@ -1,0 +1,1 @@
+"""`mindbatch generate`: prompts in, text out."""

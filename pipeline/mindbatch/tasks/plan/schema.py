@@ -1,0 +1,138 @@
+"""The keys of `mindbatch plan`: those of a batch, and of a layout over ranks, with MindSpore or without."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mindbatch.config.model_faults import settle_model_paths
+from mindbatch.config.path_faults import any_path, run_folder_fault, settled
+from mindbatch.config.schema import SchemaKeys, option, section, value_at
+from mindbatch.config.settings import shown
+from mindbatch.dataset.data_config import NO_DATA, settle_data
+from mindbatch.run.batch_config import BatchConfig
+
+OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
+MOST_PROCESSES = 64
+MOST_RANKS = 8192
+_USED = {
+    "model.checkpoint_name_or_path",
+    "model.ignore_config_keys",
+    "model.provider",
+    "model.type",
+    "parallel.data_parallel",
+    "parallel.model_parallel",
+    "parallel.pipeline_stage",
+    "report",
+    "runtime.verbose",
+}
+_USED_WITHOUT_MINDSPORE = _USED | {"model.dtype", "layout.dir", "layout.replace"}
+
+
+@dataclass
+class LayoutConfig:
+    """What ranks hold of a model; with model.provider=mindformers as MindSpore cuts it."""
+
+    dir: str | None = option(
+        None, "folder for MindSpore's strategy files, one a pipeline stage; null: none are kept", is_path=True
+    )
+    replace: bool = option(False, "write over strategy files that say something else")
+    vocab_emb_dp: bool = option(
+        True, "of MindFormers: keep embedding and head whole on every rank, as it does unless told otherwise"
+    )
+    qkv_concat: bool = option(
+        False, "query, key and value are one parameter, gate and up another, as the model's qkv_concat says"
+    )
+    timeout: int = option(600, "seconds for MindSpore's compiler", minimum=1)
+
+
+@dataclass
+class PlanConfig(BatchConfig):
+    """The keys of `mindbatch plan`."""
+
+    advises_sampling: ClassVar[bool] = False
+
+    rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
+    calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
+    report: str = option("text", "text or json", choices=("text", "json"))
+    layout: LayoutConfig = section(LayoutConfig)
+
+    @property
+    def asks_mindspore(self) -> bool:
+        """Whether the plan is MindSpore's layout of a MindFormers model, and nothing else."""
+        return self.model.provider == "mindformers"
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether there are several ranks, where no batch can be run in this version."""
+        parallel = self.parallel
+        return max(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage) > 1
+
+    @property
+    def plans_ranks(self) -> bool:
+        """Whether the plan says what each rank holds of a model of this project."""
+        return not self.asks_mindspore and (self.has_ranks or self.layout.dir is not None)
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the keys of a batch have a part in the plan."""
+        return not self.asks_mindspore and (not self.plans_ranks or self.data.path is not None)
+
+    def settle_paths(self) -> list[str]:
+        faults = settle_model_paths(self.model)
+        if self.needs_data:
+            settle_data(self.data, faults, NO_DATA + OR_RANKS)
+            self.output.dir = settled("output.dir", self.output.dir, any_path, faults)  # nothing is written
+        self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_fault, faults)
+        return faults
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from _layout_faults(self, keys)
+        if not self.needs_data:  # nothing is run: the rest of the keys has no part in it
+            return
+        yield from super().run_faults(keys)
+        if self.rate is not None and not (math.isfinite(self.rate) and self.rate > 0):
+            yield f"rate={shown(self.rate)}: must be above 0, in generated tokens/s"
+        if self.rate is not None and self.calibrate:
+            yield "rate, calibrate: only one of these can be given; calibrate=true measures the rate"
+
+    def device_faults(self) -> Iterable[str]:
+        return () if self.has_ranks else super().device_faults()  # what ranks hold, and no run
+
+
+def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
+    """Every fault but those of single values and of paths; an option that would be ignored is one."""
+    for name, key in keys.keys.items():
+        value = value_at(config, name)
+        if value == (list(key.default) if isinstance(key.default, tuple) else key.default):  # YAML has lists
+            continue
+        reason = _without_effect(config, name)
+        if reason:
+            yield f"{name}={shown(value)}: {reason}"
+    yield from _rank_faults(config)
+    if config.layout.replace and config.layout.dir is None:
+        yield "layout.replace=true: has no effect without layout.dir"
+
+
+def _without_effect(config: PlanConfig, name: str) -> str | None:
+    """Why a key would be ignored, if it would be."""
+    if config.asks_mindspore:
+        is_used = name in _USED or name.startswith("layout.")
+        return None if is_used else "has no effect with model.provider=mindformers; remove it"
+    if name.startswith("layout."):
+        return None if name in _USED_WITHOUT_MINDSPORE else "only with model.provider=mindformers"
+    if config.needs_data or name in _USED_WITHOUT_MINDSPORE:
+        return None
+    return "has no effect on what ranks hold; give data.path too, or remove it"
+
+
+def _rank_faults(config: PlanConfig) -> Iterator[str]:
+    parallel = config.parallel
+    ranks = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
+    most = MOST_PROCESSES if config.asks_mindspore else MOST_RANKS
+    if ranks > most:
+        process = ", a process each" if config.asks_mindspore else ""
+        yield (
+            f"parallel: {ranks} ranks{process}; at most {most}. Copies of the model "
+            "(parallel.data_parallel) hold the same slices: fewer of them say the same"
+        )

@@ -1,0 +1,195 @@
+"""The keys of `mindbatch reshard`."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.config.model_faults import ignored_faults
+from mindbatch.config.model_schema import KEY_LIST
+from mindbatch.config.path_faults import (
+    any_path,
+    checkpoint_fault,
+    folder_fault,
+    model_folder_fault,
+    run_folder_fault,
+    settled,
+)
+from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
+from mindbatch.config.settings import shown
+
+UNROUNDED = ("keep", "float32")
+LARGEST_SCALING = 1e9
+NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
+NO_TARGET = "target.dir: must be given: the folder to make"
+
+
+@dataclass
+class ReshardTargetConfig:
+    """What is made of the source."""
+
+    dir: str | None = option(
+        None, "folder to make: rank_0, rank_1 ..., or a Hugging Face folder for one rank", is_path=True
+    )
+    model_parallel: int = option(1, "slices that each tensor is cut into", minimum=1)
+    pipeline_stage: int = option(1, "stages that the layers are divided over", minimum=1)
+    format: str = option("safetensors", "of the files of tensors", choices=("safetensors", "ckpt"))
+    dtype: str = option(
+        "keep",
+        "of float32, float16 and bfloat16 tensors; rounded to the nearest, ties to even",
+        choices=("keep", "float32", "float16", "bfloat16"),
+    )
+    overflow: str = option(
+        "refuse",
+        "what becomes of values that are too large for target.dtype",
+        choices=("refuse", "infinity"),
+    )
+    names: str = option(
+        "hf", "names of the tensors: Hugging Face's or MindFormers'", choices=("hf", "mindformers")
+    )
+    qkv_concat: bool = option(
+        False, "MindFormers' option: query, key and value, or gate and up, are one tensor each"
+    )
+    qkv_grouped: bool = option(
+        True,
+        "fused tensors are group by group, as in MindFormers 1.9; false: joined on each rank, as before it",
+    )
+    replace: bool = option(False, "another reshard in target.dir gives way, once the new one is whole")
+
+
+@dataclass
+class ReshardLoraConfig:
+    """An adapter that is merged on the way."""
+
+    merge: str | None = option(
+        None, "folder of a LoRA adapter, of PEFT or MindFormers, to add to the weights", is_path=True
+    )
+    scaling: float | None = option(
+        None, "factor of the adapter, where its adapter_config.json has no lora_alpha; null: as that says"
+    )
+
+
+@dataclass
+class ReshardConfig(TaskConfig):
+    """The keys of `mindbatch reshard`."""
+
+    source: str | None = option(
+        None, "a Hugging Face folder, a .safetensors or .ckpt file, or a folder of rank folders", is_path=True
+    )
+    source_config: str | None = option(
+        None, "folder of the model's config.json; null: it is beside the source", is_path=True
+    )
+    source_strategy: str | None = option(
+        None, "MindSpore's strategy file, or a folder of them, by which rank folders were cut", is_path=True
+    )
+    source_pipeline_stage: int | None = option(
+        None, "stages of rank folders without a strategy; null: as reshard noted there, else 1", minimum=1
+    )
+    source_names: str = option(
+        "auto",
+        "names of the source's tensors; auto: as more of them are",
+        choices=("auto", "hf", "mindformers"),
+    )
+    source_qkv_concat: bool | None = option(
+        None, "whether a source with MindFormers' names has fused tensors; null: as its names say"
+    )
+    source_qkv_grouped: bool | None = option(
+        None, "as target.qkv_grouped, of the source; null: as reshard noted there, else true"
+    )
+    ignore_config_keys: Any = option(
+        (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
+    )
+    workers: int | None = option(
+        None, "processes; null: as many as processors, at most 8, and 1 for little", minimum=1
+    )
+    dry_run: bool = option(False, "print what would be done, and write nothing")
+    verify: Any = option(
+        False,
+        "read everything back and compare each element with the source; logits: run both models, too",
+        accepts="true, false or logits",
+    )
+    verbose: bool = option(False, "show tracebacks")
+    target: ReshardTargetConfig = section(ReshardTargetConfig)
+    lora: ReshardLoraConfig = section(ReshardLoraConfig)
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether each element is compared with the source."""
+        return self.verify is True or self.compares_logits
+
+    @property
+    def compares_logits(self) -> bool:
+        """Whether the models before and after are run."""
+        return bool(self.verify == "logits")
+
+    def settle_paths(self) -> list[str]:
+        faults = [] if self.source is not None else [NO_SOURCE]
+        if self.target.dir is None and not self.dry_run:
+            faults.append(NO_TARGET)
+        self.source = settled("source", self.source, checkpoint_fault, faults, is_model=True)
+        self.source_config = settled(
+            "source_config", self.source_config, model_folder_fault, faults, is_model=True
+        )
+        self.source_strategy = settled("source_strategy", self.source_strategy, checkpoint_fault, faults)
+        self.lora.merge = settled("lora.merge", self.lora.merge, folder_fault, faults)
+        fault_of = any_path if self.dry_run else run_folder_fault
+        self.target.dir = settled("target.dir", self.target.dir, fault_of, faults)
+        return faults
+
+    def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from ignored_faults("ignore_config_keys", self.ignore_config_keys)
+        yield from reshard_faults(self)
+
+
+def reshard_faults(config: ReshardConfig) -> Iterator[str]:
+    """Every fault but those of single values and of missing paths."""
+    target = config.target
+    yield from _name_faults(config)
+    yield from _lora_faults(config.lora)
+    if not isinstance(config.verify, bool) and config.verify != "logits":
+        yield f"verify={shown(config.verify)}: must be true, false or logits"
+    if config.compares_logits and config.lora.merge is not None:
+        yield (
+            "verify=logits: not with lora.merge, for the source's logits are those without the adapter; "
+            "use verify=true"
+        )
+    if target.overflow == "infinity" and target.dtype in UNROUNDED and config.lora.merge is None:
+        yield f"target.overflow=infinity: has no effect with target.dtype={shown(target.dtype)}; remove it"
+    if config.source_strategy is not None and config.source_pipeline_stage is not None:
+        yield "source_pipeline_stage: has no effect with source_strategy, which says it; remove it"
+    if config.source is not None and target.dir is not None:
+        yield from _overlaps(Path(config.source).resolve(), Path(target.dir).resolve())
+
+
+def _lora_faults(lora: ReshardLoraConfig) -> Iterator[str]:
+    if lora.scaling is None:
+        return
+    if lora.merge is None:
+        yield "lora.scaling: has no effect without lora.merge, the adapter's folder; remove it"
+    if not 0 < abs(lora.scaling) < LARGEST_SCALING:
+        yield f"lora.scaling={shown(lora.scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
+
+
+def _name_faults(config: ReshardConfig) -> Iterator[str]:
+    """Options of MindFormers' names where there are none, or nothing is fused."""
+    target = config.target
+    if target.qkv_concat and target.names == "hf":
+        yield "target.qkv_concat=true: has no effect with target.names=hf; remove it"
+    if not target.qkv_grouped and not target.qkv_concat:
+        yield "target.qkv_grouped=false: has no effect without target.qkv_concat=true; remove it"
+    if config.source_names == "hf":
+        for key in ("source_qkv_concat", "source_qkv_grouped"):
+            if getattr(config, key) is not None:
+                yield f"{key}: has no effect with source_names=hf; remove it"
+    elif config.source_qkv_grouped is not None and config.source_qkv_concat is False:
+        yield "source_qkv_grouped: has no effect with source_qkv_concat=false; remove it"
+
+
+def _overlaps(source: Path, target: Path) -> Iterator[str]:
+    """A target that is its own source, or around it, would go before it has been read."""
+    if source.is_relative_to(target):
+        where = "is the source" if source == target else f"holds the source {source}"
+        yield f"target.dir={target}: {where}; give another folder"
+    elif target.parent == source and re.fullmatch(r"rank_\d+", target.name):
+        yield f"target.dir={target}: would be taken for a rank of the source; give another folder"
