@@ -17,15 +17,14 @@ from safetensors_writer import write_folder as write_model
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
 from mindbatch.checkpoint.folders.digest_writer import write_digests
-from mindbatch.checkpoint.folders.model_config import read_config
+from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
 from mindbatch.checkpoint.reshard.journal import read_journal
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.engine.build import model_eos_ids
 from mindbatch.launch.table_reader import read_rank_table

@@ -12,9 +12,8 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, w
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.launch.table_reader import RankTableError, read_rank_table
 from rank_tables import plain_table, super_pod_table, write_json

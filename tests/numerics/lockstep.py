@@ -16,7 +16,7 @@ from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
 from mindbatch.cache.paged import PagedCache
-from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeOperator
 from mindbatch.layers.attention import attention_shape

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from mindspore.communication import get_rank, init
 
-from mindbatch.checkpoint.folders.rank_model import RankModel
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.engine.first_logits import logits_of_rank
 from mindbatch.models.registry import describe
 from mindbatch.parallel import collectives
@@ -20,7 +20,7 @@ def main(folder: str, ranks: str, out: str) -> None:
     # MindSpore's AllGather knows no other group on the CPU, and here all processes are one group.
     collectives.MODEL_GROUP = "mccl_world_group"
     rank = get_rank()
-    with RankModel(folder, TensorSlice(rank, int(ranks))) as model:
+    with ModelFolder(folder, TensorSlice(rank, int(ranks))) as model:
         np.save(Path(out) / f"{rank}.npy", logits_of_rank(describe(model.config), model))
 
 

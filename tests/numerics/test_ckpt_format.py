@@ -9,11 +9,10 @@ from mindspore.train import serialization
 from safetensors import safe_open
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES, ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.errors import CheckpointError
 

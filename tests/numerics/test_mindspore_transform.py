@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import transform_ckpt
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 
 SHAPES = {"rows": (16, 12), "columns": (12, 16), "vector": (16,), "whole": (8, 8), "both": (16, 16)}

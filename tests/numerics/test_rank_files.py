@@ -8,7 +8,6 @@ from lockstep import logits
 from model_folders import descriptions, ragged, write_folder
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.rank_model import RankModel
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.registry import describe, tensor_specs
@@ -44,7 +43,7 @@ def test_logits_of_all_ranks_are_those_of_the_whole(
     ways_of = [ways for ways in allowed_model_parallel(tensor_specs(arch)) if 1 < ways <= most]
     for number, ways in enumerate(ways_of):
         folder = cut(whole.path, ways, ("safetensors", "ckpt")[number % 2])
-        ranks = [RankModel(folder, TensorSlice(rank, ways)) for rank in range(ways)]
+        ranks = [ModelFolder(folder, TensorSlice(rank, ways)) for rank in range(ways)]
         for found in logits(arch, ranks, chosen, ids, monkeypatch):
             assert found.shape == expected.shape == (len(ids), arch.vocab_size)
             assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -13,9 +13,8 @@ from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
 from safetensors.numpy import save_file
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 
 LAYOUTS = (

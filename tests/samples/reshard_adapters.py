@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.formats.floats import array_type
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import LoraMerge
 from mindbatch.checkpoint.placement.regions import full_region

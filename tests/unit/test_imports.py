@@ -254,7 +254,7 @@ LIGHT = [
     "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.plan_proof, mindbatch.tasks.plan.ranks_page",
-    "import mindbatch.tasks.plan.ranks_report, mindbatch.checkpoint.strategy.layouts",
+    "import mindbatch.tasks.plan.ranks_report",
 ]
 HEAVY = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX", "sacrebleu")
 

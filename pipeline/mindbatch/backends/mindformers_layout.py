@@ -16,8 +16,8 @@ from mindbatch.backends.cuda_stubs import stub_libraries
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.gpu_plugin import find_plugin
 from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, NotJoined
+from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.children import command as command_of
 from mindbatch.config.cluster_environment import plugin_environment
 from mindbatch.config.environment import cache_folder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import as_placed
 from mindbatch.checkpoint.names.stored_plan import plan_digest, unnamed_plans
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
@@ -20,8 +20,7 @@ from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.jobs import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.replicas import digest_faults
-from mindbatch.checkpoint.strategy.lost_ranks import part_fault
-from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
+from mindbatch.checkpoint.strategy.placements import full_shapes, part_fault, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError, ConfigError

@@ -14,8 +14,7 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.file_layout import FileLayout, write_tensor_file
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, widen
-from mindbatch.checkpoint.formats.float_rounding import array_type
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, array_type, widen
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent, StoredTensor
 from mindbatch.checkpoint.lora.adapter import Matrix, effect_faults, shape_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError

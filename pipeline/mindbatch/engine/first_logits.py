@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.decoding import DecodingParams, Row, strategy_for
 from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mindbatch.checkpoint.faults import raise_if_any
-from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import model_module, unused_tensors

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from mindspore import Parameter
 
-from mindbatch.checkpoint.folders.model_weights import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.weights import Weights
@@ -37,7 +37,7 @@ def load_weights(
 ) -> Weights:
     """Reads this rank's parameters; float16 and bfloat16 become float32 piece by piece.
 
-    folder: the whole model, or what was cut for this very rank (RankModel).
+    folder: the whole model, or what was cut for this very rank.
     progress: called with (tensors done, tensors in all).
 
     Raises:

@@ -10,8 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.errors import CheckpointError
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.folders.folder_files import file_names, has_file
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.strategy.strategy import Strategy
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.config.path_faults import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, CheckpointError

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.screen_text import printable
 from mindbatch.tasks.text_table import ranges, table
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors_writer import safetensors_bytes
 
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 
 RANK, OUTPUTS, INPUTS = 2, 6, 4

@@ -13,8 +13,7 @@ from ckpt_bytes import ckpt_bytes, value
 from numpy.typing import NDArray
 from safetensors_writer import entry, file_bytes, safetensors_bytes, write_index
 
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from reshard_models import LLAMA, tensors_of
 

@@ -7,11 +7,10 @@ import numpy as np
 import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
-from mindbatch.checkpoint.formats.float_rounding import array_type
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.formats.floats import array_type
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 
 TOOLS = Path(__file__).parents[3] / "tools"

@@ -15,8 +15,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch import cli
 from mindbatch.checkpoint.folders.digest_writer import write_digests
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.path_faults import model_folder_fault
 from mindbatch.errors import CheckpointError

@@ -8,10 +8,15 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names, has_file
 from mindbatch.checkpoint.folders.rank_folders import checkpoint_in, rank_folders
-from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, MAP_NAME
-from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards, open_weights
-from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.folders.weight_files import (
+    INDEX_NAME,
+    MAP_NAME,
+    SINGLE_NAME,
+    open_shards,
+    open_weights,
+)
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import StorageError, write_whole
 
@@ -34,7 +39,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     homes = ranks or [folder]
     _refuse_existing(homes, replace)
     if is_unified:
-        return [_written(folder, open_shards(folder, open_safetensors, MAP_NAME).files)]
+        return [_written(folder, open_shards(folder, MAP_NAME))]
     files: list[Path] = []
     faults: list[str] = []
     for home in homes:
@@ -55,7 +60,7 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
     """
     home = existing_folder(folder)
     _refuse_existing([home], replace)
-    return _written(home, open_weights(home, open_safetensors).files)
+    return _written(home, open_weights(home))
 
 
 def _refuse_existing(homes: Iterable[Path], replace: bool) -> None:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.regular_file import read_regular
@@ -32,24 +33,6 @@ _MAX_OTHERS = 100
 Item = TypeVar("Item", bound=Hashable)
 
 
-class DigestedFile(Protocol):
-    """An opened file of tensors, whatever its format."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-
-    def info(self, name: str) -> Any:
-        """Something with dtype and shape."""
-        ...
-
-    def chunks(self, name: str) -> Iterator[memoryview]: ...
-
-    def head_digest(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class Digests:
     """What digests.json says. files: by file and tensor; heads: by file, perhaps none."""
@@ -57,14 +40,14 @@ class Digests:
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
 
-    def check(self, file_name: str, file: DigestedFile, name: str) -> None:
+    def check(self, file_name: str, file: StoredFile, name: str) -> None:
         """CheckpointError, naming tensor and file, when the tensor's digest is not the recorded one."""
         if tensor_digest(file, name) != self.files[file_name][name].lower():
             raise CheckpointError(
                 f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
             )
 
-    def head_faults(self, files: Mapping[str, DigestedFile]) -> list[str]:
+    def head_faults(self, files: Mapping[str, StoredFile]) -> list[str]:
         """A line for each file whose head is not as it was: where no tensor is damaged, something else is."""
         return [
             f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
@@ -91,7 +74,7 @@ def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | by
     return digest.hexdigest()
 
 
-def tensor_digest(file: DigestedFile, name: str) -> str:
+def tensor_digest(file: StoredFile, name: str) -> str:
     """The digest of a file's tensor."""
     info = file.info(name)
     return digest_of(info.dtype, info.shape, file.chunks(name))
@@ -111,7 +94,7 @@ def in_threads(work: Callable[[Item], str], items: Iterable[Item]) -> dict[Item,
         pool.shutdown(cancel_futures=True)
 
 
-def digests_of(files: Mapping[str, DigestedFile]) -> Digests:
+def digests_of(files: Mapping[str, StoredFile]) -> Digests:
     """The digests of files as they are now."""
     found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files))
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
@@ -120,7 +103,7 @@ def digests_of(files: Mapping[str, DigestedFile]) -> Digests:
     return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
 
 
-def verify_files(digests: Digests, files: Mapping[str, DigestedFile]) -> list[str]:
+def verify_files(digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
     """A line for every tensor of the files that is not as its digest says, or else for every such head."""
 
     def fault(place: tuple[str, str]) -> str:
@@ -133,13 +116,13 @@ def verify_files(digests: Digests, files: Mapping[str, DigestedFile]) -> list[st
     return lines or digests.head_faults(files)
 
 
-def _places(files: Mapping[str, DigestedFile]) -> list[tuple[str, str]]:
+def _places(files: Mapping[str, StoredFile]) -> list[tuple[str, str]]:
     """File and tensor, for all of them."""
     return [(file_name, name) for file_name, file in files.items() for name in file.tensors]
 
 
 def read_digests(
-    folder: Path, files: Mapping[str, DigestedFile], *, others_allowed: bool = False
+    folder: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False
 ) -> Digests | None:
     """The folder's digests of these files, whose heads are as they say; None without a digests.json.
 
@@ -178,7 +161,7 @@ def read_digests(
     return digests
 
 
-def _other_heads(folder: Path, digests: Digests, files: Mapping[str, DigestedFile]) -> list[str]:
+def _other_heads(folder: Path, digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
     """A line for each file without tensors, such as config.json, that is not as it was: it is all head."""
     faults: list[str] = []
     others = digests.heads.keys() - files.keys()
@@ -204,7 +187,7 @@ def _is_there(folder: Path, name: str) -> bool:
     return "\0" not in name and len(name) < 256 and has_file(folder, name)
 
 
-def _disagreements(listed: Mapping[str, Mapping[str, str]], files: Mapping[str, DigestedFile]) -> list[str]:
+def _disagreements(listed: Mapping[str, Mapping[str, str]], files: Mapping[str, StoredFile]) -> list[str]:
     named = {(file, name) for file, digests in listed.items() for name in digests}
     present = {(file, name) for file, opened in files.items() for name in opened.tensors}
     return [

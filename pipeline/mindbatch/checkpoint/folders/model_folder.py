@@ -1,43 +1,91 @@
-"""A Hugging Face model folder: its configuration and weights, checked as a whole. No code of it ever runs."""
+"""Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
-from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.folders.digests import Digests, read_digests
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_configs
-from mindbatch.checkpoint.folders.weight_files import WeightFiles, open_weights
-from mindbatch.checkpoint.formats.float_rounding import FloatArray
-from mindbatch.checkpoint.formats.open_file import open_safetensors
-from mindbatch.checkpoint.formats.read_floats import read_float32
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import (
+    CONFIG_NAME,
+    existing_folder,
+    file_names,
+    has_file,
+    read_configs,
+)
+from mindbatch.checkpoint.folders.rank_folders import rank_folders
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
+from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.formats.stored_file import StoredFile
 from mindbatch.errors import CheckpointError
-from mindbatch.parallel.topology import WHOLE
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+
+
+class StoredShape(Protocol):
+    """How a tensor is stored."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class ModelWeights(Protocol):
+    """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
+
+    held: the slice that was cut out of every tensor before it was stored; WHOLE for a full checkpoint.
+    Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def held(self) -> TensorSlice: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def file_name(self, name: str) -> str:
+        """The name of the file that holds the tensor, from `path` on."""
+        ...
+
+    def info(self, name: str) -> StoredShape: ...
+
+    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+        """The values, or those of some rows, of a tensor of FLOAT_DTYPES, in memory of their own."""
+        ...
 
 
 class ModelFolder:
     """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
 
-    Opening reads headers only. ConfigError when `path` is not a folder, CheckpointError with the faults of
-    its files. With a digests.json what is around the tensors is verified at once, and each
-    tensor when it is first read. `notes` are remarks for
-    the user, one line each.
+    Opening reads headers only; of other ranks only the presence is looked at. With a digests.json what is
+    around the tensors is verified at once, and each tensor when it is first read. No code of it ever runs;
+    `notes` are remarks for the user, one line each.
     """
 
-    held = WHOLE
+    def __init__(self, path: str | os.PathLike[str], rank: TensorSlice | None = None) -> None:
+        """Opens a whole model, or one rank of the rank.size rank folders that `mindbatch reshard` made.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+        Raises:
+            ConfigError: `path` is not a folder.
+            CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
+        """
         self.path = existing_folder(path)
+        self.held = rank or WHOLE
         faults: list[str] = []
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
-            self._weights: WeightFiles[StoredFile] = open_weights(self.path, open_safetensors)
-            self._digests: Digests | None = read_digests(self.path, self._weights.files)
+            self._tensors = model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank)
+        if faults and hasattr(self, "_tensors"):
+            self.close()
         raise_if_any(faults)
         self._verified: set[str] = set()
         self.notes = _code_notes(self.path, self.config)
@@ -45,48 +93,85 @@ class ModelFolder:
     @property
     def names(self) -> tuple[str, ...]:
         """All tensor names."""
-        return tuple(self._weights.file_of)
+        return tuple(self._tensors.tensors)
 
     @property
     def weight_paths(self) -> tuple[Path, ...]:
         """The files that hold the tensors, sorted by name."""
-        return tuple(self._weights.files[name].path for name in sorted(self._weights.files))
+        return tuple(self._tensors.files[name].path for name in sorted(self._tensors.files))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors as they are stored."""
-        return sum(info.nbytes for file in self._weights.files.values() for info in file.tensors.values())
+        return self._tensors.nbytes
 
     def file_name(self, name: str) -> str:
-        """The name of the file that holds the tensor. CheckpointError when none does."""
-        try:
-            return self._weights.file_of[name]
-        except KeyError:
-            near = did_you_mean(name, self._weights.file_of)
-            raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
+        """The file that holds the tensor, from the folder on. CheckpointError when none does."""
+        return str(self._tensors.file(name).path.relative_to(self.path))
 
     def info(self, name: str) -> StoredTensor:
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
-        return self._weights.files[self.file_name(name)].info(name)
+        return self._tensors.info(name)
 
     def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
         """As read_float32, verified (the whole tensor, whatever the rows)."""
-        return read_float32(self._verified_file(name), name, rows)
+        if name not in self._verified:
+            self._tensors.check(name)
+            self._verified.add(name)
+        return self._tensors.float32(name, rows)
 
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
-        faults: list[str] = []
-        for name in self.names:
-            with collecting(faults):
-                self._verified_file(name)
-        raise_if_any(faults)
+        self._tensors.verify()
 
-    def _verified_file(self, name: str) -> StoredFile:
-        file = self._weights.files[self.file_name(name)]
-        if self._digests is not None and name not in self._verified:
-            self._digests.check(self.file_name(name), file, name)
-            self._verified.add(name)
-        return file
+    def close(self) -> None:
+        """Closes the files."""
+        self._tensors.close()
+
+    def __enter__(self) -> ModelFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _rank_tensors(home: Path, held: TensorSlice) -> TensorSet:
+    """The tensors of one rank, when all ranks are there and were cut for so many."""
+    if has_file(home, JOURNAL_NAME):
+        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
+    ranks = rank_folders(home)
+    if not ranks:
+        raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
+    marker = read_marker(home)
+    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), held), str(home))
+    source = open_source(ranks[held.rank])
+    try:
+        source.check_heads()
+    except CheckpointError:
+        source.close()
+        raise
+    return source.ranks[0]
+
+
+def _cut_faults(settings: Mapping[str, Any], num_ranks: int, held: TensorSlice) -> list[str]:
+    """Whether the folder was made for such ranks; without a marker the number of folders tells."""
+    stages, names = settings.get("pipeline_stage", 1), settings.get("names", "hf")
+    size = settings.get("model_parallel", num_ranks)
+    how = f"`mindbatch reshard ... target.model_parallel={held.size}` cuts it so"
+    faults = []
+    if stages != 1:
+        faults.append(f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage=1; {how}")
+    if names != "hf":
+        faults.append(f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf")
+    if size != held.size:
+        faults.append(f"was cut for model_parallel={shown(size)}; needed is {held.size}; {how}")
+    elif stages == 1 and num_ranks != held.size:
+        faults.append(
+            f"has {num_ranks} of the {held.size} ranks that {MARKER_NAME} speaks of; rank folders are missing"
+        )
+    return faults
 
 
 def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

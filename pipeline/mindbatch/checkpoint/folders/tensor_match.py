@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, shown
-from mindbatch.checkpoint.folders.model_weights import ModelWeights
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 
 
 def match_tensors(

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +22,16 @@ from mindbatch.checkpoint.folders.digests import (
 )
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
-from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, MAP_NAME
-from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME, open_shards, open_weights
-from mindbatch.checkpoint.formats.open_file import open_safetensors, open_tensor_file
-from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.folders.weight_files import (
+    INDEX_NAME,
+    MAP_NAME,
+    SINGLE_NAME,
+    open_shards,
+    open_weights,
+)
+from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.checkpoint.open_files import allow_open_files
 from mindbatch.errors import CheckpointError
 
@@ -84,6 +88,10 @@ class TensorSet:
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
         """As StoredFile.read_into."""
         self.file(name).read_into(name, start, buffer)
+
+    def float32(self, name: str, rows: slice | None = None) -> FloatArray:
+        """As read_float32."""
+        return read_float32(self.file(name), name, rows)
 
     def digest(self, name: str) -> str | None:
         """The tensor's recorded digest, None where there is no digests.json."""
@@ -207,11 +215,13 @@ def _opened(path: Path) -> Source:
     folder = existing_folder(path)
     names = file_names(folder)
     if SINGLE_NAME in names or INDEX_NAME in names:
-        return Source(folder, HUGGING_FACE, [_model_folder(folder)])
+        return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
         return Source(folder, RANKS, _rank_sets(folder, ranks))
     if MAP_NAME in names:
-        return Source(folder, UNIFIED, [_unified_folder(folder)])
+        return Source(
+            folder, UNIFIED, [_with_digests(folder, open_shards(folder, MAP_NAME), others_allowed=True)]
+        )
     return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
 
 
@@ -231,39 +241,25 @@ def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
 
 
 def _single(path: Path, step: Step | None) -> TensorSet:
-    with _Openings() as openings:
-        files = {path.name: openings(open_tensor_file)(path)}
-        digests = read_digests(path.parent, files, others_allowed=True)
-        openings.keep()
-    return TensorSet(path, files, digests, step)
+    return _with_digests(path, {path.name: open_tensor_file(path)}, others_allowed=True, step=step)
 
 
-def _model_folder(folder: Path) -> TensorSet:
-    with _Openings() as openings:
-        files = open_weights(folder, openings(open_safetensors)).files
-        digests = read_digests(folder, files)
-        openings.keep()
-    return TensorSet(folder, files, digests)
+def model_tensors(folder: Path) -> TensorSet:
+    """The tensors of a Hugging Face folder. CheckpointError lists what is wrong with them."""
+    return _with_digests(folder, open_weights(folder))
 
 
-def _unified_folder(folder: Path) -> TensorSet:
-    with _Openings() as openings:
-        files = open_shards(folder, openings(open_safetensors), MAP_NAME).files
-        digests = read_digests(folder, files, others_allowed=True)
-        openings.keep()
-    return TensorSet(folder, files, digests)
-
-
-class _Openings(ExitStack):
-    """Closes the files that were opened within, unless all went well and they are kept."""
-
-    def __call__(self, opened: Callable[[Path], StoredFile]) -> Callable[[Path], StoredFile]:
-        """`opened`, with what it opens kept in mind."""
-        return lambda path: self.enter_context(opened(path))
-
-    def keep(self) -> None:
-        """Leaves the files open at the end."""
-        self.pop_all()
+def _with_digests(
+    path: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False, step: Step | None = None
+) -> TensorSet:
+    """The tensors of opened files with their digests; closes the files where these do not fit."""
+    try:
+        folder = path.parent if path.is_file() else path
+        return TensorSet(path, files, read_digests(folder, files, others_allowed=others_allowed), step)
+    except BaseException:
+        for file in files.values():
+            file.close()
+        raise
 
 
 def _crc_faults(file: StoredFile) -> list[str]:

@@ -1,17 +1,94 @@
-"""The weights of a model folder, one safetensors file or several with an index, and nothing else."""
+"""The weights of a model folder: one safetensors file, or several with an index that agrees with them.
+
+Format of the index, as transformers' save_pretrained writes it to model.safetensors.index.json:
+`{"metadata": {...}, "weight_map": {tensor: file}}`. MindSpore's unified_safetensors writes the same to
+param_name_map.json, MindFormers' conversion of Hugging Face folders the inner object alone.
+"""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
-from mindbatch.checkpoint.folders.shard_index import INDEX_NAME, read_weight_map, shard_faults
+from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
+from mindbatch.checkpoint.formats.stored import StoredFile
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_folder
 from mindbatch.regular_file import first_bytes
+
+INDEX_NAME = "model.safetensors.index.json"
+MAP_NAME = "param_name_map.json"
+_MAX_INDEX_BYTES = 100_000_000
+_MAX_SHARDS = 10_000
+
+
+def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
+    """Tensor name to shard name, from the folder's index. CheckpointError unless all of them are plain."""
+    path = file_in(folder, index)
+    content = read_json_object(path, _MAX_INDEX_BYTES)
+    is_bare = index == MAP_NAME and "weight_map" not in content
+    weight_map = content if is_bare else content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path}: weight_map must be an object of tensor names and file names")
+    num_shards = len({*map(str, weight_map.values())})
+    if num_shards > _MAX_SHARDS:
+        raise CheckpointError(f"{path}: weight_map names {num_shards} files; at most {_MAX_SHARDS} may be")
+    unsafe = {shown(file): name for name, file in reversed(weight_map.items()) if not _is_plain_shard(file)}
+    raise_if_any(
+        [
+            f"weight_map sends tensor {shown(name)} to {file}; must be the plain name of a .safetensors file"
+            for file, name in unsafe.items()
+        ],
+        str(path),
+    )
+    return weight_map
+
+
+def _is_plain_shard(file: object) -> bool:
+    """Whether it names a file of the same folder and nothing else, on any system."""
+    if not isinstance(file, str) or not file.isprintable() or not file.endswith(".safetensors"):
+        return False
+    return PurePosixPath(file).name == file == PureWindowsPath(file).name
+
+
+def shard_faults(
+    weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
+) -> list[str]:
+    """Every disagreement between the index and the names of the tensors in its (readable) shards."""
+    holders: dict[str, list[str]] = {}
+    for file, names in shards.items():
+        for name in names:
+            holders.setdefault(name, []).append(file)
+    faults = [
+        f"{where}: tensor {shown(name)} is in several shards: {', '.join(files)}"
+        for name, files in holders.items()
+        if len(files) > 1
+    ]
+    faults += _absent(weight_map, shards, holders, where)
+    faults += [
+        f"{where}: tensor {shown(name)} is in {files[0]} but not in the index"
+        for name, files in holders.items()
+        if name not in weight_map
+    ]
+    return faults
+
+
+def _absent(
+    weight_map: Mapping[str, str],
+    shards: Mapping[str, Collection[str]],
+    holders: Mapping[str, Iterable[str]],
+    where: str,
+) -> list[str]:
+    faults = []
+    for name, file in weight_map.items():
+        found = holders.get(name, ())
+        if file in shards and file not in found:
+            place = f"; it is in {', '.join(found)}" if found else ""
+            faults.append(f"{where}: tensor {shown(name)} is not in {file}, where the index puts it{place}")
+    return faults
+
 
 SINGLE_NAME = "model.safetensors"
 _OTHER_SUFFIXES = (".gguf", ".h5", ".msgpack", ".npz", ".onnx")
@@ -19,50 +96,34 @@ _MAX_NAMES_SHOWN = 3
 _RANK = re.compile(r"rank_\d{1,6}")
 
 
-class NamedTensors(Protocol):
-    """An opened file that has tensors."""
-
-    @property
-    def tensors(self) -> Mapping[str, object]: ...
-
-
-File = TypeVar("File", bound=NamedTensors)
-
-
-@dataclass(frozen=True)
-class WeightFiles(Generic[File]):
-    """The open files by name, and for each tensor the name of the one file that holds it."""
-
-    files: dict[str, File]
-    file_of: dict[str, str]
-
-
-def open_weights(folder: Path, opened: Callable[[Path], File]) -> WeightFiles[File]:
-    """Opens all weight files with `opened`; model.safetensors wins over an index, as in transformers.
+def open_weights(folder: Path) -> dict[str, StoredFile]:
+    """Opens all weight files, by name; model.safetensors wins over an index, as in transformers.
 
     CheckpointError lists what is missing, damaged, unsafe or contradictory. A folder with pickled weights
     only is refused with the way to convert it.
     """
     names = file_names(folder)
     if SINGLE_NAME in names:
-        single = opened(file_in(folder, SINGLE_NAME))
-        return WeightFiles({SINGLE_NAME: single}, dict.fromkeys(single.tensors, SINGLE_NAME))
+        return {SINGLE_NAME: open_safetensors(file_in(folder, SINGLE_NAME))}
     if INDEX_NAME in names:
-        return open_shards(folder, opened)
+        return open_shards(folder)
     raise CheckpointError(_no_weights(folder, names))
 
 
-def open_shards(folder: Path, opened: Callable[[Path], File], index: str = INDEX_NAME) -> WeightFiles[File]:
+def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
     """Opens the files that an index names; others are left alone. CheckpointError as of open_weights."""
     weight_map = read_weight_map(folder, index)
-    shards: dict[str, File] = {}
+    shards: dict[str, StoredFile] = {}
     faults: list[str] = []
     for file in sorted(set(weight_map.values())):
         with collecting(faults):
-            shards[file] = opened(file_in(folder, file))
-    held = {file: shard.tensors for file, shard in shards.items()}
-    raise_if_any(faults + shard_faults(weight_map, held, str(folder)))
-    return WeightFiles(shards, weight_map)
+            shards[file] = open_safetensors(file_in(folder, file))
+    faults += shard_faults(weight_map, {file: shard.tensors for file, shard in shards.items()}, str(folder))
+    if faults:
+        for shard in shards.values():
+            shard.close()
+    raise_if_any(faults)
+    return shards
 
 
 def _no_weights(folder: Path, names: list[str]) -> str:

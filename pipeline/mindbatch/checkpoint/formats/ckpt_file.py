@@ -31,11 +31,12 @@ from mindbatch.checkpoint.formats.stored import (
     MAX_DIMENSIONS,
     MAX_NAME_LENGTH,
     Extent,
+    ReadableFile,
+    StoredFile,
     StoredTensor,
     name_faults,
     shape_faults,
 )
-from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
 from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, Origin, WireReader
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import foreign_format

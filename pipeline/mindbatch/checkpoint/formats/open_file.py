@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
-from mindbatch.checkpoint.formats.safetensors_header import LENGTH_BYTES, header_length, parse_header
-from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
-from mindbatch.checkpoint.formats.stored_file import ReadableFile, StoredFile
+from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_file
 
@@ -27,22 +26,3 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
     if path.suffix in PICKLE_SUFFIXES:
         raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
     raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
-
-
-def open_safetensors(path: Path) -> StoredFile:
-    """Opens and checks a safetensors file (see safetensors_header)."""
-    file = ReadableFile(path)
-    try:
-        length = header_length(file.fetch(0, 64), file.size, str(path))
-        tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
-    except BaseException:
-        file.close()
-        raise
-    return StoredFile(
-        file,
-        "safetensors",
-        {
-            name: StoredTensor(name, info.dtype, info.shape, (Extent(info.start, info.nbytes),))
-            for name, info in tensors.items()
-        },
-    )

@@ -1,13 +1,19 @@
-"""What a stored tensor is, in whatever format: name, dtype, shape and the bytes of the file that hold it."""
+"""Stored tensors, in whatever format, and the opened file that holds them: read only when asked for."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.errors import CheckpointError
+from mindbatch.regular_file import open_regular
 
 DTYPES: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -107,3 +113,140 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
     if math.prod(size or 1 for size in shape) * itemsize > MAX_SIZE:
         return [f"shape {shown(shape)} is too large"]
     return []
+
+
+class ReadableFile:
+    """A regular file, read at positions. CheckpointError when it cannot be opened or read, or is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = -1
+        try:
+            self._file = open_regular(path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: missing") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        status = os.fstat(self._file)
+        self.size, self.changed = status.st_size, status.st_mtime_ns
+        if not self.size:
+            self.close()
+            raise CheckpointError(f"{path}: empty; must be a complete file of tensors")
+
+    def fetch(self, offset: int, count: int) -> bytes:
+        """At most `count` bytes from `offset` on; fewer only at the end of the file."""
+        data = bytearray(max(0, min(count, self.size - offset)))
+        self.fill(offset, memoryview(data))
+        return bytes(data)
+
+    def fill(self, offset: int, buffer: memoryview) -> None:
+        """Fills the buffer from the file, however many reads that takes."""
+        rest = buffer.cast("B")
+        while rest:
+            try:
+                count = os.preadv(self._file, [rest], offset)
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from error
+            if count == 0:
+                raise CheckpointError(f"{self.path}: became shorter while it was read, at byte {offset}")
+            rest, offset = rest[count:], offset + count
+
+    def close(self) -> None:
+        """Closes the file; closing twice is no fault."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class StoredFile:
+    """An opened file of tensors, in file order; all but their contents has been read and checked.
+
+    kind: safetensors or ckpt.
+    texts: the strings that a .ckpt holds besides tensors, by name.
+    crc: the end and the value of the CRC-32 that a .ckpt may carry: it covers all bytes before the end.
+    """
+
+    def __init__(
+        self,
+        file: ReadableFile,
+        kind: str,
+        tensors: Mapping[str, StoredTensor],
+        texts: Mapping[str, str] | None = None,
+        crc: tuple[int, int] | None = None,
+    ) -> None:
+        self._file = file
+        self.path = file.path
+        self.kind = kind
+        self.tensors = tensors
+        self.texts = texts or {}
+        self.crc = crc
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self._file.size
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Its size, and when it was changed last (in nanoseconds), as it was opened."""
+        return self._file.size, self._file.changed
+
+    def info(self, name: str) -> StoredTensor:
+        """The tensor's entry. CheckpointError when there is none of that name."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            near = did_you_mean(name, self.tensors)
+            raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        """Fills `buffer` with the tensor's bytes from `start` on; threads and processes may share the file.
+
+        CheckpointError when the file cannot be read any more, ValueError beyond the end of the tensor.
+        """
+        flat = buffer.cast("B")
+        filled = 0
+        for offset, nbytes in byte_ranges(self.info(name).extents, start, len(flat)):
+            self._file.fill(offset, flat[filled : filled + nbytes])
+            filled += nbytes
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        """The tensor's bytes in pieces of at most 4 MiB, each valid until the next one is asked for."""
+        total = self.info(name).nbytes
+        buffer = memoryview(bytearray(min(SLICE_BYTES, total)))
+        for start in range(0, total, SLICE_BYTES):
+            piece = buffer[: min(SLICE_BYTES, total - start)]
+            self.read_into(name, start, piece)
+            yield piece
+
+    def byte_pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """The file's own bytes from `start` to `end`, in pieces of at most 4 MiB."""
+        for offset in range(start, end, SLICE_BYTES):
+            yield self._file.fetch(offset, min(SLICE_BYTES, end - offset))
+
+    def head_digest(self) -> str:
+        """The hex SHA-256 of all bytes of the file that are no tensor's contents, in order."""
+        digest = hashlib.sha256()
+        position = 0
+        for offset, nbytes in sorted(e for tensor in self.tensors.values() for e in tensor.extents):
+            for piece in self.byte_pieces(position, offset):
+                digest.update(piece)
+            position = offset + nbytes
+        for piece in self.byte_pieces(position, self.size):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> StoredFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

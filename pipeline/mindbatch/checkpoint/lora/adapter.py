@@ -14,8 +14,7 @@ import numpy.typing as npt
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.formats.read_floats import read_float32
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
@@ -66,7 +65,7 @@ class LoraAdapter:
     def matrix(self, name: str) -> Matrix:
         """A whole matrix, checked against its digest. CheckpointError when it is damaged."""
         self.tensors.check(name)
-        return read_float32(self.tensors, name)
+        return self.tensors.float32(name)
 
     def close(self) -> None:
         """Closes its file."""

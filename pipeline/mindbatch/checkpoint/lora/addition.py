@@ -11,10 +11,9 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
-from mindbatch.checkpoint.formats.float_rounding import widened
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, widened
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.lora.adapter import Matrix
 from mindbatch.checkpoint.lora.merge import TILE, product, tiles
 from mindbatch.checkpoint.placement.regions import Region

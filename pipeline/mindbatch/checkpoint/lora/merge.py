@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.float_rounding import converted
+from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import LoraSource, Matrix, adapted_weights
 from mindbatch.checkpoint.lora.names import LoraPair
 from mindbatch.checkpoint.placement.regions import Region, Shape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights
 from mindbatch.checkpoint.lora.addition import Addition, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair

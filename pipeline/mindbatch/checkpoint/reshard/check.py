@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.float_rounding import Array, converted
+from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Move, Reading, Writing
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array

@@ -9,11 +9,9 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, started_digest
-from mindbatch.checkpoint.formats.float_conversion import widen
-from mindbatch.checkpoint.formats.float_rounding import Array, array_type
+from mindbatch.checkpoint.formats.floats import Array, array_type, widen
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.formats.stored import SLICE_BYTES
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.lora.addition import Adder
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.job import Reading

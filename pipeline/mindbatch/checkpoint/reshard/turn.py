@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mindbatch.checkpoint.formats.float_rounding import Array, array_type
+from mindbatch.checkpoint.formats.floats import Array, array_type
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Move

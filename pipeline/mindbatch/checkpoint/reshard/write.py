@@ -12,7 +12,7 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
-from mindbatch.checkpoint.formats.float_rounding import Array, converted
+from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.reshard.band import Band, Fetch, bands_of
 from mindbatch.checkpoint.reshard.job import Job, Move, Writing

@@ -1,10 +1,161 @@
-"""A parallel strategy: the layouts of the parameters of one pipeline stage, or of several."""
+"""Parallel strategies of MindSpore: the layout of each parameter over the devices of a pipeline stage."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
+from mindbatch.errors import CheckpointError
+
+UNCUT = -1
+MAX_DEVICES = 1 << 20
+
+Axes = int | tuple[int, ...]
+"""What cuts a dimension: an axis of the device matrix, several of them (the first changes slowest), or -1."""
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """The layout of one parameter.
+
+    device_matrix: the devices of the stage, rank by rank in row-major order.
+    tensor_map: for each dimension of the parameter what cuts it; axes are counted from the last one.
+    stage: the pipeline stage, where the file says it with the name.
+    param_split_shape, indices_offset: an uneven cut, as embeddings may have it.
+    field: size of the fields of such an embedding.
+    opt_shard_step, opt_shard_size: the optimizer shard: the first dimension of what is left is cut once
+        more, into `opt_shard_size` parts (-1: as many as possible), over axes that cut nothing.
+    """
+
+    name: str
+    device_matrix: tuple[int, ...]
+    tensor_map: tuple[Axes, ...]
+    stage: int | None = None
+    param_split_shape: tuple[int, ...] = ()
+    indices_offset: tuple[int, ...] = ()
+    field: int = 0
+    opt_shard_step: int = 0
+    opt_shard_size: int = 0
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of a stage."""
+        return math.prod(self.device_matrix)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each entry of the tensor map cuts."""
+        place = (0,) * len(self.device_matrix)
+        return tuple(self._cut(_cutting(entry), place)[1] for entry in self.tensor_map)
+
+    def slice_of(self, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """What a rank, counted within its stage or over all of them, holds of a parameter of `shape`.
+
+        CheckpointError when the layout does not fit the shape: dimensions, divisibility, an uneven cut.
+        """
+        coordinates = _coordinates(rank % self.num_devices, self.device_matrix)
+        cuts = [self._cut(axes, coordinates) for axes in self._axes_of(shape)]
+        if cuts:
+            cuts[0] = _joined([cuts[0], self._opt_cut(coordinates)])
+        return tuple(
+            self._bounds(size, *cut, shape) for size, cut in zip(shape, cuts, strict=True)
+        )  # fmt: skip
+
+    def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of what each rank holds."""
+        return tuple(part.stop - part.start for part in self.slice_of(0, shape))
+
+    def _axes_of(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The axes that cut each dimension."""
+        if any(self.param_split_shape):
+            raise self._unfit(shape, f"is cut unevenly, {[*self.param_split_shape]}; must be cut evenly")
+        axes = [_cutting(entry) for entry in self.tensor_map]
+        if len(axes) != len(shape):
+            if len(shape) == 1:  # a file cannot tell several axes of one dimension from several dimensions
+                return [tuple(axis for each in axes for axis in each)]
+            if shape or any(axes):
+                raise self._unfit(shape, f"has a tensor map of {len(axes)} dimensions")
+            return []
+        return axes
+
+    def _cut(self, axes: Iterable[int], coordinates: tuple[int, ...]) -> tuple[int, int]:
+        """Which of how many parts."""
+        return _joined([(coordinates[-1 - axis], self.device_matrix[-1 - axis]) for axis in axes])
+
+    def _opt_cut(self, coordinates: tuple[int, ...]) -> tuple[int, int]:
+        """Which of how many parts the optimizer shard makes of a part."""
+        if not self.opt_shard_step or not self.opt_shard_size:
+            return 0, 1
+        used = {len(self.device_matrix) - 1 - axis for entry in self.tensor_map for axis in _cutting(entry)}
+        free = [axis for axis in range(len(self.device_matrix)) if axis not in used]
+        left = (
+            self.opt_shard_size if self.opt_shard_size > 0 else math.prod(self.device_matrix[a] for a in free)
+        )
+        cuts: list[tuple[int, int]] = []
+        for axis in reversed(free):
+            taken = min(left, self.device_matrix[axis])
+            if left % taken or self.device_matrix[axis] % taken:
+                break
+            cuts.insert(0, (coordinates[axis] % taken, taken))
+            left //= taken
+        if left != 1:
+            raise CheckpointError(
+                f"layout of {shown(self.name)}: {self.opt_shard_size} parts of an optimizer shard do not fit "
+                f"the devices {[*self.device_matrix]} that cut nothing"
+            )
+        return _joined(cuts)
+
+    def _bounds(self, size: int, index: int, parts: int, shape: tuple[int, ...]) -> slice:
+        if size % parts:
+            raise self._unfit(shape, f"is cut into {parts} parts, which do not divide {size}")
+        return slice(index * (size // parts), (index + 1) * (size // parts))
+
+    def _unfit(self, shape: tuple[int, ...], fault: str) -> CheckpointError:
+        return CheckpointError(f"layout of {shown(self.name)}: shape {[*shape]} {fault}")
+
+
+def layout_faults(layout: TensorLayout) -> list[str]:
+    """Whether its numbers can be true."""
+    matrix, faults = layout.device_matrix, []
+    if not matrix or len(matrix) > MAX_DIMENSIONS or min(matrix) < 1 or math.prod(matrix) > MAX_DEVICES:
+        faults.append(f"device matrix {shown([*matrix])} must be 1 to {MAX_DIMENSIONS} sizes above 0")
+    axes = [axis for entry in layout.tensor_map for axis in _cutting(entry)]
+    if any(not 0 <= axis < len(matrix) for axis in axes) or len(set(axes)) < len(axes):
+        faults.append(
+            f"tensor map {shown([*layout.tensor_map])} must hold axes below {len(matrix)}, each once, or -1"
+        )
+    if len(axes) > MAX_DIMENSIONS or len(layout.tensor_map) > MAX_DIMENSIONS:
+        faults.append(
+            f"tensor map {shown([*layout.tensor_map])} must have at most {MAX_DIMENSIONS} dimensions"
+        )
+    if layout.opt_shard_size < UNCUT or layout.opt_shard_step < UNCUT:
+        faults.append(f"optimizer shard {layout.opt_shard_size} must be -1 or more")
+    return faults
+
+
+def _cutting(entry: Axes) -> tuple[int, ...]:
+    axes = entry if isinstance(entry, tuple) else (entry,)
+    return tuple(axis for axis in axes if axis != UNCUT)
+
+
+def _coordinates(rank: int, matrix: tuple[int, ...]) -> tuple[int, ...]:
+    """The rank's place in the device matrix."""
+    place: list[int] = []
+    for size in reversed(matrix):
+        rank, position = divmod(rank, size)
+        place.insert(0, position)
+    return tuple(place)
+
+
+def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Cuts one after another as one cut: which of how many parts."""
+    index, parts = 0, 1
+    for position, size in cuts:
+        index, parts = index * size + position, parts * size
+    return index, parts
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from itertools import islice
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_field, number_field
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import Axes, TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strategy, TensorLayout
 
 MAX_ENTRIES = 200_000
 MAX_INPUTS = 4096

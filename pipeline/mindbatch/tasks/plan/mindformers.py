@@ -14,8 +14,7 @@ from mindbatch.backends.mindformers_layout import (
     ParameterLayout,
     infer_layout,
 )
-from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError

@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, has_file
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, has_file, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.shard_index import INDEX_NAME
-from mindbatch.checkpoint.folders.weight_files import SINGLE_NAME
-from mindbatch.checkpoint.formats.float_conversion import STORED_FLOATS
+from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
+from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.placement import Placement, Placements
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
-from mindbatch.checkpoint.strategy.layouts import stage_strategies
+from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.model_schema import ParallelConfig

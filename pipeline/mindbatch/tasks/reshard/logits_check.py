@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.memory import free_memory
 from mindbatch.engine.first_logits import FloatArray

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES, STORED_FLOATS
-from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.names.named_ranks import NamedRanks
 from mindbatch.checkpoint.names.stored_plan import StoredPlan, plan_digest, stored_plans
 from mindbatch.checkpoint.names.stored_proof import prove_stored

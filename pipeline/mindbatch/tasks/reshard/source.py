@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.checkpoint.folders.model_config import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.correspondence import unused_names

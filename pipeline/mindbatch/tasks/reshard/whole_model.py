@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from types import TracebackType
 
-from mindbatch.checkpoint.folders.model_weights import StoredShape
-from mindbatch.checkpoint.formats.float_rounding import FloatArray, widened
+from mindbatch.checkpoint.folders.model_folder import StoredShape
+from mindbatch.checkpoint.formats.floats import FloatArray, widened
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job

@@ -12,7 +12,7 @@ import pytest
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.errors import CheckpointError, ConfigError
 

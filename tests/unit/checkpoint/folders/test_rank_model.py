@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.rank_model import RankModel
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
@@ -38,7 +38,7 @@ def test_values_are_those_of_the_slice(tmp_path: Path, dtype: str, kind: str) ->
     home = cut(tmp_path, dtype=dtype, model_parallel=4, format=kind)
     exact = {"F32": 0.0, "F16": 2e-3, "BF16": 2e-2}[dtype]
     for rank in range(4):
-        with RankModel(home, TensorSlice(rank, 4)) as model:
+        with ModelFolder(home, TensorSlice(rank, 4)) as model:
             expected = tensors_of(LLAMA)[UP][12 * rank : 12 * rank + 12]
             assert np.abs(model.float32(UP) - expected).max() <= exact * 4
             part = model.float32(UP, rows=slice(3, 7))
@@ -58,7 +58,7 @@ def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
     for rank in range(8):
         piece = TensorSlice(rank, 8)
         held = held_specs(specs, piece)
-        with RankModel(home, piece) as opened:
+        with ModelFolder(home, piece) as opened:
             assert match_tensors(source_shapes(held), opened) == []
         assert [spec.local_outputs(TensorSlice()) for spec in held] == [
             spec.local_outputs(piece) for spec in specs
@@ -68,7 +68,7 @@ def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=2)
     wider = tensor_specs(describe({**LLAMA, "intermediate_size": 64}))
-    with RankModel(home, TensorSlice(1, 2)) as opened:
+    with ModelFolder(home, TensorSlice(1, 2)) as opened:
         faults = match_tensors(source_shapes(held_specs(wider, opened.held)), opened)
     assert faults[0].startswith(f"{home / 'rank_1/model.safetensors'}: tensor 'model.layers.0.mlp")
     assert faults[0].endswith("has shape [24, 32], needed is [32, 32]")
@@ -76,7 +76,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 def refusal(home: Path, rank: int = 0, size: int = 2) -> str:
     with pytest.raises(CheckpointError) as error:
-        RankModel(home, TensorSlice(rank, size))
+        ModelFolder(home, TensorSlice(rank, size))
     assert len(error.value.faults) == 1
     return error.value.faults[0]
 
@@ -113,7 +113,7 @@ def test_a_whole_folder_is_refused(tmp_path: Path) -> None:
     cut(tmp_path, model_parallel=2)
     assert "no rank_0, rank_1 ..." in refusal(tmp_path / "whole")
     with pytest.raises(ConfigError, match="no such folder"):
-        RankModel(tmp_path / "nowhere", TensorSlice(0, 2))
+        ModelFolder(tmp_path / "nowhere", TensorSlice(0, 2))
 
 
 def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
@@ -125,17 +125,17 @@ def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
 def test_a_changed_bit_of_a_tensor_is_found_when_it_is_read(tmp_path: Path, kind: str) -> None:
     home = cut(tmp_path, model_parallel=2, format=kind)
-    with RankModel(home, TensorSlice(1, 2)) as whole:
+    with ModelFolder(home, TensorSlice(1, 2)) as whole:
         place = whole.info(UP).extents[0].offset + 5
         path = home / whole.file_name(UP)
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-    with RankModel(home, TensorSlice(1, 2)) as model:
+    with ModelFolder(home, TensorSlice(1, 2)) as model:
         model.float32("model.norm.weight")
         with pytest.raises(CheckpointError, match=f"{path}: tensor '{UP}' is damaged"):
             model.float32(UP, rows=slice(20, 22))
-    with RankModel(home, TensorSlice(0, 2)) as other:
+    with ModelFolder(home, TensorSlice(0, 2)) as other:
         other.float32(UP)
 
 
@@ -154,7 +154,7 @@ def test_a_dtype_that_no_layer_takes_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data[:start] + b"I32" + data[start + 3 :])
     (home / "rank_0/digests.json").unlink()
     with (
-        RankModel(home, TensorSlice(0, 2)) as model,
+        ModelFolder(home, TensorSlice(0, 2)) as model,
         pytest.raises(CheckpointError, match="dtype I32; needed"),
     ):
         model.float32(UP)
@@ -168,6 +168,6 @@ def test_a_refused_folder_is_closed_again(tmp_path: Path, name: str) -> None:
     (home / name).write_bytes(json.dumps(content).encode() if "digests" in name else b"{")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(CheckpointError) as refused:
-        RankModel(home, TensorSlice(0, 2))
+        ModelFolder(home, TensorSlice(0, 2))
     assert refused.value.faults
     assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,7 @@ import pytest
 from safetensors_writer import safetensors_bytes, write_index, write_shards
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.shard_index import read_weight_map
+from mindbatch.checkpoint.folders.weight_files import read_weight_map
 from mindbatch.errors import CheckpointError
 
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

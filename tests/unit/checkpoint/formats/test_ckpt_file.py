@@ -17,7 +17,7 @@ from safetensors_writer import bfloat16_bits
 
 from mindbatch.checkpoint.formats import ckpt_file
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError
 
 SMALL: dict[str, npt.NDArray[Any]] = {

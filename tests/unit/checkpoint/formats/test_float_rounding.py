@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.formats.float_rounding import converted, is_converted
+from mindbatch.checkpoint.formats.floats import converted, is_converted
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16)
 

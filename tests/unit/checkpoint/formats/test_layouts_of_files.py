@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.ckpt_writer import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout, write_tensor_file
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import Extent, TensorEntry, byte_ranges
 from mindbatch.errors import CheckpointError
 

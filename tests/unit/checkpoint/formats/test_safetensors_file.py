@@ -16,10 +16,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 from safetensors_writer import bfloat16_bits, entry, file_bytes, safetensors_bytes
 
-from mindbatch.checkpoint.formats.float_conversion import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
 from mindbatch.checkpoint.formats.open_file import open_safetensors
-from mindbatch.checkpoint.formats.read_floats import read_float32
-from mindbatch.checkpoint.formats.stored_file import StoredFile
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError
 
 SMALL: dict[str, npt.NDArray[Any]] = {
@@ -107,7 +106,7 @@ def test_rows_and_slices_give_the_same_values(
     start = data.draw(st.integers(0, shape[0]))
     rows = slice(start, data.draw(st.integers(start, shape[0])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mindbatch.checkpoint.formats.read_floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
+        patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
         file = opened(safetensors_bytes({"x": stored}))
         part, whole = read_float32(file, "x", rows), read_float32(file, "x")
         assert b"".join(file.chunks("x")) == stored.tobytes()

@@ -5,18 +5,18 @@ import json
 import pytest
 from safetensors_writer import entry, file_bytes
 
-from mindbatch.checkpoint.formats.safetensors_header import (
+from mindbatch.checkpoint.formats.safetensors_file import (
     MAX_HEADER_BYTES,
-    TensorInfo,
     header_length,
     parse_header,
 )
+from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
 from mindbatch.errors import CheckpointError
 
 GOOD = {"a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32)}
 
 
-def parse(header: object, data_bytes: int) -> dict[str, TensorInfo]:
+def parse(header: object, data_bytes: int) -> dict[str, StoredTensor]:
     content = file_bytes(header)[8:]
     return parse_header(content, 8 + len(content) + data_bytes, "w.safetensors")
 
@@ -30,9 +30,9 @@ def faults_of(header: object, data_bytes: int) -> str:
 
 def test_good_header_gives_places_in_the_file() -> None:
     tensors = parse(GOOD, 32)
-    origin = 8 + len(json.dumps(GOOD))
-    assert tensors["a"] == TensorInfo("a", "F32", (2, 3), origin, origin + 24)
-    assert tensors["b"].start == origin + 24
+    start = 8 + len(json.dumps(GOOD))
+    assert tensors["a"] == StoredTensor("a", "F32", (2, 3), (Extent(start, 24),))
+    assert tensors["b"].extents == (Extent(start + 24, 8),)
     assert tensors["b"].nbytes == 8
 
 

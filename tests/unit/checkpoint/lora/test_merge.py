@@ -8,7 +8,7 @@ from adapter_folders import CONFIG, MODULES, SHAPES, matrices, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.float_rounding import converted
+from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import TILE, LoraMerge, tiles
 from mindbatch.errors import CheckpointError

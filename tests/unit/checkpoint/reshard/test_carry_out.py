@@ -12,8 +12,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.folder import locked
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.errors import CheckpointError, ConfigError
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors

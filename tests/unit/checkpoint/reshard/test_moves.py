@@ -9,7 +9,7 @@ import pytest
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
-from mindbatch.checkpoint.formats.safetensors_writer import safetensors_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
 from mindbatch.checkpoint.reshard import check, turn, write
 from mindbatch.checkpoint.reshard.band import bands_of

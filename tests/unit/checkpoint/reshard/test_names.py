@@ -19,8 +19,7 @@ from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.stored_plan import stored_plans
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.order import Order
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe
 from mindbatch.storage import StorageError

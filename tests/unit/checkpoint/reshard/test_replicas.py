@@ -13,8 +13,7 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.names.named_ranks import as_placed
 from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, twins_of
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig

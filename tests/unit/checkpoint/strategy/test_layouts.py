@@ -14,10 +14,9 @@ from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers
 from mindbatch.checkpoint.placement.placement import Placement, single_segment
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
-from mindbatch.checkpoint.strategy.layouts import stage_strategies
-from mindbatch.checkpoint.strategy.placements import strategy_placements
+from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_placements
+from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes

@@ -7,10 +7,8 @@ import pytest
 
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Shape
-from mindbatch.checkpoint.strategy.layouts import stage_strategies
-from mindbatch.checkpoint.strategy.lost_ranks import part_fault
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.placements import part_fault, stage_strategies
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.models.registry import describe, tensor_specs
 from reshard_models import LLAMA, MODELS
 

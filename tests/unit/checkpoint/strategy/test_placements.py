@@ -7,8 +7,7 @@ from mindbatch.checkpoint.placement.placement import placement_faults, whole_pla
 from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.checkpoint.placement.plan_proof import prove
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
-from mindbatch.checkpoint.strategy.strategy import Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.errors import CheckpointError
 
 SHAPES = {"columns": (8, 6), "rows": (6, 8), "norm": (6,), "table": (8, 4), "both": (8, 8), "scale": ()}

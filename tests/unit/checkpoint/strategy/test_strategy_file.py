@@ -10,9 +10,8 @@ from ckpt_bytes import ckpt_bytes, field, number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError, ConfigError
 

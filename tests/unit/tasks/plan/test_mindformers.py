@@ -9,8 +9,7 @@ import pytest
 
 from mindbatch.backends.layout_process import Limits, NotJoined
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout, infer_layout
-from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy
-from mindbatch.checkpoint.strategy.tensor_layout import TensorLayout
+from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.plan import mindformers

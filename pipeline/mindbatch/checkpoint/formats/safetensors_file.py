@@ -1,20 +1,27 @@
-"""The safetensors header: parsing and checking, before any of its numbers is used.
+"""safetensors files: opened strictly, their headers checked before any number is used; and laid out.
 
 Format (https://huggingface.co/docs/safetensors, "Format"): 8 bytes, the header length N as unsigned
 little-endian; N bytes of UTF-8 JSON beginning with `{`, which may be padded with spaces at the end; then the
 data, which the tensors' byte ranges cover without overlap and without gaps, little-endian and in C order.
 """
 
+import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
     MAX_SIZE,
+    Extent,
+    ReadableFile,
+    StoredFile,
+    StoredTensor,
+    TensorEntry,
     dtype_faults,
     name_faults,
     shape_faults,
@@ -22,26 +29,28 @@ from mindbatch.checkpoint.formats.stored import (
 from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import foreign_format
+from mindbatch.strict_json import parts_fault
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 32_000_000
 """safetensors itself allows 100 MB; 125,000 tensors, which is what MAX_PARTS allows, take 20."""
 
+METADATA: Mapping[str, str] = {"format": "pt"}
+"""transformers refuses files without it; others do not look."""
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a file: `dtype` as safetensors spells it, `start` and `end` in bytes of the file."""
+_ALIGNMENT = 8
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of data in the file."""
-        return self.end - self.start
+def open_safetensors(path: Path) -> StoredFile:
+    """Opens and checks a safetensors file without reading its tensors. CheckpointError lists the faults."""
+    file = ReadableFile(path)
+    try:
+        length = header_length(file.fetch(0, 64), file.size, str(path))
+        tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
+    except BaseException:
+        file.close()
+        raise
+    return StoredFile(file, "safetensors", tensors)
 
 
 def header_length(prefix: bytes, file_bytes: int, where: str) -> int:
@@ -58,7 +67,7 @@ def header_length(prefix: bytes, file_bytes: int, where: str) -> int:
     raise CheckpointError(f"{where}: {foreign_format(prefix) or fault}; must be a complete safetensors file")
 
 
-def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, TensorInfo]:
+def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, StoredTensor]:
     """The tensors of a file, in the order of their data. CheckpointError lists what is wrong."""
     if not header.startswith(b"{"):
         raise CheckpointError(
@@ -66,22 +75,20 @@ def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, Tensor
         )
     entries = parse_json_object(header, f"{where}: header")
     faults = _metadata_faults(entries.pop("__metadata__", {}))
-    origin = LENGTH_BYTES + len(header)
-    tensors: list[TensorInfo] = []
+    data_start = LENGTH_BYTES + len(header)
+    tensors: list[StoredTensor] = []
     for name, entry in entries.items():
-        entry_faults = name_faults(name) or _entry_faults(entry)
-        if entry_faults:
-            faults += [f"tensor {shown(name)}: {fault}" for fault in entry_faults]
+        if found := name_faults(name) or _entry_faults(entry):
+            faults += [f"tensor {shown(name)}: {fault}" for fault in found]
         else:
             begin, end = entry["data_offsets"]
-            tensors.append(
-                TensorInfo(name, entry["dtype"], tuple(entry["shape"]), origin + begin, origin + end)
-            )
-    tensors.sort(key=lambda info: (info.start, info.end))
+            extent = Extent(data_start + begin, end - begin)
+            tensors.append(StoredTensor(name, entry["dtype"], tuple(entry["shape"]), (extent,)))
+    tensors.sort(key=lambda tensor: tensor.extents)
     # Gaps around an entry that could not be read would only be noise.
-    faults = faults or _layout_faults(tensors, origin, file_bytes)
+    faults = faults or _layout_faults(tensors, data_start, file_bytes)
     raise_if_any(faults, where)
-    return {info.name: info for info in tensors}
+    return {tensor.name: tensor for tensor in tensors}
 
 
 def _metadata_faults(metadata: object) -> list[str]:
@@ -118,20 +125,48 @@ def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
     return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {found}"]
 
 
-def _layout_faults(tensors: Iterable[TensorInfo], origin: int, file_bytes: int) -> list[str]:
-    """Whether the sorted byte ranges follow each other from `origin` to the end of the file."""
-    faults, position, previous = [], origin, "the header"
-    for info in tensors:
-        if info.start != position:
-            what = (
-                "overlaps"
-                if info.start < position
-                else f"leaves a gap of {info.start - position} bytes after"
-            )
-            faults.append(f"tensor {shown(info.name)} {what} {previous}")
-        if info.end > file_bytes:
-            faults.append(f"truncated: tensor {shown(info.name)} ends at byte {info.end} of {file_bytes}")
-        position, previous = max(position, info.end), f"tensor {shown(info.name)}"
+def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes: int) -> list[str]:
+    """Whether the sorted byte ranges follow each other from `data_start` to the end of the file."""
+    faults, position, previous = [], data_start, "the header"
+    for tensor in tensors:
+        ((start, nbytes),) = tensor.extents
+        end = start + nbytes
+        if start != position:
+            what = "overlaps" if start < position else f"leaves a gap of {start - position} bytes after"
+            faults.append(f"tensor {shown(tensor.name)} {what} {previous}")
+        if end > file_bytes:
+            faults.append(f"truncated: tensor {shown(tensor.name)} ends at byte {end} of {file_bytes}")
+        position, previous = max(position, end), f"tensor {shown(tensor.name)}"
     if position < file_bytes:
         faults.append(f"{file_bytes - position} bytes after the last tensor belong to no tensor")
     return faults
+
+
+def safetensors_layout(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] = METADATA
+) -> FileLayout:
+    """Where (name, dtype, shape) go: the given order, but larger items first, so that all are aligned.
+
+    CheckpointError for names, dtypes or shapes that cannot be stored.
+    """
+    entries = [TensorEntry(*tensor) for tensor in tensors]
+    raise_if_any(entry_faults(entries))
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    offsets: dict[str, Extent] = {}
+    position = 0
+    for entry in sorted(entries, key=lambda entry: -DTYPES[entry.dtype]):
+        span = [position, position + entry.nbytes]
+        header[entry.name] = {"dtype": entry.dtype, "shape": [*entry.shape], "data_offsets": span}
+        offsets[entry.name] = Extent(position, entry.nbytes)
+        position += entry.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    if len(text) > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"a safetensors header of {len(text)} bytes; at most {MAX_HEADER_BYTES} are allowed"
+        )
+    if fault := parts_fault(text):
+        raise CheckpointError(f"a safetensors header of {fault}")
+    head = len(text).to_bytes(LENGTH_BYTES, "little") + text
+    extents = {name: (Extent(len(head) + start, nbytes),) for name, (start, nbytes) in offsets.items()}
+    return FileLayout(len(head) + position, ((0, head),), extents)

@@ -1,0 +1,145 @@
+"""Floats of tensors: read as float32; between float32, float16 and bfloat16, rounded once, ties to even."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.formats.stored import DTYPES, SLICE_BYTES, StoredFile, StoredTensor
+from mindbatch.errors import CheckpointError
+
+FLOAT_DTYPES = ("F32", "F16", "BF16")
+STORED_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""How files call the dtypes that settings and config.json name."""
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float32]
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_FLOATS = {"F32": np.float32, "F16": np.float16}
+_QUIET = np.uint32(0x0040)
+
+
+def array_type(dtype: str) -> Any:
+    """The NumPy type in which elements of a stored dtype are moved: its bits where NumPy has none."""
+    return _FLOATS.get(dtype, _BITS[DTYPES[dtype]])
+
+
+def widen(source: Array, dtype: str, out: FloatArray) -> None:
+    """Writes `source` into `out` of the same shape, exactly; BF16 comes as uint16 bit patterns.
+
+    A bfloat16 is the upper half of the float32 of the same value, so its bits are shifted into place. Neither
+    branch makes a temporary array: NumPy converts in buffers of a few KiB.
+    """
+    if dtype == "BF16":
+        np.left_shift(source, 16, out=out.view(np.uint32), dtype=np.uint32)
+    else:
+        np.copyto(out, source, casting="safe")
+
+
+def widened(data: memoryview | bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> FloatArray:
+    """Stored bytes of FLOAT_DTYPES as float32; for F32 the very same memory.
+
+    Raises:
+        ValueError: another dtype, or bytes that are not of the shape.
+    """
+    if dtype not in FLOAT_DTYPES:
+        raise ValueError(f"dtype {dtype}; must be one of {', '.join(FLOAT_DTYPES)}")
+    values: FloatArray = converted(np.frombuffer(data, array_type(dtype)).reshape(shape), dtype, "F32")[0]
+    return values
+
+
+def is_converted(source: str, target: str) -> bool:
+    """Whether elements change between the dtypes; ValueError when there is no way between them."""
+    if source == target:
+        return False
+    if source not in FLOAT_DTYPES or target not in FLOAT_DTYPES:
+        raise ValueError(f"{source} does not become {target}; converted are {', '.join(FLOAT_DTYPES)}")
+    return True
+
+
+def converted(values: Array, source: str, target: str) -> tuple[Array, int]:
+    """The values in the target's dtype, and how many finite ones have become infinite.
+
+    values: as `array_type` of the source has them.
+    """
+    if not is_converted(source, target):
+        return values, 0
+    wide = values
+    if source != "F32":
+        wide = np.empty(values.shape, np.float32)
+        widen(values, source, wide)
+    if target == "F32":
+        return wide, 0
+    if target == "BF16":
+        found = _bfloat16(wide)
+        return found, int(np.count_nonzero(found & 0x7FFF == 0x7F80)) - _infinities(wide)
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = wide.astype(np.float16)
+    return half, _infinities(half) - _infinities(wide)
+
+
+def _bfloat16(wide: Array) -> Array:
+    """The upper halves after rounding: half of the last place is added, less one bit where that is even.
+
+    A NaN keeps its upper half and is made quiet, lest nothing but the lower half had made it one.
+    """
+    bits = np.ascontiguousarray(wide).view(np.uint32)
+    kept = bits >> 16
+    rounded = (bits + (np.uint32(0x7FFF) + (kept & 1))) >> 16
+    is_nan = np.isnan(wide)
+    if is_nan.any():
+        rounded[is_nan] = kept[is_nan] | _QUIET
+    return rounded.astype(np.uint16)
+
+
+def _infinities(values: Array) -> int:
+    return int(np.count_nonzero(np.isinf(values)))
+
+
+def read_float32(file: StoredFile, name: str, rows: slice | None = None) -> FloatArray:
+    """The values of an F32, F16 or BF16 tensor, or those of some rows, in memory of their own.
+
+    What is converted is read 4 MiB at a time: memory holds the values once. (A mapped file would end the
+    process with SIGBUS when somebody truncates it; a read tells.)
+
+    CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` outside
+    the tensor or with a step.
+    """
+    info = file.info(name)
+    if info.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"
+        )
+    first, shape = _rows_of(info, rows)
+    values = np.empty(shape, np.float32)
+    flat, start = values.reshape(-1), first * math.prod(shape[1:]) * info.itemsize
+    if info.dtype == "F32":
+        _fill(file, name, start, flat)
+        return values
+    stored = np.empty(min(flat.size, SLICE_BYTES // info.itemsize), array_type(info.dtype))
+    for position in range(0, flat.size, SLICE_BYTES // info.itemsize):
+        part = flat[position : position + stored.size]
+        _fill(file, name, start + position * info.itemsize, stored[: part.size])
+        widen(stored[: part.size], info.dtype, part)
+    return values
+
+
+def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ...]]:
+    """The first of the rows, and the shape that they have together."""
+    if rows is None:
+        return 0, info.shape
+    count = info.shape[0] if info.shape else 0
+    start, stop = rows.start or 0, count if rows.stop is None else rows.stop
+    if not info.shape or rows.step not in (None, 1) or not 0 <= start <= stop <= count:
+        raise ValueError(f"rows {rows} of a tensor of shape {[*info.shape]}; must lie inside it, step 1")
+    return start, (stop - start, *info.shape[1:])
+
+
+def _fill(file: StoredFile, name: str, start: int, array: Array) -> None:
+    if array.size:  # nothing can be cast to bytes but what has some
+        file.read_into(name, start, array.data.cast("B"))
