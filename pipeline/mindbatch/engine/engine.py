@@ -16,8 +16,7 @@ from mindbatch.decoding import (
 )
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.token_ids import token_ids_in
-from mindbatch.engine.advance import advance
-from mindbatch.engine.drafting import Assistant, draft
+from mindbatch.engine.advance import Assistant, advance, draft
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner

@@ -13,7 +13,7 @@ from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain,
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import Constraint, Decision, DecodingParams, GroupView, StopMatcher
-from mindbatch.engine import drafting, prompt_outputs
+from mindbatch.engine import advance, prompt_outputs
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
@@ -229,7 +229,7 @@ def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "function", "more"),
     [
-        (drafting, "look_up", STRATEGIES["lookup"]),
+        (advance, "look_up", STRATEGIES["lookup"]),
         (prompt_outputs, "token_logprobs", {"prompt_logprobs": 2}),
     ],
 )
