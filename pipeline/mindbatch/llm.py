@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.model_faults import option_faults, settle_model_paths
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
@@ -20,7 +19,14 @@ from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
-from mindbatch.llm_input import Params, PromptInput, params_for_each, prompt_list
+from mindbatch.llm_input import (
+    Params,
+    PromptInput,
+    options_of,
+    params_for_each,
+    prompt_list,
+    with_keywords,
+)
 from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -39,74 +45,17 @@ class LLM:
     Args:
         path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
             "shipped:examples/tiny_gpt2" is the model that travels with MindBatch.
-        model_type: "auto" reads it from config.json.
-        use_past: keep keys and values between steps; False recomputes everything at every step.
-        batch_size: most sequences that generate together.
-        seq_length: most tokens of prompt and output together; None is the model's own limit.
-        dtype: "auto" or "float32", the only type with a usable matrix product on CPU.
-        tokenizer: folder of the tokenizer; None is `path`.
-        assistant: folder of a smaller model with the same vocabulary, which drafts tokens for requests with
-            num_assistant_tokens; its cache is paid from the same budget.
-        ignore_config_keys: keys of config.json that change nothing, though MindBatch does not know them.
-        cache_memory: budget of the key/value cache, such as "1GiB" or a number of bytes.
-        block_size: tokens per cache block: 8, 16, 32, 64 or 128.
-        max_batched_tokens: most tokens of one step; longer prompts are computed in chunks.
-        prefix_caching: compute a beginning that prompts share once and keep it in the cache.
-        kernels: "auto", "native" (C++) or "reference" (MindSpore operators).
-        device_target: "CPU", or "Ascend" (not run by the project's tests).
-        num_threads: None is one for each core.
-        verbose: show the messages of MindSpore and its kin.
+        options: the keys of `model` and `runtime` by their names, `type` as `model_type`; see `__init__`.
+            Paths may be Path objects, and cache_memory a number of bytes.
 
     Raises:
         ConfigError: an option is wrong or does not fit the model or this machine.
         CheckpointError: the folder is damaged or does not hold a supported model.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        model_type: str = "auto",
-        use_past: bool = True,
-        batch_size: int = 8,
-        seq_length: int | None = None,
-        dtype: str = "auto",
-        tokenizer: str | Path | None = None,
-        assistant: str | Path | None = None,
-        ignore_config_keys: Sequence[str] = (),
-        cache_memory: str | int = "1GiB",
-        block_size: int = 16,
-        max_batched_tokens: int = 512,
-        prefix_caching: bool = True,
-        kernels: str = "auto",
-        device_target: str = "CPU",
-        num_threads: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        model = ModelConfig(
-            type=model_type,
-            checkpoint_name_or_path=str(path),
-            use_past=use_past,
-            batch_size=batch_size,
-            seq_length=seq_length,
-            dtype=dtype,
-            tokenizer=None if tokenizer is None else str(tokenizer),
-            assistant=None if assistant is None else str(assistant),
-            ignore_config_keys=ignore_config_keys,
-        )
-        runtime = RuntimeConfig(
-            device_target=device_target,
-            num_threads=num_threads,
-            cache_memory=str(cache_memory),
-            block_size=block_size,
-            max_batched_tokens=max_batched_tokens,
-            prefix_caching=prefix_caching,
-            kernels=kernels,
-            verbose=verbose,
-        )
-        faults = settle_model_paths(model) + option_faults(model, runtime)
-        if faults:
-            raise ConfigError(faults)
+    @with_keywords
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        model, runtime = options_of(path, options)
         prepare_environment(runtime.verbose, runtime.num_threads)
         with loading():
             self._take(load_model(model, runtime))

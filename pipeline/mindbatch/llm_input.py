@@ -1,13 +1,18 @@
-"""What a program gives to LLM: prompts of every kind, and parameters for all or for each."""
+"""What a program gives to LLM: its options, prompts of every kind, and parameters for all or for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mindbatch.config.model_faults import option_faults, settle_model_paths
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean
@@ -17,6 +22,71 @@ OneParams = DecodingParams | Mapping[str, Any]
 Params = OneParams | Sequence[OneParams] | None
 
 _NAMES = [field.name for field in fields(DecodingParams)]
+
+_NO_KEYWORDS = ("checkpoint_name_or_path", "provider")
+"""Keys of `model` that are no keywords: the first argument says the one, and LLM is the other."""
+
+_MODEL_KEYWORDS = {
+    "model_type" if name == "type" else name: key
+    for name, key in schema_keys(ModelConfig).keys.items()
+    if name not in _NO_KEYWORDS
+}
+_RUNTIME_KEYWORDS = schema_keys(RuntimeConfig).keys
+_KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS
+
+
+def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor, with every keyword in the signature and the text that help() and notebooks show.
+
+    The schemas are the only list of the keywords, so that a new key is one at once, with its default, its
+    meaning and its checks.
+    """
+    lines = [f"    {name}: {key.meaning} ({_allowed(key)})" for name, key in _KEYWORDS.items()]
+    init.__doc__ = "\n".join(["Loads the model of a folder; null stands for None.\n", *lines])
+    *first, _ = inspect.signature(init).parameters.values()
+    keywords = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=key.default,
+            annotation=key.type | None if key.optional else key.type,
+        )
+        for name, key in _KEYWORDS.items()
+    ]
+    init.__signature__ = inspect.Signature([*first, *keywords])  # type: ignore[attr-defined]
+    return init
+
+
+def _allowed(key: Key) -> str:
+    return ", ".join(map(str, key.choices)) if key.choices else key.expected
+
+
+def options_of(path: str | Path, given: Mapping[str, Any]) -> tuple[ModelConfig, RuntimeConfig]:
+    """What LLM's arguments say of the model and its runtime, with the paths settled.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        ConfigError: values that are not allowed, or paths that lead nowhere.
+    """
+    for name in given:
+        if name not in _KEYWORDS:
+            near = did_you_mean(name, _KEYWORDS)
+            raise TypeError(f"LLM.__init__() got an unexpected keyword argument {name!r}{near}")
+
+    def values(keywords: Mapping[str, Key]) -> dict[str, Any]:
+        return {key.name: _as_written(key, given[name]) for name, key in keywords.items() if name in given}
+
+    model = ModelConfig(checkpoint_name_or_path=str(path), **values(_MODEL_KEYWORDS))
+    runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
+    if faults := settle_model_paths(model) + option_faults(model, runtime):
+        raise ConfigError(faults)
+    return model, runtime
+
+
+def _as_written(key: Key, value: Any) -> Any:
+    """A path or an amount of memory as a configuration has it: a text."""
+    is_text = key.name == "cache_memory" or (key.is_path and value is not None)
+    return str(value) if is_text else value
 
 
 def prompt_list(prompts: Any) -> list[Any]:

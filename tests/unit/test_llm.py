@@ -1,5 +1,6 @@
 """LLM: what it takes as prompts and parameters, the order of results, and what one call may do to another."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
+from mindbatch.config.schema import schema_keys
 from mindbatch.engine.request import StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
@@ -244,12 +247,41 @@ def test_a_failure_within_a_step_leaves_a_usable_object(
 
 def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        LLM(tmp_path / "modl", batch_size=0, dtype="float8", tokenizer=tmp_path / "none", block_size="x")  # type: ignore[arg-type]
+        LLM(tmp_path / "modl", batch_size=0, dtype="float8", tokenizer=tmp_path / "none", block_size="x")
     said = "\n".join(caught.value.faults)
     assert "model.checkpoint_name_or_path=" in said
     assert "no such folder" in said
     for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
         assert key in said
+
+
+def test_the_keywords_are_the_keys_of_model_and_runtime() -> None:
+    keys = schema_keys(ModelConfig).keys | schema_keys(RuntimeConfig).keys
+    keys["model_type"] = keys.pop("type")
+    for name in ("checkpoint_name_or_path", "provider"):
+        del keys[name]
+    shown = inspect.signature(LLM).parameters
+    assert {*shown} == {"path", *keys}
+    for name, key in keys.items():
+        assert shown[name].default == key.default
+        assert f"    {name}: {key.meaning}" in (LLM.__init__.__doc__ or "")
+
+
+def test_an_unknown_keyword_is_refused_with_the_near_name() -> None:
+    with pytest.raises(
+        TypeError, match=r"unexpected keyword argument 'batchsize'; did you mean batch_size\?"
+    ):
+        LLM("shipped:examples/tiny_gpt2", batchsize=8)
+
+
+def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("mindbatch.llm.load_model", lambda *given: seen.extend(given) or Mock())
+    (tmp_path / "config.json").write_text("{}")
+    LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
+    model, runtime = seen
+    assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
+    assert runtime == RuntimeConfig(cache_memory="1048576")
 
 
 def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

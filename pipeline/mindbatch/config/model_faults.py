@@ -72,15 +72,20 @@ def model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What this version or the device cannot run."""
     if model.provider == "mindformers":
         yield "model.provider=mindformers: not available in this version; use native"
-    if model.dtype in HALF_TYPES and runtime.device_target == "CPU":
-        yield (
-            f"model.dtype={model.dtype}: not with runtime.device_target=CPU, where MindSpore has no usable "
-            "MatMul for it; use float32 (files in half precision are converted as they are read)"
-        )
+    if model.dtype in HALF_TYPES:
+        reason = {
+            "CPU": "where MindSpore has no usable MatMul for it",
+            "Ascend": "whose kernels compute in float32 in this version",
+        }.get(runtime.device_target)
+        if reason is not None:
+            yield (
+                f"model.dtype={model.dtype}: not with runtime.device_target={runtime.device_target}, "
+                f"{reason}; use float32 (files in half precision are converted as they are read)"
+            )
 
 
 def runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
-    """Faults of the cache's size and of the size of a step."""
+    """What the cache, the steps or the device cannot be."""
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
@@ -89,6 +94,11 @@ def runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
         yield (
             f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
             f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
+        )
+    if runtime.kernels != "auto" and runtime.device_target == "Ascend":
+        yield (
+            f"runtime.kernels={runtime.kernels}: not with runtime.device_target=Ascend, which has kernels of "
+            "its own; use auto"
         )
     if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
         yield (

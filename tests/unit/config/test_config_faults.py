@@ -89,13 +89,26 @@ def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[s
     assert faults(*usable, override) == (expected,)
 
 
-def test_half_types_are_refused_on_a_cpu_with_the_reason(usable: tuple[str, str]) -> None:
-    for dtype in ("float16", "bfloat16"):
-        (line,) = faults(*usable, f"model.dtype={dtype}")
-        assert line.startswith(f"model.dtype={dtype}: ")
-        assert "no usable MatMul" in line
-    on_ascend = TASKS["generate"].compose([*usable, "model.dtype=bfloat16", "runtime=ascend"]).finish()
-    assert isinstance(on_ascend, GenerateConfig)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [("CPU", "where MindSpore has no usable MatMul for it"), ("Ascend", "whose kernels compute in float32")],
+)
+def test_half_types_are_refused_with_the_reason(
+    device: str, reason: str, dtype: str, usable: tuple[str, str]
+) -> None:
+    (line,) = faults(*usable, f"model.dtype={dtype}", f"runtime={device.lower()}")
+    assert line.startswith(f"model.dtype={dtype}: not with runtime.device_target={device}, {reason}")
+    assert "; use float32 (" in line
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+def test_other_kernels_than_its_own_are_refused_on_an_npu(kernels: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, f"runtime.kernels={kernels}", "runtime=ascend") == (
+        f"runtime.kernels={kernels}: not with runtime.device_target=Ascend, which has kernels of its own; "
+        "use auto",
+    )
+    assert isinstance(TASKS["generate"].compose([*usable, "runtime=ascend"]).finish(), GenerateConfig)
 
 
 def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
