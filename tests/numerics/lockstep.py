@@ -20,9 +20,11 @@ from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeOperator
 from mindbatch.layers.attention import attention_shape
+from mindbatch.layers.builder import Layers
+from mindbatch.layers.decoder import Network
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
 from mindbatch.models.loader import load_weights
+from mindbatch.models.registry import declaration
 
 Array = NDArray[np.float32]
 Join = Callable[[Sequence[Array]], Array]
@@ -88,13 +90,14 @@ class Collective(nn.Cell):
         return Tensor(self.meeting.meet(x.asnumpy().copy(), self.join))
 
 
-def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> DecoderAndHead:
+def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Network:
     """The native layers of one rank."""
     shapes = [attention_shape(arch, layer, weights.held) for layer in range(arch.num_layers)]
     cache = PagedCache(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
     loaded = load_weights(arch, weights, kernels, weights.held)
-    decoder = Decoder(arch, loaded, cache, kernels, weights.held)
-    found = DecoderAndHead(decoder, Head(arch, loaded, kernels, weights.held)).set_train(False)
+    assemble = declaration(arch.model_type).network
+    assert assemble is not None
+    found = assemble(Layers(arch, loaded, kernels, weights.held, cache.layers)).set_train(False)
     for _, cell in found.cells_and_names():
         if isinstance(cell, NativeOperator):
             # Outside of graphs MindSpore takes operators with equal attributes and inputs for one another,

@@ -31,9 +31,10 @@ class PagedCache:
             self.values.append(shared_parameter(f"cache.{layer}.values", aligned_zeros(value_shape)))
         self._copy = CopyBlocks(self.keys + self.values)
 
-    def layer(self, index: int) -> tuple[Parameter, Parameter]:
-        """The key and value tensors of one layer."""
-        return self.keys[index], self.values[index]
+    @property
+    def layers(self) -> list[tuple[Parameter, Parameter]]:
+        """The key and value tensors of each layer."""
+        return list(zip(self.keys, self.values, strict=True))
 
     @property
     def nbytes(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.config.schema import option
+from mindbatch.models.registry import MODEL_TYPES
 
 KEY_LIST = "list of keys"
 
@@ -15,7 +16,7 @@ class ModelConfig:
     type: str = option(
         "auto",
         "architecture; auto reads it from the folder's config.json",
-        choices=("auto", "gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3"),
+        choices=("auto", *MODEL_TYPES),
     )
     checkpoint_name_or_path: str | None = option(
         None, "Hugging Face folder: config.json, safetensors, tokenizer files", is_path=True

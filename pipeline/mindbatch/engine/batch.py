@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,14 @@ from mindbatch.engine.scheduler import Step
 IntArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """T tokens, padding included; one row of block_tables per sequence.
+class Batch(NamedTuple):
+    """T tokens, padding included, in the order that the network takes them; all int32.
 
-    ids, positions, slots, rows, lengths: [T] int32. slots is -1 and lengths 0 for padding.
-    block_tables: [T, W] int32, row r for the r-th scheduled sequence.
+    ids, positions: [T].
+    slots: [T], block * block_size + offset of each token in the cache; -1 for padding.
+    rows: [T], the row of block_tables that belongs to the token's sequence.
+    block_tables: [T, W], row r for the r-th scheduled sequence.
+    lengths: [T], positions that the token may see, its own included; 0 for padding.
     """
 
     ids: IntArray

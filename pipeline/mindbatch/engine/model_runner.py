@@ -14,10 +14,11 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.layers.attention import attention_shape
+from mindbatch.layers.builder import Layers
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.compiled import CompiledCell, OnCompile
-from mindbatch.models.decoder import Decoder, DecoderAndHead, Head
+from mindbatch.models.registry import declaration
 from mindbatch.parallel.topology import TensorSlice
 
 FloatArray = npt.NDArray[np.float32]
@@ -57,53 +58,45 @@ class ModelRunner:
         weights: Weights,
         kernels: Kernels,
         settings: EngineSettings,
-        piece: TensorSlice,
+        shard: TensorSlice,
         on_compile: OnCompile = lambda rows: None,
     ) -> None:
         """`on_compile`: see `CompiledCell`."""
-        shapes = [attention_shape(arch, layer, piece) for layer in range(arch.num_layers)]
+        shapes = [attention_shape(arch, layer, shard) for layer in range(arch.num_layers)]
         geometry = CacheGeometry(settings.num_blocks, settings.block_size)
         self.vocab_size = arch.vocab_size
         self.cache = PagedCache(shapes, geometry, kernels)
         self._settings = settings
         self._kernels = kernels
         self._buckets = buckets_up_to(settings.max_batched_tokens)
-        decoder = Decoder(arch, weights, self.cache, kernels, piece)
-        head = Head(arch, weights, kernels, piece)
-        self._decoder, self._head = CompiledCell(decoder, on_compile), CompiledCell(head, on_compile)
-        self._decoder_and_head = CompiledCell(DecoderAndHead(decoder, head), on_compile)
+        assemble = declaration(arch.model_type).network
+        assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
+        network = assemble(Layers(arch, weights, kernels, shard, self.cache.layers))
+        self._network = CompiledCell(network, on_compile)
+        self._decoder = CompiledCell(network.decoder, on_compile)
+        self._head = CompiledCell(network.head, on_compile)
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         self.cache.copy_blocks(step.copies)
         size = pad_to_bucket(step.num_tokens, self._buckets)
         batch = flatten(step, size, self._settings.block_size, self._table_width(step))
-        inputs = [
-            Tensor(array)
-            for array in (
-                batch.ids,
-                batch.positions,
-                batch.slots,
-                batch.rows,
-                batch.block_tables,
-                batch.lengths,
-            )
-        ]
+        inputs = map(Tensor, batch)
         if step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled):
-            hidden, logits = self._decoder_and_head(*inputs)
+            hidden, logits = self._network(*inputs)
             return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
         return ModelOutput(self._decoder(*inputs).asnumpy(), self)
 
     def project(self, hidden: FloatArray) -> FloatArray:
         """Logits [S, vocabulary] of hidden states [S, hidden]."""
-        largest, pieces = self._buckets[-1], []
+        largest, shards = self._buckets[-1], []
         for first in range(0, len(hidden), largest):
             some = hidden[first : first + largest]
             size = pad_to_bucket(len(some), self._buckets)
             padded = np.zeros((size, hidden.shape[1]), np.float32)
             padded[: len(some)] = some
-            pieces.append(self._head(Tensor(padded)).asnumpy()[: len(some)])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            shards.append(self._head(Tensor(padded)).asnumpy()[: len(some)])
+        return shards[0] if len(shards) == 1 else np.concatenate(shards)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)

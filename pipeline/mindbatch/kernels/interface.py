@@ -6,7 +6,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,21 +42,6 @@ class CacheGeometry:
 
     num_blocks: int
     block_size: int
-
-
-class StepTensors(NamedTuple):
-    """One flattened step of T tokens as the compiled graph takes it (all int32).
-
-    slots [T]: block * block_size + offset of each token, -1 for padding.
-    rows [T]: the row of block_tables that belongs to the token's sequence.
-    block_tables [T, W]: block ids, a row for each sequence.
-    lengths [T]: number of cached positions the token may see, its own included; 0 for padding.
-    """
-
-    slots: Tensor
-    rows: Tensor
-    block_tables: Tensor
-    lengths: Tensor
 
 
 class Kernels(ABC):
@@ -102,8 +87,9 @@ class Kernels(ABC):
 
     @abstractmethod
     def attention(self, shape: AttentionShape) -> nn.Cell:
-        """Cell (qkv, key cache, value cache, *StepTensors) -> [T, heads * head_dim].
+        """Cell (qkv, key cache, value cache, slots, rows, block_tables, lengths) -> [T, heads * head_dim].
 
+        The last four are those of `engine.batch.Batch`.
         The step's keys and values are written to the cache before any token attends.
         """
 

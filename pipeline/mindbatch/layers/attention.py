@@ -11,10 +11,10 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import TensorSlice
 
 
-def attention_shape(arch: Architecture, layer: int, piece: TensorSlice) -> AttentionShape:
+def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
     """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
-    first, last = piece.bounds(arch.heads)
-    first_kv, last_kv = piece.bounds(arch.kv_heads)
+    first, last = shard.bounds(arch.heads)
+    first_kv, last_kv = shard.bounds(arch.kv_heads)
     return AttentionShape(
         heads=last - first,
         kv_heads=last_kv - first_kv,
@@ -35,10 +35,10 @@ class SelfAttention(nn.Cell):
         weights: Weights,
         cache: tuple[Parameter, Parameter],
         kernels: Kernels,
-        piece: TensorSlice,
+        shard: TensorSlice,
     ) -> None:
         super().__init__(auto_prefix=False)
-        shape = attention_shape(arch, layer, piece)
+        shape = attention_shape(arch, layer, shard)
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
         self.is_rotary = arch.rotary is not None
         self.rotary = kernels.rotary(shape, arch.norm_epsilon)
@@ -46,20 +46,10 @@ class SelfAttention(nn.Cell):
         self.key_norm = weights.optional(f"{name}.k_norm.weight")
         self.key_cache, self.value_cache = cache
         self.attend = kernels.attention(shape)
-        self.output = RowLinear(f"{name}.output", weights, kernels, piece)
+        self.output = RowLinear(f"{name}.output", weights, kernels, shard)
 
-    def construct(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Tensor:
+    def construct(self, x: Tensor, angles: tuple[Tensor, ...], step: tuple[Tensor, ...]) -> Tensor:
         qkv = self.qkv(x)
         if self.is_rotary:
-            qkv = self.rotary(qkv, cos, sin, self.query_norm, self.key_norm)
-        x = self.attend(qkv, self.key_cache, self.value_cache, slots, rows, block_tables, lengths)
-        return self.output(x)
+            qkv = self.rotary(qkv, *angles, self.query_norm, self.key_norm)
+        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step))

@@ -6,7 +6,6 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
-from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.collectives import all_reduce
 from mindbatch.parallel.topology import TensorSlice
 
@@ -14,12 +13,12 @@ from mindbatch.parallel.topology import TensorSlice
 class TokenEmbedding(nn.Cell):
     """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
 
-    def __init__(self, arch: Architecture, weights: Weights, kernels: Kernels, piece: TensorSlice) -> None:
+    def __init__(self, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get("embedding.weight")
         self.lookup = kernels.embedding()
-        self.first_id = piece.rank * weights.outputs["embedding.weight"] if piece.size > 1 else 0
-        self.reduce = all_reduce(piece)
+        self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
+        self.reduce = all_reduce(shard)
 
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:

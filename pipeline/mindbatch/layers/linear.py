@@ -27,14 +27,14 @@ class ColumnLinear(nn.Cell):
 class RowLinear(nn.Cell):
     """x W^T + b where each rank holds some inputs: the partial sums are reduced, then the bias added once."""
 
-    def __init__(self, name: str, weights: Weights, kernels: Kernels, piece: TensorSlice) -> None:
+    def __init__(self, name: str, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get(f"{name}.weight")
         self.bias = weights.optional(f"{name}.bias")
         self.no_bias = constant([0.0], np.float32)
         self.product = kernels.linear(weights.outputs[f"{name}.weight"])
-        self.is_whole = piece.size == 1
-        self.reduce = all_reduce(piece)
+        self.is_whole = shard.size == 1
+        self.reduce = all_reduce(shard)
 
     def construct(self, x: Tensor) -> Tensor:
         if self.is_whole:
@@ -46,14 +46,14 @@ class VocabularyHead(nn.Cell):
     """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole."""
 
     def __init__(
-        self, name: str, vocab_size: int, weights: Weights, kernels: Kernels, piece: TensorSlice
+        self, name: str, vocab_size: int, weights: Weights, kernels: Kernels, shard: TensorSlice
     ) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get(name)
         self.no_bias = constant([0.0], np.float32)
         self.product = kernels.linear(weights.outputs[name])
-        self.is_whole = piece.size == 1
-        self.gather = all_gather(piece)
+        self.is_whole = shard.size == 1
+        self.gather = all_gather(shard)
         self.vocab_size = vocab_size
 
     def construct(self, hidden: Tensor) -> Tensor:

@@ -23,10 +23,3 @@ class RotaryAngles(nn.Cell):
         if self.scale != 1.0:
             return ops.cos(angles) * self.scale, ops.sin(angles) * self.scale
         return ops.cos(angles), ops.sin(angles)
-
-
-class NoAngles(nn.Cell):
-    """Stands in for RotaryAngles in models with learned positions."""
-
-    def construct(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return positions, positions

@@ -1,4 +1,4 @@
-"""What a decoder-only transformer is made of: the common language of model files and layers."""
+"""The sizes of a decoder-only transformer: the common language of model files and layers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A pre-norm decoder: x + attention(norm(x)), then x + mlp(norm(x)), a last norm and a head.
+    """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
 
+    activation, rotary, windows and attention_scales: empty where the model is not run.
     rotary: None means learned positions, max_positions of them.
-    centred_norm: layer norm with bias; otherwise RMS norm.
-    gated_mlp: down(act(gate(x)) * up(x)); otherwise down(act(up(x))).
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.
     tied: the head is the token embedding.
@@ -40,13 +39,11 @@ class Architecture:
     intermediate_size: int
     max_positions: int
     norm_epsilon: float
-    activation: str
-    rotary: Rotary | None
     tied: bool
-    windows: tuple[int, ...]
-    attention_scales: tuple[float, ...]
-    centred_norm: bool = False
-    gated_mlp: bool = True
+    activation: str = ""
+    rotary: Rotary | None = None
+    windows: tuple[int, ...] = ()
+    attention_scales: tuple[float, ...] = ()
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False

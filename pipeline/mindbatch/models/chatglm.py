@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
-
-PREFIX = "transformer."
-UNUSED_TENSORS = ("*rotary_pos_emb.inv_freq",)
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
 DEFAULTS = {
@@ -69,11 +67,7 @@ def describe(reader: ConfigReader) -> Architecture:
         intermediate_size=reader.positive("ffn_hidden_size"),
         max_positions=reader.positive("seq_length"),
         norm_epsilon=reader.number("layernorm_epsilon"),
-        activation="silu",
-        rotary=None,  # how positions enter is not described: nothing is run
         tied=reader.flag("tie_word_embeddings"),
-        windows=(0,) * layers,
-        attention_scales=(1.0,) * layers,
         qkv_bias=reader.flag("add_qkv_bias") or bias,
         output_bias=bias,
         mlp_bias=bias,
@@ -145,3 +139,13 @@ def _inputs(name: str, source: str, outputs: int, inputs: int, has_bias: bool) -
     if has_bias:
         specs.append(TensorSpec(f"{name}.bias", (Part(f"{source}.bias", outputs),)))
     return specs
+
+
+MODEL = ModelType(
+    describe,
+    tensors,
+    None,
+    DEFAULTS,
+    prefix="transformer.",
+    unused_tensors=("*rotary_pos_emb.inv_freq",),
+)

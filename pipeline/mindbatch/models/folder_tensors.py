@@ -8,13 +8,13 @@ from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import model_module, unused_tensors
+from mindbatch.models.registry import declaration, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 
 def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
     """Translates a full name to the folder's: a bare base model was saved without the prefix."""
-    prefix: str = model_module(arch.model_type).PREFIX
+    prefix = declaration(arch.model_type).prefix
     if any(name.startswith(prefix) for name in folder.names):
         return lambda name: name
     return lambda name: name.removeprefix(prefix)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
+from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
 
-PREFIX = "transformer."
-# Causal masks that old checkpoints carry along.
-UNUSED_TENSORS = ("*.attn.bias", "*.attn.masked_bias")
+if TYPE_CHECKING:
+    from mindbatch.layers.builder import Layers
+    from mindbatch.layers.decoder import Block, Network
 
 # Of transformers' GPT2Config.
 DEFAULTS = {
@@ -58,15 +61,30 @@ def describe(reader: ConfigReader) -> Architecture:
         max_positions=reader.positive("n_positions"),
         norm_epsilon=reader.number("layer_norm_epsilon"),
         activation=reader.choice("activation_function", ACTIVATIONS),
-        rotary=None,
         tied=reader.flag("tie_word_embeddings"),
         windows=(0,) * layers,
         attention_scales=tuple(scale / (layer + 1 if by_layer else 1) for layer in range(layers)),
-        centred_norm=True,
-        gated_mlp=False,
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,
+    )
+
+
+def network(layers: Layers) -> Network:
+    """Blocks between token and position embedding and a last layer norm."""
+    blocks = [block(layers, index) for index in range(layers.arch.num_layers)]
+    positions = layers.learned_positions()
+    return layers.network(layers.embedding(), blocks, layers.layer_norm("norm"), positions)
+
+
+def block(layers: Layers, index: int) -> Block:
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    name = f"layers.{index}"
+    return layers.block(
+        layers.layer_norm(f"{name}.attention_norm"),
+        layers.attention(f"{name}.attention", index),
+        layers.layer_norm(f"{name}.mlp_norm"),
+        layers.mlp(f"{name}.mlp"),
     )
 
 
@@ -125,3 +143,13 @@ def _linear(
         TensorSpec(f"{name}.weight", weights, cut, Layout.PACKED),
         TensorSpec(f"{name}.bias", biases, bias_cut),
     ]
+
+
+MODEL = ModelType(
+    describe,
+    tensors,
+    network,
+    DEFAULTS,
+    prefix="transformer.",
+    unused_tensors=("*.attn.bias", "*.attn.masked_bias"),  # causal masks of old checkpoints
+)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
+
+if TYPE_CHECKING:
+    from mindbatch.layers.builder import Layers
+    from mindbatch.layers.decoder import Block, Network
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -17,9 +23,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-PREFIX = "model."
-UNUSED_TENSORS = ("*rotary_emb.inv_freq",)
-
 # Of transformers' LlamaConfig.
 DEFAULTS = {
     "vocab_size": 32000,
@@ -76,14 +79,31 @@ def describe_family(
         max_positions=max_positions,
         norm_epsilon=reader.number("rms_norm_eps"),
         activation=reader.choice("hidden_act", ACTIVATIONS),
-        rotary=read_rotary(reader, head_dim, max_positions),
         tied=reader.flag("tie_word_embeddings"),
+        rotary=read_rotary(reader, head_dim, max_positions),
         windows=windows or (0,) * layers,
         attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         mlp_bias=mlp_bias,
         qk_norm=qk_norm,
+    )
+
+
+def network(layers: Layers) -> Network:
+    """Blocks between the token embedding and a last RMS norm; positions enter by rotation alone."""
+    blocks = [block(layers, index) for index in range(layers.arch.num_layers)]
+    return layers.network(layers.embedding(), blocks, layers.rms_norm("norm"))
+
+
+def block(layers: Layers, index: int) -> Block:
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    name = f"layers.{index}"
+    return layers.block(
+        layers.rms_norm(f"{name}.attention_norm"),
+        layers.attention(f"{name}.attention", index),
+        layers.rms_norm(f"{name}.mlp_norm"),
+        layers.gated_mlp(f"{name}.mlp"),
     )
 
 
@@ -148,3 +168,8 @@ def _mlp(arch: Architecture, layer: int) -> list[TensorSpec]:
     specs = [TensorSpec(f"{name}.mlp_norm.weight", (norm,))]
     _matrix(specs, f"{name}.mlp.up", up, Cut.OUTPUTS, arch.mlp_bias)
     return _matrix(specs, f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias)
+
+
+MODEL = ModelType(
+    describe, tensors, network, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",)
+)

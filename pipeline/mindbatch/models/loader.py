@@ -19,7 +19,7 @@ from mindbatch.models.tensor_spec import (
     Layout,
     Part,
     TensorSpec,
-    held_specs,
+    shard_specs,
 )
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -32,10 +32,10 @@ def load_weights(
     arch: Architecture,
     folder: ModelWeights,
     kernels: Kernels,
-    piece: TensorSlice,
+    shard: TensorSlice,
     progress: Progress | None = None,
 ) -> Weights:
-    """Reads this rank's parameters; float16 and bfloat16 become float32 piece by piece.
+    """Reads this rank's parameters; float16 and bfloat16 become float32 some rows at a time.
 
     folder: the whole model, or what was cut for this very rank.
     progress: called with (tensors done, tensors in all).
@@ -47,37 +47,37 @@ def load_weights(
     names = checkpoint_names(arch, folder)
     specs = tensor_specs(arch)
     if folder.held != WHOLE:
-        _refuse_other_rank(folder, piece)
-        specs, piece = held_specs(specs, piece), WHOLE
+        _refuse_other_rank(folder, shard)
+        specs, shard = shard_specs(specs, shard), WHOLE
     check_tensors(arch, specs, folder)
     parameters, outputs = {}, {}
     for done, spec in enumerate(specs):
-        parameters[spec.name] = _load(spec, folder, names, kernels, piece)
-        outputs[spec.name] = spec.local_outputs(piece)
+        parameters[spec.name] = _load(spec, folder, names, kernels, shard)
+        outputs[spec.name] = spec.local_outputs(shard)
         if progress is not None:
             progress(done + 1, len(specs))
     return Weights(parameters, outputs)
 
 
-def _refuse_other_rank(folder: ModelWeights, piece: TensorSlice) -> None:
-    if folder.held != piece:
+def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
+    if folder.held != shard:
         raise CheckpointError(
             f"{folder.path}: was opened for rank {folder.held.rank} of {folder.held.size}; needed is rank "
-            f"{piece.rank} of {piece.size}"
+            f"{shard.rank} of {shard.size}"
         )
 
 
 def _load(
-    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, piece: TensorSlice
+    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> Parameter:
-    outputs, inputs = spec.local_outputs(piece), spec.local_inputs(piece)
+    outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     if spec.layout is Layout.PACKED and inputs is not None:
         array = aligned_zeros(kernels.packed_shape(outputs, inputs))
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs))
     first, whole = 0, lru_cache(maxsize=1)(folder.float32)  # fused parts are of one tensor
     for part in spec.parts:
-        for rows in _rows(part, spec.cut, folder, whole, names(part.source), piece):
+        for rows in _rows(part, spec.cut, folder, whole, names(part.source), shard):
             if spec.layout is Layout.PACKED:
                 kernels.pack(array, first, rows)
             else:
@@ -92,14 +92,14 @@ def _rows(
     folder: ModelWeights,
     whole: Callable[[str], FloatArray],
     name: str,
-    piece: TensorSlice,
+    shard: TensorSlice,
 ) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
-    low, high = (part.first + bound for bound in part.output_bounds(cut, piece))
+    low, high = (part.first + bound for bound in part.output_bounds(cut, shard))
     if part.inputs is None:
         yield whole(name)[low:high]
         return
-    left, right = part.input_bounds(cut, piece)
+    left, right = part.input_bounds(cut, shard)
     if part.transposed:
         yield whole(name)[left:right, low:high].T
         return

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
-from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
-
-__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
 
 # Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
-DEFAULTS = LLAMA_DEFAULTS | {
+DEFAULTS = llama.DEFAULTS | {
     "vocab_size": 6400,
     "hidden_size": 512,
     "intermediate_size": None,
@@ -41,4 +40,7 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("inference_rope_scaling", [False])
     reader.ignore(EXPERT_KEYS)
     width = reader.positive("hidden_size") * 8 // 3
-    return describe_family(reader, default_intermediate=-(-width // 64) * 64)
+    return llama.describe_family(reader, default_intermediate=-(-width // 64) * 64)
+
+
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
-from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
-
-__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
 
 # Of transformers' MistralConfig.
-DEFAULTS = LLAMA_DEFAULTS | {
+DEFAULTS = llama.DEFAULTS | {
     "intermediate_size": 14336,
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
@@ -21,4 +20,7 @@ DEFAULTS = LLAMA_DEFAULTS | {
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mistral` configuration; sliding_window null means full attention."""
     window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    return describe_family(reader, windows=(window,) * reader.positive("num_hidden_layers"))
+    return llama.describe_family(reader, windows=(window,) * reader.positive("num_hidden_layers"))
+
+
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

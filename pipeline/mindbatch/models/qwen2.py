@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import DEFAULTS as LLAMA_DEFAULTS
-from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
-
-__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "read_windows", "tensors"]
 
 # Of transformers' Qwen2Config.
-DEFAULTS = LLAMA_DEFAULTS | {
+DEFAULTS = llama.DEFAULTS | {
     "vocab_size": 151936,
     "intermediate_size": 22016,
     "num_key_value_heads": 32,
@@ -22,7 +21,7 @@ DEFAULTS = LLAMA_DEFAULTS | {
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2` configuration."""
-    return describe_family(reader, windows=read_windows(reader), qkv_bias=True)
+    return llama.describe_family(reader, windows=read_windows(reader), qkv_bias=True)
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:
@@ -46,3 +45,6 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
         reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return (0,) * layers
     return tuple(known[kind] for kind in kinds)
+
+
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mindbatch.models import llama, qwen2
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import PREFIX, UNUSED_TENSORS, describe_family, tensors
-from mindbatch.models.qwen2 import DEFAULTS as QWEN2_DEFAULTS
-from mindbatch.models.qwen2 import read_windows
-
-__all__ = ["DEFAULTS", "PREFIX", "UNUSED_TENSORS", "describe", "tensors"]
 
 # Of transformers' Qwen3Config.
-DEFAULTS = QWEN2_DEFAULTS | {"head_dim": 128}
+DEFAULTS = qwen2.DEFAULTS | {"head_dim": 128}
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3` configuration."""
     bias = reader.flag("attention_bias")
-    return describe_family(
+    return llama.describe_family(
         reader,
-        windows=read_windows(reader),
+        windows=qwen2.read_windows(reader),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
     )
+
+
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from mindbatch.errors import CheckpointError, ConfigError
@@ -13,6 +12,7 @@ from mindbatch.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model, kind_of
+from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
@@ -21,14 +21,15 @@ MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
 ONLY_CUT = ("chatglm",)
 
 
-def model_module(model_type: str) -> ModuleType:
-    """The module that describes a model type: describe(), tensors(), DEFAULTS, PREFIX, UNUSED_TENSORS."""
-    return import_module(f"mindbatch.models.{model_type}")
+def declaration(model_type: str) -> ModelType:
+    """The declaration of a model type of MODEL_TYPES or ONLY_CUT."""
+    found: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
+    return found
 
 
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
-    declared: tuple[str, ...] = model_module(architecture.model_type).UNUSED_TENSORS
+    declared = declaration(architecture.model_type).unused_tensors
     return (*declared, "lm_head.weight") if architecture.tied else declared
 
 
@@ -51,9 +52,9 @@ def describe(
         ConfigError: `model_type` contradicts the configuration.
     """
     chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
-    module = model_module(chosen)
-    reader = ConfigReader(config, source, module.DEFAULTS, ignore)
-    architecture: Architecture = module.describe(reader)
+    declared = declaration(chosen)
+    reader = ConfigReader(config, source, declared.defaults, ignore)
+    architecture = declared.describe(reader)
     reader.finish()
     return replace(architecture, model_type=chosen)
 
@@ -108,5 +109,4 @@ def _digits(text: str) -> str:
 
 def tensor_specs(architecture: Architecture) -> list[TensorSpec]:
     """The parameters of an architecture and where they come from."""
-    specs: list[TensorSpec] = model_module(architecture.model_type).tensors(architecture)
-    return specs
+    return declaration(architecture.model_type).tensors(architecture)

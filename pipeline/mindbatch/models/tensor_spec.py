@@ -56,12 +56,12 @@ class Part:
             return self.outputs // self.unit
         return self.inputs if cut is Cut.INPUTS else None
 
-    def divides(self, cut: Cut, ways: int) -> bool:
+    def divides(self, cut: Cut, size: int) -> bool:
         """Whether it can be cut over so many ranks."""
         units = self.units(cut)
-        if units is None or units % ways == 0:
+        if units is None or units % size == 0:
             return True
-        return self.is_shared and cut is Cut.OUTPUTS and ways % units == 0
+        return self.is_shared and cut is Cut.OUTPUTS and size % units == 0
 
     def box(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
         """The two ranges in the order of the checkpoint's dimensions."""
@@ -69,21 +69,21 @@ class Part:
             return (outputs,)
         return (inputs, outputs) if self.transposed else (outputs, inputs)
 
-    def output_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
+    def output_bounds(self, cut: Cut, shard: TensorSlice) -> tuple[int, int]:
         """Half-open range of the part's outputs on this rank, from 0.
 
         Raises:
             ValueError: the part cannot be cut over so many ranks.
         """
         if cut is Cut.OUTPUTS:
-            self._check(cut, piece)
-            return piece.bounds(self.outputs, self.unit)
+            self._check(cut, shard)
+            return shard.bounds(self.outputs, self.unit)
         if cut is Cut.VOCABULARY:
-            share = self.local_outputs(cut, piece)
-            return min(piece.rank * share, self.outputs), min((piece.rank + 1) * share, self.outputs)
+            share = self.local_outputs(cut, shard)
+            return min(shard.rank * share, self.outputs), min((shard.rank + 1) * share, self.outputs)
         return 0, self.outputs
 
-    def input_bounds(self, cut: Cut, piece: TensorSlice) -> tuple[int, int]:
+    def input_bounds(self, cut: Cut, shard: TensorSlice) -> tuple[int, int]:
         """Half-open range of the inputs on this rank; (0, 1) for a vector.
 
         Raises:
@@ -91,19 +91,19 @@ class Part:
         """
         if self.inputs is None:
             return 0, 1
-        self._check(cut, piece)
-        return piece.bounds(self.inputs) if cut is Cut.INPUTS else (0, self.inputs)
+        self._check(cut, shard)
+        return shard.bounds(self.inputs) if cut is Cut.INPUTS else (0, self.inputs)
 
-    def local_outputs(self, cut: Cut, piece: TensorSlice) -> int:
+    def local_outputs(self, cut: Cut, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
         if cut is Cut.VOCABULARY:
-            return -(-self.outputs // piece.size)
-        low, high = self.output_bounds(cut, piece)
+            return -(-self.outputs // shard.size)
+        low, high = self.output_bounds(cut, shard)
         return high - low
 
-    def _check(self, cut: Cut, piece: TensorSlice) -> None:
-        if not self.divides(cut, piece.size):
-            raise ValueError(f"{self.source}: {self.units(cut)} units cannot be cut over {piece.size} ranks")
+    def _check(self, cut: Cut, shard: TensorSlice) -> None:
+        if not self.divides(cut, shard.size):
+            raise ValueError(f"{self.source}: {self.units(cut)} units cannot be cut over {shard.size} ranks")
 
 
 class Layout(Enum):
@@ -122,15 +122,15 @@ class TensorSpec:
     cut: Cut = Cut.REPLICATED
     layout: Layout = Layout.PLAIN
 
-    def local_outputs(self, piece: TensorSlice) -> int:
+    def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
-        return sum(part.local_outputs(self.cut, piece) for part in self.parts)
+        return sum(part.local_outputs(self.cut, shard) for part in self.parts)
 
-    def local_inputs(self, piece: TensorSlice) -> int | None:
+    def local_inputs(self, shard: TensorSlice) -> int | None:
         """Inputs on this rank, or None for a vector."""
         if self.parts[0].inputs is None:
             return None
-        low, high = self.parts[0].input_bounds(self.cut, piece)
+        low, high = self.parts[0].input_bounds(self.cut, shard)
         return high - low
 
 
@@ -144,7 +144,7 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
     return {source: part.source_shape(totals[source]) for source, part in parts.items()}
 
 
-def held_specs(specs: Sequence[TensorSpec], piece: TensorSlice) -> list[TensorSpec]:
+def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorSpec]:
     """The specs as a rank's own file has them: its tensors were cut before, so nothing is cut any more.
 
     The parts of a fused tensor follow one another as in the full one; padding counts as outputs.
@@ -155,13 +155,13 @@ def held_specs(specs: Sequence[TensorSpec], piece: TensorSlice) -> list[TensorSp
     widths: dict[str, dict[int, int]] = {}
     for spec in specs:
         for part in spec.parts:
-            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, piece)
+            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, shard)
 
     def held(part: Part, cut: Cut) -> Part:
-        left, right = part.input_bounds(cut, piece)
+        left, right = part.input_bounds(cut, shard)
         return replace(
             part,
-            outputs=part.local_outputs(cut, piece),
+            outputs=part.local_outputs(cut, shard),
             inputs=None if part.inputs is None else right - left,
             first=sum(width for first, width in widths[part.source].items() if first < part.first),
         )

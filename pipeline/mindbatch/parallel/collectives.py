@@ -28,11 +28,11 @@ class AllGatherLast(nn.Cell):
         return ops.cat(ops.split(self.gather(x), x.shape[0], 0), -1)
 
 
-def all_reduce(cut: TensorSlice) -> nn.Cell:
+def all_reduce(shard: TensorSlice) -> nn.Cell:
     """Sum over the model-parallel group; no operator at all in a group of one."""
-    return Identity() if cut.size == 1 else ops.AllReduce(ops.ReduceOp.SUM, MODEL_GROUP)
+    return Identity() if shard.size == 1 else ops.AllReduce(ops.ReduceOp.SUM, MODEL_GROUP)
 
 
-def all_gather(cut: TensorSlice) -> nn.Cell:
+def all_gather(shard: TensorSlice) -> nn.Cell:
     """Concatenation of the last dimension over the model-parallel group."""
-    return Identity() if cut.size == 1 else AllGatherLast(cut.size)
+    return Identity() if shard.size == 1 else AllGatherLast(shard.size)

@@ -31,7 +31,7 @@ def test_lays_out_chunks_and_padding() -> None:
     assert batch.rows.tolist() == [0, 0, 0, 1, 0, 0]
     assert batch.lengths.tolist() == [3, 4, 5, 2, 0, 0]
     assert batch.block_tables[:2].tolist() == [[4, 2, 0], [3, 0, 0]]
-    assert {array.dtype for array in vars(batch).values()} == {np.dtype(np.int32)}
+    assert {array.dtype for array in batch} == {np.dtype(np.int32)}
 
 
 @pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, ONLY_CUT, describe, model_module
+from mindbatch.models.registry import MODEL_TYPES, ONLY_CUT, declaration, describe
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "config_defaults.json").read_text()
@@ -34,7 +34,7 @@ def test_every_type_is_recorded() -> None:
 @pytest.mark.parametrize("model_type", RECORDED)
 def test_absent_keys(model_type: str) -> None:
     recorded, base = RECORDED[model_type], BASE.get(model_type, {})
-    declared = model_module(model_type).DEFAULTS
+    declared = declaration(model_type).defaults
     assert {key: recorded.get(key, False) for key in declared} == declared
     expected = described(model_type, recorded | base)
     assert described(model_type, base) == expected

@@ -3,17 +3,18 @@
 import pytest
 
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.models.registry import MODEL_TYPES, describe, model_module, tensor_specs
+from mindbatch.models.registry import MODEL_TYPES, ONLY_CUT, declaration, describe, tensor_specs
 from small_configs import LLAMA
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_every_type_has_its_module(model_type: str) -> None:
-    module = model_module(model_type)
-    assert module.__name__ == f"mindbatch.models.{model_type}"
-    assert isinstance(module.PREFIX, str)
-    assert callable(module.describe)
-    assert callable(module.tensors)
+def test_every_type_is_declared_with_a_network(model_type: str) -> None:
+    assert declaration(model_type).network is not None
+
+
+@pytest.mark.parametrize("model_type", ONLY_CUT)
+def test_types_that_are_only_cut_have_none(model_type: str) -> None:
+    assert declaration(model_type).network is None
 
 
 @pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("Qwen-2", "qwen2"), ("gpt_2", "gpt2")])

@@ -25,7 +25,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import describe, model_module, tensor_specs, unused_tensors
+from mindbatch.models.registry import declaration, describe, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -186,7 +186,7 @@ def _model(folder: Path, ignored_keys: Sequence[str]) -> ModelTensors:
     ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
     source = str(folder / CONFIG_NAME)
     architecture = describe(read_config(folder), source=source, to_be_run=False, ignore=ignore)
-    prefix: str = model_module(architecture.model_type).PREFIX
+    prefix = declaration(architecture.model_type).prefix
     return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
 
 

@@ -13,7 +13,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import held_specs, source_shapes
+from mindbatch.models.tensor_spec import shard_specs, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
@@ -57,7 +57,7 @@ def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
     specs = tensor_specs(describe(MODELS[model], to_be_run=False))
     for rank in range(8):
         piece = TensorSlice(rank, 8)
-        held = held_specs(specs, piece)
+        held = shard_specs(specs, piece)
         with ModelFolder(home, piece) as opened:
             assert match_tensors(source_shapes(held), opened) == []
         assert [spec.local_outputs(TensorSlice()) for spec in held] == [
@@ -69,7 +69,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=2)
     wider = tensor_specs(describe({**LLAMA, "intermediate_size": 64}))
     with ModelFolder(home, TensorSlice(1, 2)) as opened:
-        faults = match_tensors(source_shapes(held_specs(wider, opened.held)), opened)
+        faults = match_tensors(source_shapes(shard_specs(wider, opened.held)), opened)
     assert faults[0].startswith(f"{home / 'rank_1/model.safetensors'}: tensor 'model.layers.0.mlp")
     assert faults[0].endswith("has shape [24, 32], needed is [32, 32]")
 

@@ -1,0 +1,84 @@
+"""Makes the layers that a model's file assembles, bound to one rank's weights, kernels and cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mindspore import Parameter, nn
+
+from mindbatch.kernels.interface import Kernels
+from mindbatch.layers.attention import SelfAttention
+from mindbatch.layers.decoder import Block, Decoder, Network
+from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
+from mindbatch.layers.linear import VocabularyHead
+from mindbatch.layers.mlp import Mlp
+from mindbatch.layers.norm import AddNorm
+from mindbatch.layers.rotary import RotaryAngles
+from mindbatch.layers.weights import Weights
+from mindbatch.models.architecture import Architecture
+from mindbatch.parallel.topology import TensorSlice
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of one rank, each found by the name of its parameters.
+
+    caches: key and value cache of each block.
+    """
+
+    arch: Architecture
+    weights: Weights
+    kernels: Kernels
+    shard: TensorSlice
+    caches: Sequence[tuple[Parameter, Parameter]]
+
+    def embedding(self) -> nn.Cell:
+        """Rows of the token embedding."""
+        return TokenEmbedding(self.weights, self.kernels, self.shard)
+
+    def learned_positions(self) -> nn.Cell:
+        """Rows of a table, to be added to the embedding."""
+        return LearnedPositions(self.weights)
+
+    def rms_norm(self, name: str) -> nn.Cell:
+        """x / rms(x) * weight, after the residual sum."""
+        return AddNorm(name, self.weights, self.kernels.add_norm(self.arch.norm_epsilon, centred=False))
+
+    def layer_norm(self, name: str) -> nn.Cell:
+        """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""
+        return AddNorm(name, self.weights, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
+
+    def attention(self, name: str, index: int) -> nn.Cell:
+        """Self-attention of block `index`, with rotary positions where the architecture has them."""
+        return SelfAttention(
+            name, self.arch, index, self.weights, self.caches[index], self.kernels, self.shard
+        )
+
+    def mlp(self, name: str) -> nn.Cell:
+        """down(act(up(x)))."""
+        return self._mlp(name, gated=False)
+
+    def gated_mlp(self, name: str) -> nn.Cell:
+        """down(act(gate(x)) * up(x)); `up` holds both, the gate first."""
+        return self._mlp(name, gated=True)
+
+    def _mlp(self, name: str, gated: bool) -> nn.Cell:
+        activation = self.kernels.activation(self.arch.activation, gated)
+        return Mlp(name, activation, self.weights, self.kernels, self.shard)
+
+    def block(self, attention_norm: nn.Cell, attention: nn.Cell, mlp_norm: nn.Cell, mlp: nn.Cell) -> Block:
+        """x + attention(norm(x)), then x + mlp(norm(x))."""
+        return Block(attention_norm, attention, mlp_norm, mlp)
+
+    def network(
+        self, embedding: nn.Cell, blocks: Sequence[nn.Cell], norm: nn.Cell, positions: nn.Cell | None = None
+    ) -> Network:
+        """Embedding, blocks, last norm, and the head: the embedding where the architecture ties them.
+
+        positions: what is added to the embedding; the rotary angles are the architecture's.
+        """
+        angles = None if self.arch.rotary is None else RotaryAngles(self.arch.rotary)
+        name = "embedding.weight" if self.arch.tied else "head.weight"
+        head = VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard)
+        return Network(Decoder(embedding, positions, angles, blocks, norm), head)
