@@ -65,6 +65,7 @@ setup(
         "mindbatch": ["py.typed"],
         "mindbatch.configs": ["*.yaml", "*/*.yaml"],
         "mindbatch.examples": ["*/*"],
+        "mindbatch.evaluation": ["templates/*"],
         "mindbatch.kernels": ["csrc/*"],
     },
     ext_modules=[KERNELS],

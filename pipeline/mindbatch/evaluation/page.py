@@ -7,71 +7,92 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
 
 from mindbatch.evaluation.charts import Ranked, ranking, scatter
-from mindbatch.evaluation.comparison import Comparison, StrategyReport
+from mindbatch.evaluation.comparison import Comparison, MeasuredOutput, PromptReport, StrategyReport
 from mindbatch.evaluation.findings import alike, headlines, standing_out, untold
-from mindbatch.evaluation.markup import Markup, element, joined
-from mindbatch.evaluation.measures import MEASURES, PLOTTED
+from mindbatch.evaluation.measures import MEASURES, PLOTTED, Measure
 from mindbatch.evaluation.metrics import LARGEST_SET
-from mindbatch.evaluation.page_style import STYLE
-from mindbatch.evaluation.page_texts import texts
+from mindbatch.evaluation.rendering import TEMPLATES, rendered
+from mindbatch.evaluation.word_changes import Stretch, stretches
 
-DOCTYPE = Markup("<!doctype html>\n")
 SELF_BLEU_OF = {
     "samples": "the samples of each prompt",
     "prompts": "the first outputs of all prompts",
 }
+OPEN = 3
+"""Prompts whose texts are shown from the start; the others unfold."""
+
+
+@dataclass
+class _Card:
+    """What a strategy made of a prompt."""
+
+    name: str
+    error: str | None
+    outputs: list[_Output] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One text: a line about it, and its stretches, shared with the first text or not, or a remark."""
+
+    facts: str
+    remark: str = ""
+    stretches: tuple[Stretch, ...] = ()
 
 
 def page(comparison: Comparison) -> str:
-    """The whole page."""
-    body = element(
-        "body",
-        element("header", _header(comparison)),
-        element("main", _texts(comparison), _table(comparison), _charts(comparison), _plot(comparison)),
-        element("footer", _notes(comparison)),
-    )
-    return DOCTYPE + element("html", _head(comparison), body, lang="en")
-
-
-def _head(comparison: Comparison) -> Markup:
-    """The policy lets the browser load and run nothing, and take only this style sheet."""
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", _title(comparison)),
-        element("style", Markup(STYLE)),
-    )
-
-
-def _title(comparison: Comparison) -> str:
-    return f"{_count(len(comparison.strategies), 'decoding strategy', 'decoding strategies')} compared"
-
-
-def _header(comparison: Comparison) -> Iterator[Markup]:
-    setup = comparison.setup
-    prompts = _count(len(comparison.prompts), "prompt", "prompts")
-    yield element("h1", _title(comparison))
-    yield element("p", f"{prompts} · {setup.model} · {_moment(setup.created)}", class_="quiet facts")
-    found = [
-        element("div", element("dt", each.title), element("dd", each.who), element("dd", each.number))
-        for each in headlines(comparison)
-    ]
-    if found:
-        yield element("dl", found, class_="headlines")
-    for reason in untold(comparison):
-        yield element("p", reason, class_="quiet")
-    for names in alike(comparison):
-        yield element("p", f"{', '.join(names[:-1])} and {names[-1]} gave the same outputs throughout.")
+    """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
+    setup, style = comparison.setup, style_sheet()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     failed = max(report.errors for report in comparison.strategies)
-    if failed:
-        yield element("p", f"{_count(failed, 'prompt', 'prompts')} could not be run.", class_="error")
+    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
+    filled = rendered(
+        "page.html.j2",
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        style=Markup(style),
+        title=f"{_count(len(comparison.strategies), 'decoding strategy', 'decoding strategies')} compared",
+        facts=f"{_prompts(len(comparison.prompts))} · {setup.model} · {_moment(setup.created)}",
+        headlines=[*headlines(comparison)],
+        untold=[*untold(comparison)],
+        alike=[f"{', '.join(names[:-1])} and {names[-1]}" for names in alike(comparison)],
+        failed=_prompts(failed) if failed else "",
+        num_open=OPEN,
+        prompts=[
+            {"text": _prompt_text(prompt), "cards": _cards(comparison, position)}
+            for position, prompt in enumerate(comparison.prompts)
+        ],
+        are_marked=any(best.values()),
+        headings=["strategy", *(measure.heading for measure in MEASURES), "seconds"],
+        rows=[
+            {
+                "name": report.name,
+                "numbers": [
+                    (measure.shown(report.metrics), report.name in best[measure.field])
+                    for measure in MEASURES
+                ],
+                "seconds": f"{report.metrics.seconds:.2f}",
+                "settings": _settings(report),
+            }
+            for report in comparison.strategies
+        ],
+        how_to_read="The best stands at the top and to the right. A full point is not behind the best one "
+        "beyond chance. A line is where a value would lie with other prompts, 95 times in 100; for the speed "
+        "it goes from the slowest to the fastest run.",
+        charts=[(measure, _chart(comparison, measure)) for measure in PLOTTED],
+        plot=_plot(comparison),
+        notes=[*_notes(comparison)],
+    )
+    return str(filled)
+
+
+def style_sheet() -> str:
+    """The style sheet as it stands in the page."""
+    return "\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 def _moment(created: str) -> str:
@@ -79,36 +100,77 @@ def _moment(created: str) -> str:
     return f"{created[:16].replace('T', ' ')} UTC"
 
 
-def _charts(comparison: Comparison) -> Iterator[Markup]:
-    yield element("h2", "Measure by measure")
-    yield element(
-        "p",
-        "The best stands at the top and to the right. A full point is not behind the best one beyond chance. "
-        "A line is where a value would lie with other prompts, 95 times in 100; for the speed it goes from "
-        "the slowest to the fastest run.",
+def _prompt_text(prompt: PromptReport) -> str:
+    if prompt.prompt is not None:
+        return prompt.prompt
+    ids = " ".join(map(str, prompt.prompt_token_ids))
+    return f"token ids {ids}" if ids else "a prompt that cannot run"
+
+
+def _cards(comparison: Comparison, position: int) -> list[_Card]:
+    """A card for each strategy; the first that has an output is what the others are compared with."""
+    cards: list[_Card] = []
+    reference: tuple[str, MeasuredOutput] | None = None
+    for report in comparison.strategies:
+        row = report.prompts[position]
+        card = _Card(report.name, row.error)
+        for output in row.outputs:
+            card.outputs.append(_output(output, len(row.outputs) > 1, reference))
+            reference = reference or (report.name, output)
+        cards.append(card)
+    return cards
+
+
+def _output(output: MeasuredOutput, several: bool, reference: tuple[str, MeasuredOutput] | None) -> _Output:
+    facts = _facts(output, several)
+    if not output.text.strip():
+        return _Output(facts, "(no text)")
+    if reference is None:
+        return _Output(facts, stretches=(Stretch(output.text, True),))
+    name, other = reference
+    if output.text == other.text:
+        return _Output(facts, f"the same text as {name}")
+    return _Output(facts, stretches=tuple(stretches(output.text, other.text)))
+
+
+def _facts(output: MeasuredOutput, several: bool) -> str:
+    """One line about an output."""
+    facts = [f"#{output.rank or output.index + 1}"] if several else []
+    facts.append(f"log-prob {output.logprob:.1f}")
+    if output.perplexity is not None:
+        facts.append(f"perplexity {output.perplexity:.2f}")
+    if output.repetition is not None:
+        facts.append(f"repetition {output.repetition:.2f}")
+    if output.score is not None:
+        facts.append(f"score {output.score:.3f}")
+    ends = "ended by itself" if output.finish_reason == "stop" else "cut at its limit"
+    return " · ".join([*facts, f"{len(output.token_ids)} tokens, {ends}"])
+
+
+def _settings(report: StrategyReport) -> str:
+    """The strategy's kind, and its parameters that differ from their defaults."""
+    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in report.decoding.items()]
+    return ", ".join([report.strategy, *given])
+
+
+def _chart(comparison: Comparison, measure: Measure) -> Markup:
+    leaders = standing_out(comparison, measure.field)
+    return ranking(
+        measure,
+        [
+            Ranked(
+                report.name,
+                measure.value(report.metrics),
+                report.intervals.get(measure.field),
+                report.name in leaders,
+            )
+            for report in comparison.strategies
+        ],
     )
-    figures = []
-    for measure in PLOTTED:
-        leaders = standing_out(comparison, measure.field)
-        chart = ranking(
-            measure,
-            [
-                Ranked(
-                    report.name,
-                    measure.value(report.metrics),
-                    report.intervals.get(measure.field),
-                    report.name in leaders,
-                )
-                for report in comparison.strategies
-            ],
-        )
-        caption = element("figcaption", measure.meaning)
-        figures.append(element("figure", element("h3", measure.title), caption, chart))
-    yield element("div", figures, class_="charts")
 
 
-def _plot(comparison: Comparison) -> Iterator[Markup]:
-    """Quality against diversity, of the strategies that have both measures; nothing for fewer than two."""
+def _plot(comparison: Comparison) -> Markup | None:
+    """Quality against diversity, of the strategies that have both measures; None for fewer than two."""
     found = [
         (report.name, (report.metrics.perplexity, report.metrics.distinct_2))
         for report in comparison.strategies
@@ -117,81 +179,19 @@ def _plot(comparison: Comparison) -> Iterator[Markup]:
         (name, (x, y)) for name, (x, y) in found if x is not None and math.isfinite(x) and y is not None
     ]
     if len(points) < 2:
-        return
-    yield element("h2", "Likely or varied")
-    yield element(
-        "p",
-        "Left: the model finds the text likely. Top: few pairs of tokens come again, within an output or in "
-        "another one.",
-    )
-    chart = scatter(
+        return None
+    return scatter(
         "likely-or-varied",
         "Perplexity and distinct-2 of each strategy",
         [name for name, _ in points],
         [place for _, place in points],
         ("perplexity (likelier to the left)", "distinct-2 (more varied upwards)"),
     )
-    yield element("figure", chart, class_="plot")
 
 
-def _table(comparison: Comparison) -> Iterator[Markup]:
-    yield element("h2", "All numbers")
-    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
-    if any(best.values()):
-        yield element(
-            "p",
-            "In bold, marked ●: the best, and those that are not behind it beyond chance.",
-            class_="quiet",
-        )
-    head = element("tr", [element("th", text, scope="col") for text in _headings()])
-    body = [
-        element(
-            "tr",
-            element("th", report.name, scope="row"),
-            [
-                _cell(measure.shown(report.metrics), report.name in best[measure.field])
-                for measure in MEASURES
-            ],
-            element("td", f"{report.metrics.seconds:.2f}"),
-        )
-        for report in comparison.strategies
-    ]
-    table = element("table", element("thead", head), element("tbody", body))
-    # It scrolls by itself where it is wider than the page.
-    yield element("div", table, class_="scroll", tabindex="0", role="region", aria_label="All numbers")
-    yield element("h2", "Settings")
-    yield element("dl", [_settings(report) for report in comparison.strategies], class_="settings")
-
-
-def _headings() -> list[str]:
-    return ["strategy", *(measure.heading for measure in MEASURES), "seconds"]
-
-
-def _cell(number: str, is_best: bool) -> Markup:
-    return element("td", f"● {number}", class_="best") if is_best else element("td", number)
-
-
-def _settings(report: StrategyReport) -> Markup:
-    """The strategy's kind, and its parameters that differ from their defaults."""
-    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in report.decoding.items()]
-    content = [element("dt", report.name), element("dd", ", ".join([report.strategy, *given]))]
-    return joined(content)
-
-
-def _texts(comparison: Comparison) -> Iterator[Markup]:
-    yield element("h2", "The texts")
-    yield element(
-        "p",
-        "What differs from the first text of a prompt is ",
-        element("mark", "marked"),
-        ".",
-    )
-    yield joined(texts(comparison))
-
-
-def _notes(comparison: Comparison) -> Iterator[Markup]:
-    yield element("h2", "How this was measured")
-    for note in (
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """How this was measured."""
+    yield from (
         "Probabilities are those of the model's raw logits, before any processor, penalty or temperature. "
         "Perplexity is exp(-log-probability / tokens) over all tokens of a strategy, the end token included. "
         "A low perplexity is no sign of good text: the likeliest texts are often dull and repeat themselves "
@@ -206,15 +206,14 @@ def _notes(comparison: Comparison) -> Iterator[Markup]:
         f"Self-BLEU (Zhu et al. 2018) is the mean BLEU, by sacrebleu, of each text against the others among "
         f"{SELF_BLEU_OF[comparison.self_bleu_among]}, of at most {LARGEST_SET} texts.",
         _timing(comparison),
-    ):
-        yield element("p", note, class_="quiet")
+    )
 
 
 def _timing(comparison: Comparison) -> str:
     setup = comparison.setup
     warm_up = (
         "Before any was timed, every strategy ran the first "
-        f"{_count(setup.warm_up_prompts, 'prompt', 'prompts')}, so that the graphs for steps like theirs "
+        f"{_prompts(setup.warm_up_prompts)}, so that the graphs for steps like theirs "
         "were compiled already."
         if setup.warm_up_prompts
         else "There was no warm-up: compiling is counted, most of it for the first strategy."
@@ -229,6 +228,10 @@ def _timing(comparison: Comparison) -> str:
         f"Each strategy was timed {times}, by itself, with up to {setup.batch_size} sequences in a batch; "
         f"the median counts. {warm_up} {caching} Tokens that a search drops again are not counted."
     )
+
+
+def _prompts(number: int) -> str:
+    return _count(number, "prompt", "prompts")
 
 
 def _count(number: int, one: str, many: str) -> str:

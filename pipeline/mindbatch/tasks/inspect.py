@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,6 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
-from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.path_faults import checkpoint_fault, settled
@@ -20,7 +19,7 @@ from mindbatch.errors import EXIT_DONE, CheckpointError
 from mindbatch.foreign_formats import foreign_folder
 from mindbatch.models.registry import chosen_type
 from mindbatch.screen_text import show, show_json
-from mindbatch.tasks.inspect_page import source_page, strategy_page
+from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
 
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 
@@ -44,30 +43,6 @@ class InspectConfig(TaskConfig):
         faults = [] if self.path is not None else [NO_CHECKPOINT]
         self.path = settled("path", self.path, checkpoint_fault, faults, is_model=True)
         return faults
-
-
-@dataclass(frozen=True)
-class TensorRow:
-    """One tensor of one rank; digest is the recorded or computed one, if any."""
-
-    tensor: StoredTensor
-    file: str
-    digest: str | None
-
-
-@dataclass
-class RankContent:
-    """What a rank holds, of what the pattern lets through.
-
-    witness: what tells of a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
-    damaged.
-    """
-
-    path: Path
-    rows: list[TensorRow]
-    texts: dict[str, str]
-    witness: str | None
-    faults: list[str] = field(default_factory=list)
 
 
 def run(config: InspectConfig) -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
+from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.screen_text import printable
 from mindbatch.tasks.text_table import ranges, table
-
-if TYPE_CHECKING:
-    from mindbatch.tasks.inspect import RankContent, TensorRow
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16
@@ -22,6 +20,30 @@ _TITLES = {
     "file": "one checkpoint file",
     "ranks": "rank folders",
 }
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor of one rank; digest is the recorded or computed one, if any."""
+
+    tensor: StoredTensor
+    file: str
+    digest: str | None
+
+
+@dataclass
+class RankContent:
+    """What a rank holds, of what the pattern lets through.
+
+    witness: what tells of a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
+    damaged.
+    """
+
+    path: Path
+    rows: list[TensorRow]
+    texts: dict[str, str]
+    witness: str | None
+    faults: list[str] = field(default_factory=list)
 
 
 def source_page(

@@ -11,8 +11,7 @@ import pytest
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import Setup, StrategyRun, compare
-from mindbatch.evaluation.page import page
-from mindbatch.evaluation.page_style import STYLE
+from mindbatch.evaluation.page import page, style_sheet
 from strategy_results import completion, result
 
 EVIL = (
@@ -101,9 +100,9 @@ def test_nothing_is_loaded_and_nothing_may_be(setup: Setup, runs: list[StrategyR
         for meta in Reader(content).of("meta")
         if meta.get("http-equiv") == "Content-Security-Policy"
     )
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
     assert policy == (f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'")
-    assert f"<style>{STYLE}</style>" in content
+    assert f"<style>{style_sheet()}</style>" in content
 
 
 def test_it_says_what_there_is(setup: Setup, runs: list[StrategyRun]) -> None:

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.folders.folder_files import (
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
-from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -118,7 +118,7 @@ class ModelFolder:
         if name not in self._verified:
             self._tensors.check(name)
             self._verified.add(name)
-        return self._tensors.float32(name, rows)
+        return read_float32(self._tensors.file(name), name, rows)
 
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""

@@ -29,7 +29,6 @@ from mindbatch.checkpoint.folders.weight_files import (
     open_shards,
     open_weights,
 )
-from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.checkpoint.open_files import allow_open_files
@@ -88,10 +87,6 @@ class TensorSet:
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
         """As StoredFile.read_into."""
         self.file(name).read_into(name, start, buffer)
-
-    def float32(self, name: str, rows: slice | None = None) -> FloatArray:
-        """As read_float32."""
-        return read_float32(self.file(name), name, rows)
 
     def digest(self, name: str) -> str | None:
         """The tensor's recorded digest, None where there is no digests.json."""

@@ -65,7 +65,7 @@ class LoraAdapter:
     def matrix(self, name: str) -> Matrix:
         """A whole matrix, checked against its digest. CheckpointError when it is damaged."""
         self.tensors.check(name)
-        return self.tensors.float32(name)
+        return read_float32(self.tensors.file(name), name)
 
     def close(self) -> None:
         """Closes its file."""

@@ -1,12 +1,14 @@
-"""No text becomes markup."""
+"""No text becomes markup, and no value that a template names may be missing."""
 
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
-from mindbatch.evaluation.markup import Markup, element, joined, text
+from mindbatch.evaluation.rendering import environment, rendered, text
 
 
 class Seen(HTMLParser):
@@ -28,23 +30,23 @@ class Seen(HTMLParser):
         self.text += data
 
 
-def test_an_element_with_children_and_attributes() -> None:
-    made = element(
-        "p", "a < b", element("br"), ["c", None, "d"], class_="x", data_n=3, open=True, hidden=False
-    )
-    assert made == '<p class="x" data-n="3" open>a &lt; b<br>cd</p>'
+PARAGRAPH = '<p title="{{ value }}">{{ content }}</p>'
+
+
+def paragraph(content: str, value: str) -> Seen:
+    return Seen(environment().from_string(PARAGRAPH).render(content=content, value=value))
 
 
 @given(st.text(), st.text())
 def test_text_and_attributes_stay_what_they_are(content: str, value: str) -> None:
-    seen = Seen(element("p", content, joined([content]), title=value))
+    seen = paragraph(content, value)
     assert seen.tags == ["p"]
     assert len(seen.attributes) == 1
 
 
 @pytest.mark.parametrize("evil", ["</p><script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "\"'><a>"])
 def test_evil_text_is_shown_to_the_letter(evil: str) -> None:
-    seen = Seen(element("p", evil, title=evil))
+    seen = paragraph(evil, evil)
     assert (seen.tags, seen.text, seen.attributes) == (["p"], evil, [("title", evil)])
 
 
@@ -55,4 +57,10 @@ def test_characters_that_hide_or_reorder_are_written_out() -> None:
 
 
 def test_only_markup_is_taken_as_markup() -> None:
-    assert joined([Markup("<b>"), "<b>"]) == "<b>&lt;b&gt;"
+    template = environment().from_string("{{ made }}{{ given }}{{ 1.5 }}")
+    assert template.render(made=Markup("<b>"), given="<b>") == "<b>&lt;b&gt;1.5"
+
+
+def test_a_value_that_is_missing_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        rendered("ranking.svg.j2", id="x")
