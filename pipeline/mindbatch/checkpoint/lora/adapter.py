@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
