@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,15 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "torch": (set(), set()),
 }
 
+# To be taken apart, and then to go from here; nothing is added.
+NOT_YET = [
+    ("decoding.combinations", "decoding.params"),
+    ("decoding.params", "decoding.model_defaults"),
+    ("decoding.row", "decoding.processors.step"),
+    ("config.model_faults", "config.model_task"),
+    ("tasks.inspect_page", "tasks.inspect"),
+]
+
 
 def imports(tree: ast.AST) -> Iterator[str]:
     """Dotted names of all imports below a node, lazy ones included."""
@@ -207,6 +217,24 @@ def test_imports_within_checkpoint_flow_one_way() -> None:
                 f"{short(module)} imports {name}" for name in names if name.split(".")[2] not in allowed
             ]
     assert not faults
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither directly nor by way of others, lazily or for types alone."""
+    modules = {dotted(module).removesuffix(".__init__"): tree for module, tree in TREES.items()}
+    entered = {
+        name: {
+            found if found in modules else found.rpartition(".")[0]
+            for found in (
+                each.removeprefix("mindbatch.") for each in imports(tree) if each.startswith("mindbatch.")
+            )
+        }
+        & modules.keys() - {name}
+        for name, tree in modules.items()
+    }
+    for name, other in NOT_YET:
+        entered.get(name, set()).discard(other)
+    TopologicalSorter(entered).prepare()  # raises CycleError, which names the circle
 
 
 def test_heavy_libraries_have_their_places() -> None:
