@@ -21,8 +21,7 @@ from typing import Any
 
 from decoding_steps import Batch, Logits, flat_logits, peaked_logits
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.registry import STRATEGIES
-from mindbatch.decoding.strategy_names import strategy_name
+from mindbatch.decoding.registry import STRATEGIES, strategy_name
 from mindbatch.tasks.machine import processor
 
 ROWS, WARM_UP = 32, 4

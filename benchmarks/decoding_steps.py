@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding import DecodingParams, GroupView, Row, strategy_for
-from mindbatch.decoding.draft import Draft
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.philox import row_hash
-from mindbatch.decoding.strategy import Decision
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.strategy import Decision, GroupView
 
 Logits = NDArray[np.float32]
 VOCABULARY, PROMPT, HIDDEN = 50_257, 128, 768

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from mindbatch.decoding import StopMatcher
+from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.sequence import SequenceText

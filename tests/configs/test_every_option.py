@@ -12,7 +12,7 @@ from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.strategy_names import strategy_name
+from mindbatch.decoding.registry import strategy_name
 from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.generate.schema import GenerateConfig

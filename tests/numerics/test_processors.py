@@ -11,12 +11,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from mindbatch.decoding import DecodingParams, GroupView, Row, strategy_for
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draw import draw
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.philox import row_hash, uniform
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import softmax
+from mindbatch.decoding.strategy import GroupView
 from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens, random_scores
 
 HERE = Path(__file__).parent

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding import DecodingParams, GroupView, Row, strategy_for
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.philox import row_hash
-from mindbatch.decoding.strategy import Decision, Hypothesis
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis
 
 Model = Callable[[Sequence[int]], NDArray[np.float32]]
 """Logits [V] after the tokens of prompt and output."""

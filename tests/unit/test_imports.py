@@ -59,7 +59,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
     "decoding": LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
-    "models": {"cache", "checkpoint", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
+    "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "config": {"decoding", "models", "storage"} | LOWEST,
     "engine": ENGINE_ROOMS | DECLARATIONS | {"interrupts"} | LOWEST,
     "interrupts": set(),

@@ -11,26 +11,18 @@ from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_
 from mindbatch.config.schema import schema_keys
 from mindbatch.config.settings import shown
 from mindbatch.config.sizes import parse_bytes
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import first_bytes
 
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
-    from mindbatch.decoding import DecodingParams
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 LARGEST_MODEL_CONFIG = 1 << 20
 HALF_TYPES = ("float16", "bfloat16")
 SMALLEST_NPU_BLOCK = 16
-WIDENING = (
-    "num_return_sequences",
-    "num_beams",
-    "best_of",
-    "num_assistant_tokens",
-    "prompt_lookup_num_tokens",
-)
-"""The decoding parameters that make a row take several tokens of a step."""
 
 
 def settle_model_paths(model: ModelConfig) -> list[str]:
@@ -136,13 +128,13 @@ def attention_heads(folder: Path) -> int | None:
     return heads if isinstance(heads, int) and heads > 0 else None
 
 
-def _width_faults(params: "DecodingParams", runtime: RuntimeConfig) -> Iterator[str]:
+def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
     """Whether a request's sequences, which go on together, fit one step."""
-    from mindbatch.decoding.registry import strategy_for
+    from mindbatch.decoding.registry import strategy_for  # NumPy
 
     width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
     if width > runtime.max_batched_tokens:
-        values = {name: getattr(params, name) for name in WIDENING}
+        values = {name: getattr(params, name) for name, declared in PARAMETERS.items() if declared.widens}
         asked = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
         yield (
             f"{', '.join(asked or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
@@ -153,8 +145,7 @@ def _width_faults(params: "DecodingParams", runtime: RuntimeConfig) -> Iterator[
 
 def decoding_faults(config: "ModelTaskConfig") -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
-    from mindbatch.decoding.grammar import constraint_fault
-    from mindbatch.decoding.params import DecodingParams  # NumPy: not needed to read or print a configuration
+    from mindbatch.decoding.grammar_process import constraint_fault  # not needed to read or print one
 
     variants = config.variants if config.listed_group else {"": config.decoding}
     found: dict[str, list[str]] = {}

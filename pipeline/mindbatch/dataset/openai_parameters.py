@@ -9,29 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.dataset.records import RowDraft
-from mindbatch.decoding.combinations import FILTERS
+from mindbatch.decoding.params import FILTERS
+from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.fault_lines import shown
 
-_SAME_MEANING = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "logit_bias": "logit_bias",
-    "length_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "max_tokens": "max_new_tokens",
-    "max_completion_tokens": "max_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "n": "num_return_sequences",
-    "seed": "seed",
-    "stop": "stop",
-    "skip_special_tokens": "skip_special_tokens",
-}
-"""Fields that are decoding parameters under another name."""
+_SAME_MEANING = {field: name for name, declared in DECODING.items() for field in declared.openai}
+"""Fields that are decoding parameters, many under another name."""
 PARAMETERS = (
     *_SAME_MEANING,
     "logprobs",
@@ -44,7 +27,10 @@ PARAMETERS = (
     "guided_json",
     "guided_regex",
 )
-_NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "num_return_sequences": 1, "best_of": None}
+_NEUTRAL = {
+    "temperature": 0,
+    **{name: DECODING[name].default for name in (*FILTERS, "num_return_sequences", "best_of")},
+}
 """Any other value asks for sampling, which is what OpenAI does unless the temperature is 0."""
 _FORMATS: dict[str, Any] = {"text": None, "json_object": {"type": "object"}, "json_schema": None}
 """By type of response_format, the schema that it stands for."""

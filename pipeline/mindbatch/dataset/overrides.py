@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.combinations import FILTERS
+from mindbatch.decoding.params import FILTERS
+from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
 
-_DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
-PARAMETERS = tuple(field.name for field in fields(DecodingParams) if field.name != "prefix_allowed_tokens_fn")
+PARAMETERS = tuple(name for name, declared in DECODING.items() if declared.in_config)
 """Those that data can hold: no function."""
 LARGEST_BYTES = 1 << 20
 """Of a row's decoding parameters as JSON."""
@@ -66,7 +66,7 @@ class OverrideRules:
     def _validated(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if given.get("temperature") == 0 and self._base.do_sample:
             # The row wants the likeliest tokens: what the run samples among is not its concern.
-            given = {**{name: _DEFAULTS[name] for name in FILTERS}, **given}
+            given = {**{name: DECODING[name].default for name in FILTERS}, **given}
         try:
             params = replace(self._base, **given)
         except ConfigError as error:

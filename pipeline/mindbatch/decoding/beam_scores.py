@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.beams import Candidate, RequestStep
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.row import Row
-from mindbatch.decoding.row_error import row_error
+from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.selection import largest, largest_of_rows
 
 _NO_PENALTIES: Mapping[int, float] = {}

@@ -1,9 +1,12 @@
-"""What a step chose: a token with its log-probability; and why a sequence ends."""
+"""What a sequence is given: a choice of a step, a draft to be verified, a constraint; and why it ends."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length"]
 """An end token, a stop string or a constraint that is fulfilled; or no room for another token."""
@@ -20,3 +23,44 @@ class Choice:
     token_id: int
     logprob: float
     top_logprobs: dict[int, float] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Draft:
+    """Tokens that may follow a row's output.
+
+    `probabilities` has for each of them the distribution [V] that it was drawn from; None says that the
+    tokens were not drawn but certain, as those found in the prompt are.
+    """
+
+    token_ids: tuple[int, ...]
+    probabilities: tuple[NDArray[np.float32], ...] | None = None
+
+
+class Constraint(Protocol):
+    """The state of one row; the row advances it by each token that it gets."""
+
+    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Which tokens [V] may follow; not to be changed. End tokens are among them where the output may end.
+
+        None is when the constraint is complete and there are no end tokens, and when it is at fault.
+        """
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output fulfils it and no text can be added."""
+        ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why the row cannot go on, in one line: no token fits, or its grammar takes too much to follow."""
+        ...
+
+    def advance(self, token_id: int) -> None:
+        """The row goes on with an allowed token; an end token leaves the state as it is."""
+        ...
+
+    def fork(self) -> Constraint:
+        """An independent copy."""
+        ...

@@ -1,149 +1,100 @@
-"""Which values of decoding parameters cannot go together: one contradicts another, or leaves it idle."""
+"""Which values of decoding parameters cannot go together: one contradicts another, or leaves it idle.
 
-from __future__ import annotations
+What is said of one parameter is declared with it; here are the general checks, and what concerns several.
+`params` are always `DecodingParams`, which import this module, each value allowed by itself.
+"""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from mindbatch.decoding.rules import shown
+from mindbatch.decoding.parameter import Asks, Need, Parameter, shown
 
-if TYPE_CHECKING:
-    from mindbatch.decoding.params import DecodingParams
+Parameters = Mapping[str, Parameter]
 
-
-def combination_faults(params: DecodingParams) -> list[str]:
-    """A line for each set of values, each allowed by its own rule, that cannot go together."""
-    checks = (
-        _several_strategies,
-        _without_effect,
-        _unfit_groups,
-        _unfit_candidates,
-        _too_many_outputs,
-        _crossed_lengths,
-        _forced_and_suppressed,
-    )
-    return [fault for check in checks for fault in check(params)]
-
-
-@dataclass(frozen=True)
-class _Need:
-    """What parameters need to have an effect: that `met` holds, which with value of `missing` it does not."""
-
-    names: tuple[str, ...]
-    met: Callable[[DecodingParams], bool]
-    missing: str
-    remedy: str
-
-
-FILTERS = ("top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-"""What sampling chooses among."""
-_NEEDS = (
-    _Need(("temperature", *FILTERS[1:]), lambda p: p.do_sample, "do_sample", "set do_sample=true"),
-    _Need(("top_k",), lambda p: p.do_sample or p.penalty_alpha > 0, "do_sample", "set do_sample=true"),
-    _Need(FILTERS, lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0"),
-    _Need(("best_of",), lambda p: p.do_sample, "do_sample", "set do_sample=true"),
-    _Need(
-        ("best_of",),
-        lambda p: p.temperature > 0 or not p.do_sample,
-        "temperature",
-        "set temperature above 0",
-    ),
-    _Need(
-        ("num_beam_groups", "early_stopping"), lambda p: p.num_beams > 1, "num_beams", "set num_beams above 1"
-    ),
-    _Need(
-        ("diversity_penalty",),
-        lambda p: p.num_beam_groups > 1,
-        "num_beam_groups",
-        "set num_beam_groups above 1",
-    ),
-    _Need(
-        ("length_penalty",),
-        lambda p: p.num_beams > 1 or p.best_of is not None,
-        "num_beams",
-        "set num_beams above 1 or best_of,",
-    ),
-    _Need(
-        ("max_matching_ngram_size",),
-        lambda p: p.prompt_lookup_num_tokens > 0,
-        "prompt_lookup_num_tokens",
-        "set prompt_lookup_num_tokens above 0",
-    ),
-    _Need(
-        ("min_length", "min_new_tokens", "exponential_decay_length_penalty"),
-        lambda p: p.eos_token_id != (),
-        "eos_token_id",
-        "name end tokens",
-    ),
-    _Need(
-        ("begin_suppress_tokens",),
-        lambda p: p.forced_bos_token_id is None,
-        "forced_bos_token_id",
-        "set forced_bos_token_id=null",
-    ),
+SAMPLING = Need(lambda p: p.do_sample, "do_sample", "set do_sample=true")
+CHOICE_OF_SEVERAL = Need(lambda p: p.do_sample or p.penalty_alpha > 0, "do_sample", "set do_sample=true")
+WARMTH = Need(lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0")
+BEAMS = Need(lambda p: p.num_beams > 1, "num_beams", "set num_beams above 1")
+BEAM_GROUPS = Need(lambda p: p.num_beam_groups > 1, "num_beam_groups", "set num_beam_groups above 1")
+RANKING = Need(
+    lambda p: p.num_beams > 1 or p.best_of is not None, "num_beams", "set num_beams above 1 or best_of,"
 )
-_IDLE_BESIDE_DEFAULT = {"temperature": 0.0}
-"""Without sampling a temperature of 0 says what is done anyway."""
+LOOKUP = Need(
+    lambda p: p.prompt_lookup_num_tokens > 0,
+    "prompt_lookup_num_tokens",
+    "set prompt_lookup_num_tokens above 0",
+)
+ENDS = Need(lambda p: p.eos_token_id != (), "eos_token_id", "name end tokens")
+FREE_BEGINNING = Need(
+    lambda p: p.forced_bos_token_id is None, "forced_bos_token_id", "set forced_bos_token_id=null"
+)
 
 
-def _without_effect(params: DecodingParams) -> Iterator[str]:
-    neutral = {field.name: field.default for field in fields(params)}
-    for need in _NEEDS:
-        if need.met(params):
-            continue
-        for name in need.names:
-            value = getattr(params, name)
-            if value != neutral[name] and value != _IDLE_BESIDE_DEFAULT.get(name):
-                yield f"{_shown(params, name)} has no effect with {_cause(params, need)}"
+def combination_faults(params: Any, parameters: Parameters) -> list[str]:
+    """A line for each set of values that cannot go together."""
+    asked = {
+        name: each.asks for name, each in parameters.items() if each.asks and _is_given(params, name, each)
+    }
+    return [
+        *_several_strategies(params, asked),
+        *_never_sampling(params, asked),
+        *_two_constraints(params),
+        *_without_effect(params, parameters, asked),
+        *_unfit_groups(params),
+        *_unfit_candidates(params),
+        *_too_many_outputs(params, asked),
+        *_crossed_lengths(params),
+        *_forced_and_suppressed(params),
+    ]
 
 
-def _cause(params: DecodingParams, need: _Need) -> str:
-    """What is in the way, and what to do; not that which the strategy asked for refuses in its turn."""
-    if need.missing == "do_sample":
-        for name, strategy in _NEVER_SAMPLE.items():
-            if getattr(params, name) != _OFF[name]:
-                return f"{_shown(params, name)}, for {strategy} does not sample; remove it"
-    return f"{_shown(params, need.missing)}; {need.remedy} or remove it"
+def _is_given(params: Any, name: str, parameter: Parameter) -> bool:
+    """Whether the parameter has a value that should have an effect."""
+    value = getattr(params, name)
+    return bool(value != parameter.default and value != parameter.idle)
 
 
-_NEVER_SAMPLE = {"penalty_alpha": "contrastive search", "num_beam_groups": "group beam search"}
-_STRATEGIES = {
-    "penalty_alpha": "contrastive search",
-    "num_beams": "beam search",
-    "best_of": "sample-and-rank",
-    "num_assistant_tokens": "speculative decoding with an assistant",
-    "prompt_lookup_num_tokens": "speculative decoding by prompt lookup",
-}
-_OFF: dict[str, Any] = {
-    "penalty_alpha": 0.0,
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "best_of": None,
-    "num_assistant_tokens": 0,
-    "prompt_lookup_num_tokens": 0,
-}
-
-
-def _several_strategies(params: DecodingParams) -> Iterator[str]:
-    first, *others = [name for name in _STRATEGIES if getattr(params, name) != _OFF[name]] or [""]
+def _several_strategies(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
+    first, *others = [name for name, asks in asked.items() if not asks.form_of] or [""]
     for other in others:
         yield (
-            f"{_shown(params, first)} cannot go with {_shown(params, other)}: {_STRATEGIES[first]} and "
-            f"{_STRATEGIES[other]} are two strategies; choose one"
+            f"{_shown(params, first)} cannot go with {_shown(params, other)}: {asked[first].strategy} and "
+            f"{asked[other].strategy} are two strategies; choose one"
         )
-    for name, strategy in _NEVER_SAMPLE.items():
-        if params.do_sample and getattr(params, name) != _OFF[name]:
+
+
+def _never_sampling(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
+    for name, asks in asked.items():
+        if params.do_sample and not asks.samples:
             yield (
-                f"{_shown(params, name)} cannot go with decoding.do_sample=true: {strategy} does not sample; "
-                "set do_sample=false"
+                f"{_shown(params, name)} cannot go with decoding.do_sample=true: {asks.strategy} does not "
+                "sample; set do_sample=false"
             )
+
+
+def _two_constraints(params: Any) -> Iterator[str]:
     if params.regex is not None and params.json_schema is not None:
         schema = _shown(params, "json_schema")
         yield f"{_shown(params, 'regex')} cannot go with {schema}: the output can follow only one of them"
 
 
-def _unfit_groups(params: DecodingParams) -> Iterator[str]:
+def _without_effect(params: Any, parameters: Parameters, asked: Mapping[str, Asks]) -> Iterator[str]:
+    for name, parameter in parameters.items():
+        for need in parameter.needs:
+            if _is_given(params, name, parameter) and not need.met(params):
+                yield f"{_shown(params, name)} has no effect with {_cause(params, need, asked)}"
+
+
+def _cause(params: Any, need: Need, asked: Mapping[str, Asks]) -> str:
+    """What is in the way, and what to do; not that which the strategy asked for refuses in its turn."""
+    if need.missing == "do_sample":
+        for name, asks in asked.items():
+            if not asks.samples:
+                return f"{_shown(params, name)}, for {asks.strategy} does not sample; remove it"
+    return f"{_shown(params, need.missing)}; {need.remedy} or remove it"
+
+
+def _unfit_groups(params: Any) -> Iterator[str]:
     if params.num_beam_groups == 1 or params.num_beams == 1:
         return
     if params.num_beams % params.num_beam_groups:
@@ -155,7 +106,7 @@ def _unfit_groups(params: DecodingParams) -> Iterator[str]:
         )
 
 
-def _unfit_candidates(params: DecodingParams) -> Iterator[str]:
+def _unfit_candidates(params: Any) -> Iterator[str]:
     if params.penalty_alpha > 0 and params.top_k < 2:
         yield (
             f"{_shown(params, 'top_k')} cannot go with {_shown(params, 'penalty_alpha')}: contrastive search "
@@ -163,23 +114,22 @@ def _unfit_candidates(params: DecodingParams) -> Iterator[str]:
         )
 
 
-def _too_many_outputs(params: DecodingParams) -> Iterator[str]:
+def _too_many_outputs(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
     count = _shown(params, "num_return_sequences")
     if params.num_return_sequences == 1:
         return
-    if params.penalty_alpha > 0:
-        cause = _shown(params, "penalty_alpha")
-        yield f"{count} cannot go with {cause}: contrastive search has one output; use 1"
-    elif params.num_beams > 1 or params.best_of is not None:
-        name = "num_beams" if params.num_beams > 1 else "best_of"
-        if params.num_return_sequences > getattr(params, name):
+    limits = {name: asks for name, asks in asked.items() if asks.outputs != "any"}
+    for name, asks in limits.items():
+        if asks.outputs == "one":
+            yield f"{count} cannot go with {_shown(params, name)}: {asks.strategy} has one output; use 1"
+        elif params.num_return_sequences > getattr(params, name):
             yield f"{count} is above {_shown(params, name)}; must be at most that"
-    elif params.greedy:
-        cause = "decoding.do_sample=false" if not params.do_sample else "decoding.temperature=0.0"
+    if not limits and params.greedy:
+        cause = _shown(params, "temperature" if params.do_sample else "do_sample")
         yield f"{count} cannot go with {cause}: greedy decoding has one output; sample, or use 1"
 
 
-def _crossed_lengths(params: DecodingParams) -> Iterator[str]:
+def _crossed_lengths(params: Any) -> Iterator[str]:
     for low, high in (
         ("min_length", "max_length"),
         ("min_new_tokens", "max_new_tokens"),
@@ -190,7 +140,7 @@ def _crossed_lengths(params: DecodingParams) -> Iterator[str]:
             yield f"{_shown(params, low)} is above {_shown(params, high)}; must be at most that"
 
 
-def _forced_and_suppressed(params: DecodingParams) -> Iterator[str]:
+def _forced_and_suppressed(params: Any) -> Iterator[str]:
     """Other bans come before a token is forced; after that, suppress_tokens would leave nothing to choose."""
     forced = {
         "forced_bos_token_id": () if params.forced_bos_token_id is None else (params.forced_bos_token_id,),
@@ -202,5 +152,5 @@ def _forced_and_suppressed(params: DecodingParams) -> Iterator[str]:
             yield f"{_shown(params, name)} cannot go with {other}, which leaves nothing to choose"
 
 
-def _shown(params: DecodingParams, name: str) -> str:
+def _shown(params: Any, name: str) -> str:
     return shown(name, getattr(params, name))

@@ -1,18 +1,13 @@
-"""Owns what a regular expression or a JSON schema becomes for the grammar library (llguidance).
-
-The library is imported only where a row asks for a constraint.
-"""
+"""Translates a regular expression or JSON schema to the text that the grammar library (llguidance) reads."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Literal
 
 from mindbatch import fault_lines
-from mindbatch.decoding.grammar_process import GrammarProcess, Trial
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.python_regex import translated
 
@@ -30,20 +25,19 @@ _JSON_FORM = {
 _FORM_KEY = "x-guidance"
 _ONE_OF = "anyOf is, and means the same where no value fits two of the alternatives"
 _REASON_CHARACTERS = 300
-_KEPT_TRIALS = 1024
 MOST_SHOWN = 83
 """Characters of a value in a fault line."""
 
-_process = GrammarProcess()
-_trials: dict[bytes, Trial] = {}
-"""By the digest of a grammar's text, which may be long."""
+
+Kind = Literal["regex", "json_schema"]
+"""The parameter that a grammar is given as."""
 
 
 @dataclass(frozen=True)
 class Grammar:
     """A regular expression or schema (`source`, of the parameter `kind`) and the library's text for it."""
 
-    kind: Literal["regex", "json_schema"]
+    kind: Kind
     source: str
     text: str
 
@@ -61,49 +55,23 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
     """
     if regex is not None and json_schema is not None:
         raise ValueError(f"{shown('regex', regex)} cannot go with decoding.json_schema; remove one of them")
+    kind: Kind = "json_schema" if regex is None else "regex"
+    source = json_schema if regex is None else regex
+    if source is None:
+        return None
     try:
-        if regex is not None:
-            return Grammar("regex", regex, f"{_OPTIONS}/{translated(regex)}/")
-        if json_schema is not None:
-            return Grammar("json_schema", json_schema, f"{_OPTIONS}%json {_with_form(json_schema)}")
+        return Grammar(kind, source, _text(kind, source))
     except ValueError as error:
-        kind, source = ("regex", regex) if regex is not None else ("json_schema", json_schema)
-        raise ValueError(f"{shown(kind, source or '')}: {one_line(str(error))}") from error
-    return None
+        raise ValueError(f"{shown(kind, source)}: {one_line(str(error))}") from error
 
 
-def form_fault(regex: str | None, json_schema: str | None) -> str | None:
-    """What is wrong with how a row's constraint is written, in one line, or None; nothing is compiled."""
+def text_fault(kind: Kind, source: str) -> str | None:
+    """Why the library could not read this, in one line, or None; nothing is compiled."""
     try:
-        grammar_of(regex, json_schema)
+        _text(kind, source)
     except ValueError as error:
-        return str(error)
+        return one_line(str(error))
     return None
-
-
-def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
-    """What is wrong with a row's constraint, in one line, or None; it needs no model and no tokenizer.
-
-    The library compiles the grammar in a child process that is bounded in processor time and memory: some
-    short schemas take it many seconds and gigabytes.
-    """
-    if fault := form_fault(regex, json_schema):
-        return fault
-    grammar = grammar_of(regex, json_schema)
-    return None if grammar is None else tried(grammar).fault
-
-
-def tried(grammar: Grammar) -> Trial:
-    """What compiling the grammar came to, in a child process; its fault names what the user wrote."""
-    digest = blake2b(grammar.text.encode(), digest_size=16).digest()
-    if digest not in _trials:
-        trial = _process.tried(grammar.text)
-        if trial.fault is not None:
-            trial = trial._replace(fault=f"{grammar.name}: {plain_reason(trial.fault)}")
-        if len(_trials) == _KEPT_TRIALS:
-            _trials.clear()
-        _trials[digest] = trial
-    return _trials[digest]
 
 
 def plain_reason(message: str) -> str:
@@ -121,6 +89,12 @@ def one_line(text: str) -> str:
 def shown(kind: str, source: str) -> str:
     """`decoding.KIND=SOURCE`, cut short."""
     return f"decoding.{kind}={fault_lines.shown(source, MOST_SHOWN)}"
+
+
+def _text(kind: Kind, source: str) -> str:
+    if kind == "regex":
+        return f"{_OPTIONS}/{translated(source)}/"
+    return f"{_OPTIONS}%json {_with_form(source)}"
 
 
 def _with_form(schema_text: str) -> str:

@@ -1,18 +1,24 @@
-"""Owns trying grammars out, in a child process with limits."""
+"""Tries grammars out: the library compiles them in a child process with limits, before a model is there.
+
+Some short schemas take it many seconds and gigabytes.
+"""
 
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from importlib.util import find_spec
 from typing import NamedTuple
 
 from mindbatch.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.decoding import grammar_worker
+from mindbatch.decoding.grammar import Grammar, grammar_of, plain_reason
 
 DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
 """Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
 nothing else bounds it."""
 _MOST_ANSWER_BYTES = 1 << 20
+_KEPT_TRIALS = 1024
 
 
 class Trial(NamedTuple):
@@ -43,3 +49,30 @@ class GrammarProcess:
     def close(self) -> None:
         """Ends the child; the next grammar starts a new one."""
         self._process.close()
+
+
+_process = GrammarProcess()
+_trials: dict[bytes, Trial] = {}
+"""By the digest of a grammar's text, which may be long."""
+
+
+def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
+    """What is wrong with a row's constraint, in one line, or None; it needs no model and no tokenizer."""
+    try:
+        grammar = grammar_of(regex, json_schema)
+    except ValueError as error:
+        return str(error)
+    return None if grammar is None else tried(grammar).fault
+
+
+def tried(grammar: Grammar) -> Trial:
+    """What compiling the grammar came to; its fault names what the user wrote."""
+    digest = blake2b(grammar.text.encode(), digest_size=16).digest()
+    if digest not in _trials:
+        trial = _process.tried(grammar.text)
+        if trial.fault is not None:
+            trial = trial._replace(fault=f"{grammar.name}: {plain_reason(trial.fault)}")
+        if len(_trials) == _KEPT_TRIALS:
+            _trials.clear()
+        _trials[digest] = trial
+    return _trials[digest]

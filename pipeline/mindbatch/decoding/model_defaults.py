@@ -3,39 +3,18 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.strategy_names import strategy_name
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.decoding.registry import strategy_name
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import read_regular
 
 FILE_NAME = "generation_config.json"
 _MAX_BYTES = 1 << 20
-_OURS = frozenset(
-    {
-        "seed",
-        "best_of",
-        "frequency_penalty",
-        "presence_penalty",
-        "logit_bias",
-        "prefix_allowed_tokens_fn",
-        "regex",
-        "json_schema",
-        "stop",
-        "logprobs",
-        "prompt_logprobs",
-        "skip_special_tokens",
-        "num_assistant_tokens",
-        "prompt_lookup_num_tokens",
-        "max_matching_ngram_size",
-        "eos_token_id",
-    }
-)
-"""Not taken: the user's alone, or, of speculation and end tokens, settled for the model elsewhere."""
-TAKEN = frozenset(field.name for field in fields(DecodingParams)) - _OURS
+TAKEN = frozenset(name for name, declared in PARAMETERS.items() if declared.of_model)
+"""Not the user's alone, and not settled for the model elsewhere, as speculation and end tokens are."""
 _SILENT = re.compile(
     r"_.*|transformers_version|use_cache|.*cache.*|return_.*|output_.*|.*assistant.*|assistant_.*|"
     r"(bos|pad|eos|decoder_start)_token_id|is_.*|prompt_lookup_num_tokens|max_matching_ngram_size"

@@ -1,135 +1,337 @@
 """DecodingParams: how one request's tokens are chosen and when it ends."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding.combinations import combination_faults
-from mindbatch.decoding.normalisation import normalised
-from mindbatch.decoding.rules import field_faults
+from mindbatch.decoding import value_kinds as kind
+from mindbatch.decoding.combinations import (
+    BEAM_GROUPS,
+    BEAMS,
+    CHOICE_OF_SEVERAL,
+    ENDS,
+    FREE_BEGINNING,
+    LOOKUP,
+    RANKING,
+    SAMPLING,
+    WARMTH,
+    combination_faults,
+)
+from mindbatch.decoding.parameter import Asks, parameter, parameters_of, shown
 from mindbatch.errors import ConfigError
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
 DEFAULT_NEW_TOKENS = 128
 """New tokens of a request that gives neither max_length nor max_new_tokens."""
+MOST_LOGPROBS = 100
+"""More than this at each position would make the output mostly log-probabilities."""
+MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
+"""Far above what is of use, and far below what the counters of the random generator hold."""
+LARGEST_EXPONENT = 20
+"""Of a length: a million tokens to this power are still a float."""
+LARGEST_SEED = (1 << 64) - 1
+"""The seed is the generator's 64-bit key."""
+
+
+def _filter(default: float, values: kind.Kind, meaning: str, *, openai: tuple[str, ...] = ()) -> Any:
+    """A parameter that narrows what sampling chooses among."""
+    return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, openai=openai)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingParams:
-    """Decoding parameters under their Hugging Face names; `rules.py` has the allowed values and
-    `combinations.py` what cannot go together.
+    """Decoding parameters under their Hugging Face names; `parameter` says what is declared of each.
 
-    Raises ConfigError naming every fault at once.
+    Raises ConfigError naming every fault at once, in the order of the parameters.
     """
 
-    do_sample: bool = False
-    """False takes the most likely token at every step; False or temperature=0 is greedy."""
-    temperature: float = 1.0
-    """Divides the logits before sampling; 0 is greedy whatever do_sample says."""
-    top_k: int = 0
-    """Sample among the k most likely tokens (all that tie with the k-th); 0 is off."""
-    top_p: float = 1.0
-    """Sample within the smallest set of tokens whose probability reaches top_p; 1 is off."""
-    min_p: float = 0.0
-    """Drop tokens less likely than min_p times the most likely one; 0 is off."""
-    top_h: float = 1.0
-    """Keep the likeliest tokens while their entropy is at most this share of the distribution's; 1 is off."""
-    typical_p: float = 1.0
-    """Keep the tokens of most typical information that together reach this probability; 1 is off."""
-    epsilon_cutoff: float = 0.0
-    """Drop tokens less likely than this; 0 is off."""
-    eta_cutoff: float = 0.0
-    """Drop tokens less likely than a bound that falls with the distribution's entropy; 0 is off."""
-    seed: int = 0
-    """Seed of the counter-based generator, 0 to 2**64 - 1."""
-    num_beams: int = 1
-    """Hypotheses that beam search keeps at every step; 1 is no beam search."""
-    num_beam_groups: int = 1
-    """Groups of beams that are pushed apart by diversity_penalty; must divide num_beams."""
-    diversity_penalty: float = 0.0
-    """Taken off a token's score for each earlier group that chose it at the same step."""
-    length_penalty: float = 1.0
-    """Exponent of the length that a hypothesis's log-probability is divided by: above 0 favours long ones."""
-    early_stopping: bool | str = False
-    """When beam search ends: true at num_beams finished hypotheses, false when better ones are unlikely,
-    "never" when they are impossible."""
-    penalty_alpha: float = 0.0
-    """Contrastive search among the top_k tokens: weight of the degeneration penalty, 0 to 1; 0 is off."""
-    best_of: int | None = None
-    """Sample-and-rank: candidates sampled, of which the best num_return_sequences are returned."""
-    num_assistant_tokens: int = 0
-    """Speculative decoding: tokens that the assistant model drafts for each step; 0 is off."""
-    prompt_lookup_num_tokens: int = 0
-    """Speculative decoding without an assistant: tokens drafted from an earlier occurrence; 0 is off."""
-    max_matching_ngram_size: int = 2
-    """Longest n-gram at the end of the text that prompt lookup searches for earlier in it."""
-    repetition_penalty: float = 1.0
-    """Above 1 makes tokens of the prompt and the output so far less likely; 1 is off."""
-    encoder_repetition_penalty: float = 1.0
-    """Above 1 makes tokens of the prompt more likely, below 1 less; 1 is off."""
-    frequency_penalty: float = 0.0
-    """Taken off a token's logit for each time that it is in the output; 0 is off."""
-    presence_penalty: float = 0.0
-    """Taken off a token's logit once if it is in the output; 0 is off."""
-    no_repeat_ngram_size: int = 0
-    """No n-gram of this many tokens comes twice in prompt and output together; 0 is off."""
-    encoder_no_repeat_ngram_size: int = 0
-    """No n-gram of this many tokens of the prompt comes in the output; 0 is off."""
-    bad_words_ids: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that the output must not hold."""
-    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
-    """Pairs of a token sequence and what is added to the score of its last token after the others."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """Pairs of a token and what is added to its logit, as OpenAI has it; a mapping is normalised."""
-    suppress_tokens: tuple[int, ...] = ()
-    """Tokens that are never chosen."""
-    begin_suppress_tokens: tuple[int, ...] = ()
-    """Tokens that are not chosen first."""
-    forced_bos_token_id: int | None = None
-    """The output's first token, whatever the model says."""
-    forced_eos_token_id: tuple[int, ...] | None = None
-    """The only tokens allowed at the last position that the length limits leave."""
-    exponential_decay_length_penalty: tuple[int, float] | None = None
-    """(start, factor): past `start` output tokens the end tokens gain score, by factor**(tokens past it)."""
-    renormalize_logits: bool = False
-    """Make the processed scores log-probabilities again before choosing."""
-    prefix_allowed_tokens_fn: AllowedTokens | None = None
-    """Given a row's key and its tokens so far, the tokens allowed next. Not in configurations."""
-    regex: str | None = None
-    """A regular expression that the whole output text must match."""
-    json_schema: str | None = None
-    """A JSON schema that the output must follow; a mapping is normalised to its text."""
-    max_length: int | None = None
-    """Most tokens of prompt and output together; if max_new_tokens is given too, the tighter one ends it."""
-    max_new_tokens: int | None = None
-    """Most tokens of output; 128 when max_length is not given either."""
-    min_length: int = 0
-    """No end-of-sequence token before prompt and output together have this many tokens."""
-    min_new_tokens: int = 0
-    """No end-of-sequence token before the output has this many tokens."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the output and are cut off it; a string or a list is normalised to a tuple."""
-    eos_token_id: tuple[int, ...] | None = None
-    """Tokens that end the output; None is the model's own, () is none; an int or a list is normalised."""
-    num_return_sequences: int = 1
-    """Samples drawn from one prompt."""
-    logprobs: int | None = None
-    """Report the log-probabilities of this many most likely tokens at each output position; None is off."""
-    prompt_logprobs: int | None = None
-    """The same for the positions of the prompt."""
-    skip_special_tokens: bool = True
-    """Leave control tokens out of the output's text."""
+    do_sample: bool = parameter(
+        False, kind.flag(), "draw at random; false takes the most likely token", topic="Sampling"
+    )
+    temperature: float = parameter(
+        1.0,
+        kind.number(
+            "0 (greedy) or from 0.000001 to 1000000",
+            lambda t: t == 0 or kind.SMALLEST_FACTOR <= t <= kind.LARGEST_FACTOR,
+        ),
+        "divides the logits; 0 is greedy",
+        needs=(SAMPLING,),
+        idle=0.0,  # without sampling it says what is done anyway
+        openai=("temperature",),
+    )
+    top_k: int = parameter(
+        0,
+        kind.whole(0),
+        "keep the k most likely tokens; 0: off. Contrastive search chooses among them",
+        needs=(CHOICE_OF_SEVERAL, WARMTH),
+        is_filter=True,
+        openai=("top_k",),
+    )
+    top_p: float = _filter(
+        1.0, kind.share(), "keep the smallest set holding this probability; 1: off", openai=("top_p",)
+    )
+    min_p: float = _filter(
+        0.0, kind.span(0, 1), "drop tokens below this share of the most likely one; 0: off", openai=("min_p",)
+    )
+    top_h: float = _filter(
+        1.0, kind.share(), "keep the likeliest tokens up to this share of the entropy; 1: off"
+    )
+    typical_p: float = _filter(
+        1.0, kind.share(), "keep the most typical tokens up to this probability; 1: off"
+    )
+    epsilon_cutoff: float = _filter(0.0, kind.cutoff(), "drop tokens less likely than this; 0: off")
+    eta_cutoff: float = _filter(
+        0.0, kind.cutoff(), "the same with a bound that falls with the entropy; 0: off"
+    )
+    seed: int = parameter(
+        0,
+        kind.whole(0, LARGEST_SEED),
+        "of the random draws; the same seed and prompt give the same text",
+        openai=("seed",),
+        of_model=False,
+    )
+    num_beams: int = parameter(
+        1,
+        kind.whole(1, MOST_BEAMS),
+        "hypotheses that beam search keeps; 1: no beam search",
+        asks=Asks("beam search", outputs="value"),
+        widens=True,
+        topic="Searches: beams, contrastive, ranking",
+    )
+    num_beam_groups: int = parameter(
+        1,
+        kind.whole(1, MOST_BEAMS),
+        "groups of beams that are pushed apart; must divide num_beams; 1: off",
+        needs=(BEAMS,),
+        asks=Asks("group beam search", samples=False, form_of="num_beams"),
+    )
+    diversity_penalty: float = parameter(
+        0.0,
+        kind.span(0, kind.LARGEST_FACTOR),
+        "off a token's score for each beam of earlier groups that chose it",
+        needs=(BEAM_GROUPS,),
+    )
+    length_penalty: float = parameter(
+        1.0,
+        kind.span(-LARGEST_EXPONENT, LARGEST_EXPONENT),
+        "of beams and candidates: above 0 favours long outputs",
+        needs=(RANKING,),
+        openai=("length_penalty",),
+    )
+    early_stopping: bool | str = parameter(
+        False,
+        kind.of("true, false or never", lambda value: isinstance(value, bool) or value == "never"),
+        "beam search ends at num_beams finished, or (false, never) when better ones are unlikely, impossible",
+        needs=(BEAMS,),
+        openai=("early_stopping",),
+        accepts="true, false or never",
+    )
+    penalty_alpha: float = parameter(
+        0.0,
+        kind.span(0, 1),
+        "contrastive search among top_k tokens: weight of its penalty; 0: off",
+        asks=Asks("contrastive search", samples=False, outputs="one"),
+    )
+    best_of: int | None = parameter(
+        None,
+        kind.whole(1, MOST_SAMPLES, optional=True),
+        "sample-and-rank: candidates to sample; the best are returned",
+        needs=(SAMPLING, WARMTH),
+        asks=Asks("sample-and-rank", outputs="value"),
+        widens=True,
+        of_model=False,
+    )
+    num_assistant_tokens: int = parameter(
+        0,
+        kind.whole(0, MOST_DRAFTED),
+        "tokens that model.assistant drafts for each step; 0: off",
+        asks=Asks("speculative decoding with an assistant"),
+        widens=True,
+        of_model=False,
+        topic="Speculative decoding",
+    )
+    prompt_lookup_num_tokens: int = parameter(
+        0,
+        kind.whole(0, MOST_DRAFTED),
+        "tokens drafted from the text so far, for each step; 0: off",
+        asks=Asks("speculative decoding by prompt lookup"),
+        widens=True,
+        of_model=False,
+    )
+    max_matching_ngram_size: int = parameter(
+        2, kind.whole(1), "longest n-gram that prompt lookup searches for", needs=(LOOKUP,), of_model=False
+    )
+    repetition_penalty: float = parameter(
+        1.0,
+        kind.span(kind.SMALLEST_FACTOR, kind.LARGEST_FACTOR),
+        "above 1 makes tokens already seen less likely; 1: off",
+        openai=("repetition_penalty",),
+        topic="Penalties, biases and bans",
+    )
+    encoder_repetition_penalty: float = parameter(
+        1.0,
+        kind.span(kind.SMALLEST_FACTOR, kind.LARGEST_FACTOR),
+        "above 1 makes the prompt's tokens likelier; 1: off",
+    )
+    frequency_penalty: float = parameter(
+        0.0,
+        kind.span(-2, 2),
+        "off a token's logit for each time it was generated",
+        openai=("frequency_penalty",),
+        of_model=False,
+    )
+    presence_penalty: float = parameter(
+        0.0,
+        kind.span(-2, 2),
+        "off a token's logit once it was generated",
+        openai=("presence_penalty",),
+        of_model=False,
+    )
+    no_repeat_ngram_size: int = parameter(0, kind.whole(0), "no n-gram of this length comes twice; 0: off")
+    encoder_no_repeat_ngram_size: int = parameter(
+        0, kind.whole(0), "no n-gram of this length of the prompt comes in the output; 0: off"
+    )
+    bad_words_ids: tuple[tuple[int, ...], ...] = parameter(
+        (), kind.token_sequences(), "token sequences that never come", accepts="list of lists of token ids"
+    )
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = parameter(
+        (),
+        kind.biased_sequences(),
+        "added to the score of a token that ends a sequence",
+        accepts="list of [token ids, bias]",
+    )
+    logit_bias: tuple[tuple[int, float], ...] = parameter(
+        (),
+        kind.biased_tokens(100),
+        "added to logits",
+        openai=("logit_bias",),
+        of_model=False,
+        accepts="mapping from token ids to biases, or null",
+    )
+    suppress_tokens: tuple[int, ...] = parameter(
+        (), kind.token_ids(), "tokens that never come", accepts="list of token ids"
+    )
+    begin_suppress_tokens: tuple[int, ...] = parameter(
+        (),
+        kind.token_ids(),
+        "tokens that never come first",
+        needs=(FREE_BEGINNING,),
+        accepts="list of token ids",
+    )
+    forced_bos_token_id: int | None = parameter(None, kind.token_id(), "the output's first token")
+    forced_eos_token_id: tuple[int, ...] | None = parameter(
+        None,
+        kind.token_ids(optional=True, least=1),
+        "tokens allowed at the length limit",
+        accepts="token id, list of token ids or null",
+    )
+    exponential_decay_length_penalty: tuple[int, float] | None = parameter(
+        None,
+        kind.start_and_factor(),
+        "raises end tokens by factor**n, n tokens past start",
+        needs=(ENDS,),
+        accepts="[start, factor] or null",
+    )
+    renormalize_logits: bool = parameter(
+        False, kind.flag(), "make the scores log-probabilities again after all of these"
+    )
+    prefix_allowed_tokens_fn: AllowedTokens | None = parameter(
+        None,
+        kind.function("a row's key and its token ids"),
+        "called with a row's key and its token ids; gives the ids allowed next",
+        of_model=False,
+        in_config=False,
+    )
+    regex: str | None = parameter(
+        None,
+        kind.regular_expression(),
+        "regular expression that the output must match",
+        of_model=False,
+        topic="Constrained output",
+    )
+    json_schema: str | None = parameter(
+        None,
+        kind.json_schema(),
+        "JSON schema that the output must follow",
+        of_model=False,
+        accepts="schema, its text or null",
+    )
+    max_length: int | None = parameter(
+        None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
+    )
+    max_new_tokens: int | None = parameter(
+        None,
+        kind.whole(1, optional=True),
+        "longest output, in tokens; null with max_length=null: 128",
+        openai=("max_tokens", "max_completion_tokens"),
+    )
+    min_length: int = parameter(
+        0, kind.whole(0), "shortest prompt + output before an end token may come", needs=(ENDS,)
+    )
+    min_new_tokens: int = parameter(
+        0,
+        kind.whole(0),
+        "shortest output before an end token may come",
+        needs=(ENDS,),
+        openai=("min_tokens",),
+    )
+    stop: tuple[str, ...] = parameter(
+        (),
+        kind.texts(),
+        "texts that end the output; they are cut off it",
+        openai=("stop",),
+        of_model=False,
+        accepts="text or list of texts",
+    )
+    eos_token_id: tuple[int, ...] | None = parameter(
+        None,
+        kind.token_ids(optional=True),
+        "end tokens; null: the model's own; []: none",
+        of_model=False,
+        accepts="token id, list of token ids or null",
+    )
+    num_return_sequences: int = parameter(
+        1,
+        kind.whole(1, MOST_SAMPLES),
+        "samples for each prompt, or hypotheses of a search",
+        widens=True,
+        openai=("n",),
+        topic="What is returned",
+    )
+    logprobs: int | None = parameter(
+        None,
+        kind.whole(0, MOST_LOGPROBS, optional=True),
+        "log-probabilities of the chosen token and of the top k",
+        of_model=False,
+    )
+    prompt_logprobs: int | None = parameter(
+        None,
+        kind.whole(0, MOST_LOGPROBS, optional=True),
+        "the same for the prompt's own tokens",
+        of_model=False,
+    )
+    skip_special_tokens: bool = parameter(
+        True,
+        kind.flag(),
+        "leave special tokens out of the text",
+        openai=("skip_special_tokens",),
+        of_model=False,
+    )
 
     def __post_init__(self) -> None:
-        values = {field.name: normalised(field.name, getattr(self, field.name)) for field in fields(self)}
-        faults = field_faults(values)
-        for field in fields(self):
-            # Where a value is refused its default stands in, so that faults among the others are named too.
-            value = field.default if field.name in faults else values[field.name]
-            object.__setattr__(self, field.name, value)
+        faults: dict[str, str] = {}
+        for name, declared in PARAMETERS.items():
+            value = declared.kind.normal(getattr(self, name))
+            if fault := declared.kind.fault(value):
+                faults[name] = f"{shown(name, value)}: {fault}"
+                # The default stands in, so that faults among the others are named too.
+                value = declared.default
+            object.__setattr__(self, name, value)
         refused = [f"decoding.{name}=" for name in faults]
-        news = [line for line in combination_faults(self) if not any(name in line for name in refused)]
+        news = [
+            line for line in combination_faults(self, PARAMETERS) if not any(name in line for name in refused)
+        ]
         if faults or news:
             raise ConfigError([*faults.values(), *news])
 
@@ -153,6 +355,12 @@ class DecodingParams:
         """The most tokens that are drafted for a step of speculative decoding; 0 is none."""
         return self.num_assistant_tokens or self.prompt_lookup_num_tokens
 
+    def token_ids(self) -> Iterator[tuple[str, int]]:
+        """Each token id that a parameter holds, after the parameter's name."""
+        for name, declared in PARAMETERS.items():
+            for token in declared.kind.token_ids(getattr(self, name)):
+                yield name, token
+
     def max_total_tokens(self, prompt_length: int, seq_length: int) -> int:
         """Tokens of prompt and output together at which the request ends; at most the model's `seq_length`.
 
@@ -170,3 +378,9 @@ class DecodingParams:
     def min_total_tokens(self, prompt_length: int) -> int:
         """Tokens of prompt and output together before which no end-of-sequence token may be chosen."""
         return max(self.min_length, prompt_length + self.min_new_tokens)
+
+
+PARAMETERS = parameters_of(DecodingParams)
+"""What is declared of each parameter, by name, in the order of help."""
+FILTERS = tuple(name for name, declared in PARAMETERS.items() if declared.is_filter)
+"""What narrows the tokens that sampling chooses among."""

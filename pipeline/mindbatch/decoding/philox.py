@@ -5,9 +5,6 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-SEED_LIMIT = 2**64
-"""Seeds are below this: they are the generator's 64-bit key."""
-
 _ROUNDS = 10
 _SAMPLE_BITS = 28
 _WORD_BITS = np.uint64(32)

@@ -5,7 +5,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draft import Draft
+from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 
 

@@ -9,7 +9,6 @@ from mindbatch.decoding.sample_and_rank import SampleAndRank
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.speculative import SpeculativeStrategy
 from mindbatch.decoding.strategy import Strategy
-from mindbatch.decoding.strategy_names import strategy_name
 
 _SAMPLING = SamplingStrategy()
 STRATEGIES: dict[str, Strategy] = {
@@ -28,3 +27,18 @@ STRATEGIES: dict[str, Strategy] = {
 def strategy_for(params: DecodingParams) -> Strategy:
     """The strategy for `params`."""
     return STRATEGIES[strategy_name(params)]
+
+
+def strategy_name(params: DecodingParams) -> str:
+    """The name of the strategy that `params` ask for."""
+    if params.penalty_alpha > 0:
+        return "contrastive"
+    if params.num_beam_groups > 1:
+        return "group_beam_search"
+    if params.num_beams > 1:
+        return "beam_search" if params.greedy else "beam_sampling"
+    if params.best_of is not None:
+        return "sample_and_rank"
+    if params.num_assistant_tokens or params.prompt_lookup_num_tokens:
+        return "speculative"
+    return "greedy" if params.greedy else "sampling"

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.row import Row
-from mindbatch.decoding.row_error import row_error
+from mindbatch.decoding.row import Row, row_error
 from mindbatch.errors import PromptError
 
 

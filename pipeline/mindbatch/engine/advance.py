@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding import Decision, Draft, FinishReason, GroupView, Row, Strategy
+from mindbatch.decoding.choice import Draft, FinishReason
 from mindbatch.decoding.prompt_lookup import propose as look_up
-from mindbatch.decoding.strategy import guarded
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.strategy import Decision, GroupView, Strategy, guarded
 from mindbatch.engine.growth import grow
 from mindbatch.engine.request import StreamEvent
 from mindbatch.engine.runner import StepOutput

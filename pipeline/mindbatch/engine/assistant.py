@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Items
 
-from mindbatch.decoding import DecodingParams, Draft, Row, strategy_for
-from mindbatch.decoding.choice import Choice
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Choice, Draft
 from mindbatch.decoding.guess import Guess, guess
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
 from mindbatch.engine.block_manager import BlockManager, Write
 from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.request import Request

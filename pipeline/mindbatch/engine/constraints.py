@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mindbatch.decoding.constraint import Constraint
-from mindbatch.decoding.grammar import Grammar, grammar_of, tried
+from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.grammar import Grammar, grammar_of
 from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
+from mindbatch.decoding.grammar_process import tried
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.vocabulary import Vocabulary
 from mindbatch.engine.detokenizer import last_text_token

@@ -6,16 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
-from mindbatch.decoding import (
-    Constraint,
-    DecodingParams,
-    Row,
-    StopMatcher,
-    row_error,
-    strategy_for,
-)
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Constraint
 from mindbatch.decoding.philox import row_hash
-from mindbatch.decoding.token_ids import token_ids_in
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.advance import Assistant, advance, draft
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
@@ -137,7 +133,7 @@ class Engine:
                 f"{max_tokens}; {_longer(max_tokens, self.settings)}"
             )
         named = [("", token) for token in prompt]
-        named += [(f"decoding.{name}: ", token) for name, token in token_ids_in(request.params)]
+        named += [(f"decoding.{name}: ", token) for name, token in request.params.token_ids()]
         for name, token in named:
             if not 0 <= token < self._runner.vocab_size:
                 raise PromptError(

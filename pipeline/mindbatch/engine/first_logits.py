@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
-from mindbatch.decoding import DecodingParams, Row, strategy_for
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
 from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup

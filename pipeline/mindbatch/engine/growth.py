@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
-from mindbatch.decoding import Branch, Decision, Hypothesis
+from mindbatch.decoding.strategy import Branch, Decision, Hypothesis
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.decoding import Draft, Row
+from mindbatch.decoding.choice import Draft
+from mindbatch.decoding.row import Row
 from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.build import ITEMSIZE, engine_settings
 from mindbatch.engine.constraints import ConstraintFactory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mindbatch.decoding import DecodingParams, FinishReason
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import FinishReason
 from mindbatch.errors import PromptError
 
 

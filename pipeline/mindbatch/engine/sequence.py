@@ -10,7 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.decoding import FinishReason, Row, StopMatcher, Strategy, row_error
+from mindbatch.decoding.choice import FinishReason
+from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.stop import StopMatcher
+from mindbatch.decoding.strategy import Strategy
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.errors import PromptError
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import orjson
 
-from mindbatch.decoding import DecodingParams, strategy_name
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.registry import strategy_name
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.evaluation.measured import STATISTICS, Extent, Metrics, PromptParts, parts_of
 from mindbatch.evaluation.measures import MEASURES

@@ -2,6 +2,8 @@
 
 from itertools import chain
 
+from mindbatch.decoding.params import PARAMETERS
+
 # fmt: off
 _BASE = """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _auto_class _commit_hash
@@ -14,15 +16,10 @@ _BASE = """
     use_bfloat16 use_cache use_return_dict xla_device
 """  # transformers' PretrainedConfig, of every release
 _GENERATION = """
-    bad_words_ids begin_suppress_tokens bos_token bos_token_id cache_config cache_implementation
-    chat_template decoder_start_token_id diversity_penalty do_sample early_stopping
-    encoder_no_repeat_ngram_size encoder_repetition_penalty eos_token eos_token_id epsilon_cutoff eta_cutoff
-    exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id guidance_scale length_penalty
-    max_length max_new_tokens max_time min_length min_new_tokens min_p no_repeat_ngram_size num_beam_groups
-    num_beams num_return_sequences pad_token pad_token_id penalty_alpha remove_invalid_values
-    renormalize_logits repetition_penalty sep_token_id stop_strings suppress_tokens temperature top_h top_k
-    top_p typical_p unk_token unk_token_id
-"""
+    bos_token bos_token_id cache_config cache_implementation chat_template decoder_start_token_id eos_token
+    eos_token_id guidance_scale max_time pad_token pad_token_id remove_invalid_values sep_token_id
+    stop_strings unk_token unk_token_id
+"""  # besides the decoding parameters that are ours too
 _TRAINING = """
     activation_dropout attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha
     aux_loss_coef classifier_dropout classifier_dropout_prob dropout dropout_rate embd_pdrop embedding_dropout
@@ -54,6 +51,10 @@ _ABOUT = """
 """
 # fmt: on
 
+_DECODING = (name for name, declared in PARAMETERS.items() if declared.of_model)
 IRRELEVANT = frozenset(
-    chain.from_iterable(text.split() for text in (_BASE, _GENERATION, _TRAINING, _KERNELS, _SERVING, _ABOUT))
+    chain(
+        _DECODING,
+        *(text.split() for text in (_BASE, _GENERATION, _TRAINING, _KERNELS, _SERVING, _ABOUT)),
+    )
 )

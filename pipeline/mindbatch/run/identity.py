@@ -15,7 +15,7 @@ import xxhash
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
-from mindbatch.decoding.normalisation import normalised
+from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.described import open_assistant, open_model
 from mindbatch.errors import CheckpointError
 from mindbatch.prompts.chat_options import chat_options
@@ -67,7 +67,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "data.tools": chat.tools,
         "data.chat_template_kwargs": chat.chat_template_kwargs,
         **{
-            f"decoding.{name}": normalised(name, value)
+            f"decoding.{name}": PARAMETERS[name].kind.normal(value)
             for name, value in dataclasses.asdict(config.decoding).items()
         },
     }

@@ -170,7 +170,7 @@ CANNOT_GO: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             f"@{shown} has no effect with @eos_token_id=(); name end tokens or remove it"
-            for shown in ("min_length=3", "min_new_tokens=2", "exponential_decay_length_penalty=(1, 2.0)")
+            for shown in ("exponential_decay_length_penalty=(1, 2.0)", "min_length=3", "min_new_tokens=2")
         ],
     ),
     "a first token that is settled": (

@@ -9,8 +9,8 @@ import pytest
 
 from mindbatch.children import Limits
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.grammar import constraint_fault, grammar_of
-from mindbatch.decoding.grammar_process import GrammarProcess
+from mindbatch.decoding.grammar import grammar_of
+from mindbatch.decoding.grammar_process import GrammarProcess, constraint_fault
 from mindbatch.errors import ConfigError
 
 COSTLY = {"type": "integer", "multipleOf": 1000003}
@@ -66,7 +66,7 @@ def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model(mult
 
 def test_parameters_are_made_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a row that is finished is not judged again by what limits a compilation."""
-    monkeypatch.setattr("mindbatch.decoding.grammar._process", None)
+    monkeypatch.setattr("mindbatch.decoding.grammar_process._process", None)
     assert DecodingParams(json_schema=COSTLY).json_schema is not None
     with pytest.raises(ConfigError, match="unterminated"):
         DecodingParams(regex="[")

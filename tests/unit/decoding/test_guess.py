@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.decoding import DecodingParams, Row
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.guess import guess
 from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.strategy import GroupView
 from mindbatch.errors import MindBatchError

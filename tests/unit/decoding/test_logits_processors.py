@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.decoding import DecodingParams, Row
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust, renormalised
+from mindbatch.decoding.row import Row
 from mindbatch.errors import MindBatchError
 
 LOGITS = np.array([2.0, -2.0, 0.0, 4.0], dtype=np.float32)

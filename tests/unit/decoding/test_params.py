@@ -105,3 +105,37 @@ class TestDerived:
         assert DecodingParams(min_length=15, min_new_tokens=3).min_total_tokens(10) == 15
         assert DecodingParams(min_length=15, min_new_tokens=8).min_total_tokens(10) == 18
         assert DecodingParams().min_total_tokens(10) == 10
+
+
+class TestTokenIds:
+    def test_none_by_default(self) -> None:
+        assert list(DecodingParams().token_ids()) == []
+        assert list(DecodingParams(eos_token_id=()).token_ids()) == []
+
+    def test_each_with_the_parameter_that_names_it(self) -> None:
+        params = DecodingParams(
+            eos_token_id=(1, 2),
+            forced_bos_token_id=0,
+            forced_eos_token_id=(3,),
+            suppress_tokens=(4,),
+            bad_words_ids=((5,), (6, 7)),
+            sequence_bias=(((8, 9), 1.0),),
+            logit_bias=((10, -1.0),),
+        )
+        named = {
+            ("forced_bos_token_id", 0),
+            ("eos_token_id", 1),
+            ("eos_token_id", 2),
+            ("forced_eos_token_id", 3),
+            ("suppress_tokens", 4),
+            ("bad_words_ids", 5),
+            ("bad_words_ids", 6),
+            ("bad_words_ids", 7),
+            ("sequence_bias", 8),
+            ("sequence_bias", 9),
+            ("logit_bias", 10),
+        }
+        assert set(params.token_ids()) == named
+        assert list(DecodingParams(begin_suppress_tokens=(11,)).token_ids()) == [
+            ("begin_suppress_tokens", 11)
+        ]

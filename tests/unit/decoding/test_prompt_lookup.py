@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import settings as testing
 from hypothesis import strategies as st
 
-from mindbatch.decoding import DecodingParams, Draft, Row
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.prompt_lookup import propose
+from mindbatch.decoding.row import Row
 
 
 def row(prompt: list[int], output: list[int], longest: int = 2, eos: tuple[int, ...] = ()) -> Row:

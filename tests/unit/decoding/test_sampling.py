@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.decoding import Branch, DecodingParams, GroupView, Row, strategy_for, strategy_name
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.registry import strategy_for, strategy_name
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.strategy import Branch, GroupView
 from mindbatch.errors import MindBatchError
 
 SETTINGS: list[dict[str, Any]] = [

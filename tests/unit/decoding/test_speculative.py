@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 from shadow_model import VOCABULARY, fingerprints, logits_of
 
-from mindbatch.decoding import Choice, DecodingParams, Draft, GroupView, Row
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Choice, Draft
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.guess import guess
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.speculative import SpeculativeStrategy
+from mindbatch.decoding.strategy import GroupView
 
 PROMPT = [3, 1, 0]
 EOS = (2, 7)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.strategy_names import strategy_name
+from mindbatch.decoding.registry import strategy_name
 
 NAMES: dict[str, dict[str, Any]] = {
     "greedy": {},

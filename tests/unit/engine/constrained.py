@@ -8,7 +8,7 @@ from small_tokenizers import byte_level, sentencepiece_like, unigram
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.constraint import Constraint
+from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -10,9 +10,11 @@ from hypothesis import settings as testing
 from hypothesis import strategies as st
 from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
 
-from mindbatch.decoding import Choice, DecodingParams, Draft, Row
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Choice, Draft
 from mindbatch.decoding.guess import guess
 from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.row import Row
 from mindbatch.engine.assistant import Assistant
 
 EOS = (7,)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from shadow_model import Letters, request
 
-from mindbatch.decoding import Row, StopMatcher, strategy_for
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup, SequenceText

@@ -18,7 +18,7 @@ from constrained import (
 )
 from schema_check import follows
 
-from mindbatch.decoding.constraint import Constraint
+from mindbatch.decoding.choice import Constraint
 from mindbatch.errors import PromptError
 
 

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, request, settings
 
 from mindbatch.config.environment import prepare_environment
-from mindbatch.decoding import Constraint, Decision, DecodingParams, GroupView, StopMatcher
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.stop import StopMatcher
+from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import advance, prompt_outputs
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine

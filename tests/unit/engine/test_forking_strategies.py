@@ -7,8 +7,10 @@ import pytest
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, make_engine, request, settings, text_of
 
-from mindbatch.decoding import Branch, Choice, Decision, DecodingParams, GroupView
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Choice
 from mindbatch.decoding.logprobs import top_logprobs
+from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
 WIDTH = 4
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, fingerprints, logits_of, make_engine, request, settings
 
-from mindbatch.decoding import DecodingParams, Row, strategy_for
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings

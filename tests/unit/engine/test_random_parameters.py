@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, settings
 
-from mindbatch.decoding import Constraint, DecodingParams
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request

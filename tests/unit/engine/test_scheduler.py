@@ -9,7 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shadow_model import request
 from shadow_model import settings as limits_of
 
-from mindbatch.decoding import DecodingParams, Draft, Row, strategy_for
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.choice import Draft
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
 from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.errors import CacheBudgetError

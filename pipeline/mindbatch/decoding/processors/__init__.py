@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import allowed, bans, biases, lengths, penalties
 from mindbatch.decoding.processors.normalising import renormalised
-from mindbatch.decoding.processors.step import NoTokenLeftError, Processor, Step
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
 
 __all__ = ["NoTokenLeftError", "adjust", "renormalised"]
 

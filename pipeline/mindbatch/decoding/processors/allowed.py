@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.step import NoTokenLeftError, Processor, Step
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
 from mindbatch.errors import PromptError
 
 

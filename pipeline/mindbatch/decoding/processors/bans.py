@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.step import Processor, Step, token_array
 from mindbatch.decoding.processors.words import Words
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Processor, Row, Step, token_array
 
 
 def suppressed(row: Row) -> Processor:

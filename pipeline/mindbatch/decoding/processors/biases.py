@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from mindbatch.decoding.processors.step import Processor, Step, token_array
 from mindbatch.decoding.processors.words import Words
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Processor, Row, Step, token_array
 
 
 def logit_bias(row: Row) -> Processor:

@@ -4,8 +4,7 @@ import sys
 
 import numpy as np
 
-from mindbatch.decoding.processors.step import Processor, Step, token_array
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Processor, Row, Step, token_array
 
 _LARGEST = np.finfo(np.float32).max
 

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.step import Processor, Step, token_array
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Processor, Row, Step, token_array
 
 
 def repetition(row: Row) -> Processor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindbatch.decoding.processors.step import Step
+from mindbatch.decoding.row import Step
 
 
 class Words:

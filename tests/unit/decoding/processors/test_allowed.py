@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.decoding import DecodingParams, Row
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.row import Row
 from mindbatch.errors import MindBatchError
 
 Forbidden = Callable[..., set[int]]

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.decoding import DecodingParams, Row
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import Row
 
 Adjusted = Callable[..., list[float]]
 Forbidden = Callable[..., set[int]]

@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindbatch.decoding import DecodingParams, Row
+from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.row import Row
 
 VOCABULARY, END, LONGEST = 6, 5, 25
 tokens = st.integers(0, VOCABULARY - 1)

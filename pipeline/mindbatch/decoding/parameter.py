@@ -1,0 +1,118 @@
+"""What a decoding parameter is: all that is said of one beside its name, its type and its default."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mindbatch import fault_lines
+from mindbatch.decoding.grammar import MOST_SHOWN
+from mindbatch.decoding.value_kinds import Kind
+from mindbatch.fault_lines import as_typed
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a parameter needs to have an effect.
+
+    met: whether all parameters together fulfil it. missing: the parameter in the way where they do not.
+    remedy: what to do then.
+    """
+
+    met: Callable[[Any], bool]
+    missing: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Asks:
+    """The strategy that a parameter asks for by any value but its default.
+
+    samples: whether it can sample. form_of: the parameter of the strategy that it is a form of; all others
+    exclude each other. outputs: the most that it returns, where that is "one" or the parameter's value.
+    """
+
+    strategy: str
+    samples: bool = True
+    form_of: str = ""
+    outputs: Literal["any", "one", "value"] = "any"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """See `parameter`."""
+
+    default: Any
+    kind: Kind
+    meaning: str
+    needs: tuple[Need, ...]
+    idle: Any
+    asks: Asks | None
+    is_filter: bool
+    widens: bool
+    openai: tuple[str, ...]
+    of_model: bool
+    in_config: bool
+    accepts: str
+    topic: str
+
+
+def parameter(
+    default: Any,
+    kind: Kind,
+    meaning: str,
+    *,
+    needs: tuple[Need, ...] = (),
+    idle: Any = None,
+    asks: Asks | None = None,
+    is_filter: bool = False,
+    widens: bool = False,
+    openai: tuple[str, ...] = (),
+    of_model: bool = True,
+    in_config: bool = True,
+    accepts: str = "",
+    topic: str = "",
+) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
+    """A field of `DecodingParams`. The default is the value without effect.
+
+    kind: the values allowed.
+    meaning: its line in help and in docs/decoding.md.
+    needs: what another value than the default, or than `idle`, is at fault without.
+    asks: the strategy that it asks for.
+    is_filter: whether it narrows what sampling chooses among.
+    widens: whether it makes a row take several tokens of a step.
+    openai: its names in OpenAI's requests.
+    of_model: whether a model's files may recommend a value.
+    in_config: whether configurations and data can hold a value.
+    accepts: what those may give, in words, where no plain type says it.
+    topic: what heads this parameter and the next ones in help.
+    """
+    said = Parameter(
+        default,
+        kind,
+        meaning,
+        needs,
+        idle,
+        asks,
+        is_filter,
+        widens,
+        openai,
+        of_model,
+        in_config,
+        accepts,
+        topic,
+    )
+    return dataclasses.field(default=default, metadata={"parameter": said})
+
+
+def parameters_of(declared: type) -> dict[str, Parameter]:
+    """By name, what is said of each field of the dataclass `declared`."""
+    return {field.name: field.metadata["parameter"] for field in dataclasses.fields(declared)}
+
+
+def shown(name: str, value: Any) -> str:
+    """`decoding.name=value` for a fault line, shortened."""
+    notation = as_typed if isinstance(value, bool) or value is None else repr
+    return f"decoding.{name}={fault_lines.shown(value, MOST_SHOWN, notation)}"

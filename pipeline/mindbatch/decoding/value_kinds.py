@@ -1,0 +1,307 @@
+"""Kinds of values that decoding parameters take: what is allowed, and the one form that each is kept in."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from mindbatch.decoding.grammar import text_fault
+from mindbatch.decoding.json_text import canonical_schema
+
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
+"""Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
+MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
+"""All of them are looked for after each token."""
+_LONGEST_ID = 20
+"""Digits; converting thousands of them takes long, and Python refuses."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Some values.
+
+    takes: which, as words that follow "must be".
+    normal: the one form of a value, hashable and of plain Python types; what is none of them comes back much
+        as it is.
+    fault: what is wrong with a value in that form, as words that follow its name; None if nothing is.
+    token_ids: those that a value holds.
+    """
+
+    takes: str
+    normal: Callable[[Any], Any]
+    fault: Callable[[Any], str | None]
+    token_ids: Callable[[Any], Iterable[int]] = lambda value: ()
+
+
+def of(
+    takes: str,
+    accepts: Callable[[Any], bool],
+    normal: Callable[[Any], Any] | None = None,
+    token_ids: Callable[[Any], Iterable[int]] = lambda value: (),
+) -> Kind:
+    """The values that, in their normal form, `accepts` is true of."""
+    return Kind(
+        takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", token_ids
+    )
+
+
+def flag() -> Kind:
+    """True or false."""
+    return of("true or false", lambda value: isinstance(value, bool))
+
+
+def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
+    """Whole numbers."""
+    span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
+    return of(
+        f"a whole number, {span}{_or_null(optional)}",
+        lambda value: (optional and value is None) or (_is_whole(value) and low <= value <= high),
+    )
+
+
+def number(takes: str, accepts: Callable[[float], bool]) -> Kind:
+    """Numbers, kept as floats."""
+    return of(takes, lambda value: isinstance(value, float) and accepts(value), _real)
+
+
+def span(low: float, high: float) -> Kind:
+    """Numbers from `low` to `high`."""
+    return number(f"from {_figure(low)} to {_figure(high)}", lambda value: low <= value <= high)
+
+
+def share() -> Kind:
+    """Parts of a whole, which may be all of it."""
+    return number("above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+def cutoff() -> Kind:
+    """Probabilities below which something is dropped."""
+    return number("at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def token_id() -> Kind:
+    """A token id or None."""
+    single = whole(0, optional=True)
+    return Kind(single.takes, single.normal, single.fault, lambda value: () if value is None else (value,))
+
+
+def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
+    """Token ids, `least` or more; one stands for a list of it. Without `optional`, None is the empty list."""
+    each = "at least one" if least else "each at least 0"
+    return of(
+        f"a token id or a list of token ids, {each}{_or_null(optional)}",
+        lambda value: (optional and value is None) or (_are_ids(value) and len(value) >= least),
+        _ids if optional else _empty_or(_ids),
+        lambda value: value or (),
+    )
+
+
+def token_sequences() -> Kind:
+    """Sequences of token ids."""
+    return of(
+        "a list of lists of token ids, none of them empty",
+        lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
+        _empty_or(_id_sequences),
+        lambda value: (token for sequence in value for token in sequence),
+    )
+
+
+def biased_sequences() -> Kind:
+    """Pairs of a sequence of token ids and a bias."""
+    return of(
+        f"a list of pairs [token ids, bias], no token ids twice, the bias from {_figure(-LARGEST_FACTOR)} to "
+        f"{_figure(LARGEST_FACTOR)}",
+        lambda value: _are_biases(value, _is_sequence, LARGEST_FACTOR),
+        _empty_or(_pairs),
+        lambda value: (token for sequence, _ in value for token in sequence),
+    )
+
+
+def biased_tokens(most: int) -> Kind:
+    """Pairs of a token id and a bias, in the order of their tokens."""
+    return of(
+        f"a mapping from token ids, none of them twice, to a bias from {-most} to {most}",
+        lambda value: _are_biases(value, _is_id, most),
+        _empty_or(_biases_by_id),
+        lambda value: (token for token, _ in value),
+    )
+
+
+def start_and_factor() -> Kind:
+    """A number of tokens and a factor, or None."""
+    return of(
+        f"[start, factor], a whole number and one from {_figure(SMALLEST_FACTOR)} to "
+        f"{_figure(LARGEST_FACTOR)}, or null",
+        _is_decay,
+        _start_and_factor,
+    )
+
+
+def function(arguments: str) -> Kind:
+    """A function or None."""
+    return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
+
+
+def texts() -> Kind:
+    """Texts; one stands for a list of it."""
+    takes = "a text or a list of texts, none of them empty"
+
+    def fault(value: Any) -> str | None:
+        if not isinstance(value, tuple) or not all(isinstance(text, str) and text for text in value):
+            return f"must be {takes}"
+        if len(value) > MOST_STOPS or sum(map(len, value)) > MOST_STOP_CHARACTERS:
+            return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
+        return None
+
+    return Kind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
+
+
+def regular_expression() -> Kind:
+    """A regular expression or None."""
+    takes = "a regular expression, or null"
+
+    def fault(value: Any) -> str | None:
+        if value is None:
+            return None
+        return text_fault("regex", value) if isinstance(value, str) and value else f"must be {takes}"
+
+    return Kind(takes, _plain, fault)
+
+
+def json_schema() -> Kind:
+    """A JSON schema, kept as its compact text, or None."""
+
+    def normal(value: Any) -> Any:
+        try:
+            return None if value is None else canonical_schema(value)
+        except ValueError:
+            return value
+
+    def fault(value: Any) -> str | None:
+        try:
+            return None if value is None else text_fault("json_schema", canonical_schema(value))
+        except ValueError as error:
+            return str(error)
+
+    return Kind("a JSON schema or its text, or null", normal, fault)
+
+
+def _or_null(optional: bool) -> str:
+    return ", or null" if optional else ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:f}".rstrip("0").rstrip(".")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_id, value))
+
+
+def _is_sequence(value: object) -> bool:
+    return _are_ids(value) and value != ()
+
+
+def _are_biases(value: object, is_key: Callable[[object], bool], most: float) -> bool:
+    """Whether `value` is a tuple of (key, bias), no key twice and no bias beyond `most`."""
+    if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        return False
+    if not all(is_key(key) and isinstance(bias, float) and abs(bias) <= most for key, bias in value):
+        return False
+    return len({key for key, _ in value}) == len(value)
+
+
+def _is_decay(value: object) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    start, factor = value
+    return _is_id(start) and isinstance(factor, float) and SMALLEST_FACTOR <= factor <= LARGEST_FACTOR
+
+
+def _of_numpy(value: object, name: str) -> bool:
+    """Whether `value` is of NumPy's type `name`; NumPy need not be imported to know that it is not."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, name))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's integers and booleans as Python's."""
+    if isinstance(value, bool) or _of_numpy(value, "bool_"):
+        return bool(value)
+    return int(value) if isinstance(value, Integral) else value
+
+
+def _real(value: Any) -> Any:
+    """A number as a float; infinite where it is too large for one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _sequence(value: Any) -> Any:
+    """A list, tuple or array as a tuple."""
+    if _of_numpy(value, "ndarray"):
+        value = value.tolist()
+    return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else _plain(value)
+
+
+def _empty_or(normal: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """As in transformers, where some lists are null if they are not given."""
+    return lambda value: () if value is None else normal(value)
+
+
+def _ids(value: Any) -> Any:
+    value = _sequence(value)
+    return (value,) if _is_whole(value) else value
+
+
+def _id_sequences(value: Any) -> Any:
+    value = _sequence(value)
+    return tuple(_sequence(item) for item in value) if isinstance(value, tuple) else value
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping or a list of pairs, as a tuple of pairs whose second part is a float."""
+    given = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+    if not isinstance(given, list | tuple):
+        return value
+    pairs = [_sequence(item) for item in given]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        return value
+    return tuple((_sequence(first), _real(second)) for first, second in pairs)
+
+
+def _biases_by_id(value: Any) -> Any:
+    """Pairs in the order of their tokens, which JSON's mappings have as texts."""
+    pairs = _pairs(value)
+    if not isinstance(pairs, tuple):
+        return pairs
+    pairs = tuple((_id_of_text(token), bias) for token, bias in pairs)
+    return tuple(sorted(pairs)) if all(isinstance(token, int) for token, _ in pairs) else pairs
+
+
+def _id_of_text(token: Any) -> Any:
+    is_number = isinstance(token, str) and token.isascii() and token.isdigit()
+    return int(token) if is_number and len(token) < _LONGEST_ID else token
+
+
+def _start_and_factor(value: Any) -> Any:
+    value = _sequence(value)
+    return (value[0], _real(value[1])) if isinstance(value, tuple) and len(value) == 2 else value
