@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.child_main import die_with
-from mindbatch.config.cluster_environment import SCHEDULER, WORKER, enter_cluster
+from mindbatch.config.environment import SCHEDULER, WORKER, enter_cluster
 
 _WORLD = "nccl_world_group"  # the name by which the compiler for GPUs knows all ranks
 _SCHEDULER_SECONDS, _PROBE_SECONDS = 30.0, 0.05

@@ -19,8 +19,7 @@ from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, N
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
 from mindbatch.children import command as command_of
-from mindbatch.config.cluster_environment import plugin_environment
-from mindbatch.config.environment import cache_folder
+from mindbatch.config.environment import cache_folder, plugin_environment
 from mindbatch.screen_text import TerminalText
 
 _ATTEMPTS = 3

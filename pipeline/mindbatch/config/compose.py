@@ -15,11 +15,9 @@ from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.model_advice import MODEL_DEFAULTS, advice_for, defaults_for
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.option_content import OptionReader
-from mindbatch.config.options import OptionFiles
-from mindbatch.config.overrides import read_overrides
-from mindbatch.config.portable import portable_yaml, settings_of, yaml_of
-from mindbatch.config.positional import read_words
+from mindbatch.config.options import OptionFiles, OptionReader
+from mindbatch.config.overrides import read_overrides, read_words
+from mindbatch.config.saved_config import portable_yaml, settings_of, yaml_of
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader, shown
 from mindbatch.config.tree import assign, build, resolved

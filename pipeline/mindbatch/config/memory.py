@@ -1,10 +1,20 @@
-"""How much memory this machine has."""
+"""Memory: how much this machine has, and amounts of it as users write them."""
 
+import re
+from decimal import Decimal
 from pathlib import Path
 
 GIB = 1 << 30
 MEMINFO = Path("/proc/meminfo")
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for suffix, base in (("B", 1000), ("IB", 1024))
+    for power, letter in enumerate("KMGT", start=1)
+}
+ALLOWED = "bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
+_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*")
 
 
 def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT) -> dict[str, int]:
@@ -37,3 +47,15 @@ def lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
+
+def parse_bytes(text: str) -> int:
+    """The number of bytes that `text` stands for, at least 1. Raises ValueError saying what is allowed."""
+    found = _PATTERN.fullmatch(text)
+    unit = UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None:
+        raise ValueError(f"must be {ALLOWED}")
+    size = int(Decimal(found[1]) * unit)
+    if size < 1:
+        raise ValueError("must be at least one byte")
+    return size

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.config.schema import schema_keys
 from mindbatch.config.settings import shown
-from mindbatch.config.sizes import parse_bytes
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import first_bytes

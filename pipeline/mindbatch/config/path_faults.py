@@ -6,8 +6,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.hub_cache import cached_model, how_to_get
-from mindbatch.config.paths import near_sibling, resolve_path
+from mindbatch.config.paths import cached_model, how_to_get, near_sibling, resolve_path
 from mindbatch.config.settings import shown
 from mindbatch.foreign_formats import foreign_file, foreign_folder
 from mindbatch.regular_file import check_own

@@ -1,9 +1,12 @@
-"""Where the shipped configurations and models are, and what a path given by the user means."""
+"""What a path given by the user means: their own file, shipped data, or a model in the hub's local cache."""
 
+import os
+import re
 from itertools import islice
 from pathlib import Path
 
 from mindbatch.fault_lines import did_you_mean
+from mindbatch.regular_file import first_bytes
 
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
@@ -19,6 +22,10 @@ SAVED_CONFIG = "config.yaml"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SIBLINGS_LOOKED_AT = 10_000
+
+_PART = r"[A-Za-z0-9][\w.-]{0,95}"
+_NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{6,64}")
 
 
 def data_root() -> Path:
@@ -60,3 +67,37 @@ def near_sibling(path: Path) -> str:
     except OSError:
         return ""
     return did_you_mean(path.name, names, notation=path.with_name)
+
+
+def cached_model(name: str) -> Path | None:
+    """The folder of the main revision of the model of that name, if the cache holds it."""
+    if not _NAME.fullmatch(name):
+        return None
+    entry = _cache_folder() / f"models--{name.replace('/', '--')}"
+    try:
+        commit = first_bytes(entry / "refs/main", 100).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    snapshot = entry / "snapshots" / commit
+    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+
+
+def how_to_get(name: str) -> str:
+    """How to get what is neither a folder nor in the cache; empty where it is not like a name on the hub."""
+    if "/" not in name or not _NAME.fullmatch(name) or Path(name).parent.exists():
+        return ""
+    target = name.partition("/")[2]
+    return (
+        f", nor is it in the hub cache {_cache_folder()}; where there is a network: "
+        f"hf download {name} --local-dir {target} (or huggingface-cli download)"
+    )
+
+
+def _cache_folder() -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser()
+    if os.environ.get("HF_HOME"):
+        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface/hub"

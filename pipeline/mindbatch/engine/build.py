@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.memory import GIB, free_memory, whole_memory
+from mindbatch.config.memory import GIB, free_memory, parse_bytes, whole_memory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.config.sizes import parse_bytes
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.screen_text import printable
-from mindbatch.tasks.text_table import ranges, table
+from mindbatch.tasks.formatting import ranges, table
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16

@@ -14,8 +14,8 @@ from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.screen_text import printable, show, show_json
+from mindbatch.tasks.formatting import table
 from mindbatch.tasks.run_state import RunState, state_of
-from mindbatch.tasks.text_table import table
 
 DEEPEST = 6
 """Folders are looked into this far: more would be a search of the whole disk."""

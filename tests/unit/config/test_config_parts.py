@@ -7,10 +7,10 @@ import pytest
 
 from mindbatch.config import paths
 from mindbatch.config.faults import FaultLog
+from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_faults import option_faults
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
 from mindbatch.config.schema import schema_keys
-from mindbatch.config.sizes import parse_bytes
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.fault_lines import nearest
 from mindbatch.tasks.generate.schema import GenerateConfig

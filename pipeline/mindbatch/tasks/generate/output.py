@@ -1,19 +1,23 @@
-"""Writing finished results in the order of the prompts, as text or JSON lines, to the screen or a file."""
+"""Writing results in the order of the prompts: each when it is finished, or while it grows."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 import orjson
 
-from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.screen_text import data_output
 from mindbatch.storage import WholeFile
+from mindbatch.streaming import Streamer
+
+Place = tuple[str, int]  # key of the prompt, number of the sample
 
 
 class Destination:
@@ -84,3 +88,69 @@ class ResultWriter:
 def label(key: str, index: int, samples: int) -> str:
     """The name of one output: the prompt's key, with the sample's number where there are several."""
     return key if samples == 1 else f"{key}.{index}"
+
+
+class LiveText:
+    """Feeds a streamer per output; the tokens of outputs whose turn has not come are kept.
+
+    labelled: put the prompt's key, and the sample's number, before each text.
+    make_streamer: gives a fresh streamer for one output of a request, which must not print the prompt: it is
+        printed here, as it was given and not as its tokens would spell it.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        make_streamer: Callable[[Request], Streamer],
+        file: TextIO,
+        *,
+        labelled: bool,
+    ) -> None:
+        self._turns = [
+            (request, sample) for request in requests for sample in range(request.params.num_return_sequences)
+        ]
+        self._turns.reverse()
+        self._labelled = labelled
+        self._make_streamer = make_streamer
+        self._file = file
+        self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
+        self._absent: set[Place] = set()
+        self._streamer: Streamer | None = None
+
+    def put(self, event: StreamEvent) -> None:
+        """Takes one event; prints it, and what waited for it to end, if its output has the turn."""
+        self._kept[event.key, event.index].append(event)
+        self._print_turns()
+
+    def finish(self, result: RequestOutput) -> None:
+        """Ends a request; nobody waits for outputs that were asked for and that a search did not find."""
+        for request, sample in self._turns:
+            if request.key == result.key and sample >= len(result.outputs):
+                self._absent.add((request.key, sample))
+        self._print_turns()
+
+    def _print_turns(self) -> None:
+        while self._turns and self._print_kept():
+            self._turns.pop()
+            self._streamer = None
+
+    def _print_kept(self) -> bool:
+        """Prints what there is of the output that has the turn; whether it has ended."""
+        request, sample = self._turns[-1]
+        if (request.key, sample) in self._absent:
+            if self._streamer is not None:
+                self._streamer.end()
+            return True
+        if self._streamer is None:
+            if self._labelled:
+                name = label(request.key, sample, request.params.num_return_sequences)
+                print(f"[{name}] ", end="", file=self._file)
+            print(request.prompt or "", end="", flush=True, file=self._file)
+            self._streamer = self._make_streamer(request)
+            self._streamer.put(list(request.prompt_token_ids))
+        for event in self._kept.pop((request.key, sample), []):
+            self._streamer.put(list(event.token_ids))
+            if event.finish_reason is not None:
+                self._streamer.end()
+                return True
+        return False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mindbatch.run.plan import Lengths, Plan, RowTotals, TimeEstimate
 from mindbatch.screen_text import printable
-from mindbatch.tasks.amounts import duration, size
+from mindbatch.tasks.formatting import duration, size
 
 BAR = 40
 """Columns of the longest bar of the histogram."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout
 from mindbatch.screen_text import printable
+from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.strategy_folder import strategy_lines
-from mindbatch.tasks.text_table import table
 
 
 def layout_page(model_type: str, job: LayoutJob, layout: ModelLayout, paths: Sequence[Path]) -> str:

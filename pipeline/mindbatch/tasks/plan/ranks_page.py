@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.screen_text import printable
-from mindbatch.tasks.text_table import ranges, table
+from mindbatch.tasks.formatting import ranges, table
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a rank", "bytes in all"]

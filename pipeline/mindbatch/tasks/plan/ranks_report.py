@@ -10,10 +10,10 @@ from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.pipeline_stages import stage_of_layer
 from mindbatch.checkpoint.placement.placement import Placement, Shard
 from mindbatch.screen_text import printable
+from mindbatch.tasks.formatting import ranges
 from mindbatch.tasks.plan.ranks import RankPlan
 from mindbatch.tasks.plan.ranks_page import layout_page
 from mindbatch.tasks.plan.strategy_folder import strategy_lines
-from mindbatch.tasks.text_table import ranges
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 

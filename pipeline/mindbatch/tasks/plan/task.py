@@ -26,7 +26,7 @@ from mindbatch.run.survey import survey
 from mindbatch.screen_text import show, show_json
 from mindbatch.storage import Storage
 from mindbatch.tasks import machine
-from mindbatch.tasks.amounts import size
+from mindbatch.tasks.formatting import size
 from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.run_state import state_of

@@ -19,7 +19,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import ONLY_CUT
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.amounts import size
+from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.order import Planned
 from mindbatch.tasks.reshard.schema import ReshardConfig

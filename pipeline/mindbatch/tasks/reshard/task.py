@@ -13,7 +13,7 @@ from mindbatch.checkpoint.reshard.order import Outcome
 from mindbatch.checkpoint.reshard.target import is_there
 from mindbatch.errors import EXIT_DONE
 from mindbatch.screen_text import printable, say, show
-from mindbatch.tasks.amounts import size
+from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.logits_check import logits_check
 from mindbatch.tasks.reshard.order import Planned, plan_order
 from mindbatch.tasks.reshard.progress import shown_progress

@@ -17,7 +17,7 @@ from mindbatch.engine.outline import outline
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RowTotals
-from mindbatch.tasks.amounts import duration, size
+from mindbatch.tasks.formatting import duration, size
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
