@@ -5,36 +5,30 @@
 
 CHECKPOINT is a file with base weights and matrices side by side, or a folder of rank_N/*.ckpt (.safetensors).
 For one rank NEW_FOLDER/merged_lora.ckpt is made, for several NEW_FOLDER/rank_N/{prefix}N.ckpt, all at once or
-not at all. Each tensor is merged in float32 and rounded once; no more than one is in memory. It needs Python
-and NumPy, neither MindSpore nor a device.
+not at all; killed, the same command goes on. Each tensor is merged in float32 and rounded once. It needs
+Python and NumPy, neither MindSpore nor a device.
 
 What differs from MindFormers' tool: all ranks are merged, not the first alone; the scaling is lora_alpha / r
 of adapter_config.json beside the checkpoint, and without one --lora_scaling must be given; matrices without
 their other half or without effect are refused; nothing is written over, nor into the folder of strategies.
 
 An adapter in a folder of its own, with adapter_config.json and adapter_model.safetensors or .ckpt, is merged
-by `mindbatch reshard source=... target.dir=... lora.merge=ADAPTER`, in several processes, and resumed.
+by `mindbatch reshard source=... target.dir=... lora.merge=ADAPTER`.
 """
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import checkout  # noqa: F401
-from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.reshard.folder import (
-    locked,
-    make_folders,
-    names_below,
-    part_of,
-    remove_tree,
-)
-from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform
-from mindbatch.checkpoint.transform_lora import MergedCheckpoint, plan_merge
+from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.pool import worker_count
+from mindbatch.checkpoint.reshard.progress import PlainProgress
+from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, transform_order
+from mindbatch.checkpoint.transform_lora import plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
-from mindbatch.storage import Storage, StorageError, leftover_of
 from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt_lora.py"
@@ -49,23 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
             Path(options.src_ckpt_path_or_dir),
             strategy_path(options.src_ckpt_strategy),
             strategy_path(options.dst_ckpt_strategy),
-            verify=True,
         )
         with transform.source:
-            merged = plan_merge(transform, options.lora_scaling)
-            write_all(merged, target, options.prefix, options.save_format, Storage())
+            lora = plan_merge(transform, options.lora_scaling)
+            order = transform_order(transform, target, options.prefix, kind=options.save_format, lora=lora)
+            workers = worker_count(None, order.nbytes)
+            outcome = carry_out(replace(order, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.faults, name=NAME)
         return error.exit_code
     except KeyboardInterrupt:
-        say("interrupted; the same command begins anew", name=NAME)
+        say("interrupted; the same command goes on", name=NAME)
         return EXIT_INTERRUPTED
-    say(*transform.notes, name=NAME)
-    merge, ranks = merged.merge, "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
+    say(*transform.notes, *outcome.notes, name=NAME)
+    ranks = "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
     show(
-        printable(
-            f"Merge succeed: {len(merge.names)} weights, scaling {merge.scaling:g}, {ranks} in {target}"
-        )
+        printable(f"Merge succeed: {len(lora.pairs)} weights, scaling {lora.scaling:g}, {ranks} in {target}")
     )
     return EXIT_DONE
 
@@ -117,40 +110,6 @@ def read_target(options: argparse.Namespace) -> Path:
 def strategy_path(text: str) -> Path | None:
     """Empty and None mean a checkpoint that is not cut."""
     return None if text in ("", "None") else Path(text)
-
-
-def write_all(merged: MergedCheckpoint, target: Path, prefix: str, kind: str, storage: Storage) -> None:
-    """Writes the files of all ranks and their digests beside the target, and gives the folder its name."""
-    ranks, part = merged.transform.num_ranks, part_of(target)
-    files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(ranks)]
-    files = files if ranks > 1 else [f"merged_lora.{kind}"]
-    make_folders(part, storage)
-    with locked(part):
-        clear(part, files, storage)
-        for rank, name in enumerate(files):
-            make_folders((part / name).parent, storage)
-            merged.write(rank, kind, part / name)
-        record_digests(part)
-        try:
-            storage.replace(part, target)
-            storage.sync_folder(target.parent)
-        except OSError as error:
-            raise StorageError.writing(target, error) from error
-
-
-def is_leftover(name: str, ours: set[str]) -> bool:
-    """Whether a killed run left the file while it wrote one of `ours`."""
-    written = leftover_of(Path(name).name)
-    return written is not None and str(Path(name).with_name(written)) in ours
-
-
-def clear(part: Path, files: list[str], storage: Storage) -> None:
-    """Removes what a killed run has left. ConfigError when there is anything else."""
-    ours = {*files, *(str(Path(name).parent / DIGESTS_NAME) for name in files)}
-    foreign = [name for name in names_below(part) if name not in ours and not is_leftover(name, ours)]
-    if foreign:
-        raise ConfigError(f"{part}: holds {sorted(foreign)[0]!a}, which is not of this merge; move that away")
-    remove_tree(part, storage, keep=True)
 
 
 if __name__ == "__main__":

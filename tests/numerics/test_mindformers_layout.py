@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.gpu_plugin import find_plugin, needed_tool
 from mindbatch.checkpoint.names.dialect import Options
-from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers
 from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.models.registry import describe, tensor_specs
 
@@ -123,21 +124,20 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-def stored_by(names: NamedRanks, rank: int, full: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def stored_by(names: RankFiles, rank: int, full: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """What a rank holds of full Hugging Face tensors, in its own names and forms."""
     found = {}
-    views = names.views(rank)
-    shapes = names.stored_shapes(rank)
-    for name, all_held in names.held(rank).items():
-        tensor = np.full(views.get(name, shapes[name]), -1, np.float32)
-        for held in all_held:
-            part = full[held.original][tuple(slice(*ends) for ends in held.whole)]
-            tensor[tuple(slice(*ends) for ends in held.place)] = part.T if held.transposed else part
-        found[name] = tensor.reshape(shapes[name])
+    for name, stored in names.ranks[rank].items():
+        tensor = np.full(stored.view, -1, np.float32)
+        for segment in stored.segments:
+            part = full[segment.tensor][tuple(slice(*ends) for ends in segment.whole)]
+            place = tuple(slice(*ends) for ends in segment.stored)
+            tensor[place] = part.T if segment.transposed else part
+        found[name] = tensor.reshape(stored.shape)
     return found
 
 
-def named(case: Case, ways: int) -> NamedRanks:
+def named(case: Case, ways: int) -> RankFiles:
     """Our specs, in MindFormers' names."""
     arch = describe(case.config)
     options = Options(qkv_concat=case.qkv_concat)

@@ -63,7 +63,9 @@ def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
 
     def wrong(job: Job) -> Job:
         other = {KEY: VALUE, VALUE: KEY}.get(job.name, job.name)
-        return dataclasses.replace(job, readings=jobs[other].readings)
+        return dataclasses.replace(
+            job, readings=dict(zip(job.readings, jobs[other].readings.values(), strict=True))
+        )
 
     order = dataclasses.replace(found.order, jobs=tuple(map(wrong, found.order.jobs)))
     assert order.verify

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.formats.floats import array_type
-from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.merge import LoraMerge
+from mindbatch.checkpoint.formats.floats import array_type, converted
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.merge import product
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
@@ -69,16 +69,27 @@ def write_adapter_for(
     return folder
 
 
-def merged_at_once(held: Mapping[str, Stored], adapter: Path, **options: Any) -> dict[str, Stored]:
-    """All tensors of a full checkpoint as LoraMerge makes them, whole weights at a time."""
-    with_matrices = open_adapter(adapter)
-    merge = LoraMerge(with_matrices, {name: shape for name, (_, shape, _) in held.items()}, **options)
+def product_of(adapter: LoraAdapter, weight: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The whole of what is added to a weight of this shape."""
+    [pair] = [pair for module, pair in adapter.pairs.items() if weight.endswith(f"{module}.weight")]
+    a, b = (adapter.matrix(name) for name in pair)
+    settings = adapter.settings
+    full = full_region(shape[::-1] if settings.fan_in_fan_out else shape)
+    found = product(b, a, full, np.float32(settings.scaling))
+    return found.T if settings.fan_in_fan_out else found
+
+
+def merged_at_once(held: Mapping[str, Stored], folder: Path) -> dict[str, Stored]:
+    """All tensors of a full checkpoint, with the adapter added to whole weights at once and rounded once."""
+    adapter = open_adapter(folder)
     found = dict(held)
-    for name in merge.names:
+    for name in adapted_weights(adapter, {name: shape for name, (_, shape, _) in held.items()}):
         dtype, shape, data = held[name]
         stored = np.frombuffer(data, array_type(dtype)).reshape(shape)
-        found[name] = (dtype, shape, merge.merged(name, full_region(shape), stored, dtype, dtype).tobytes())
-    with_matrices.close()
+        wide, _ = converted(stored, dtype, "F32")
+        rounded, _ = converted(wide + product_of(adapter, name, shape), "F32", dtype)
+        found[name] = (dtype, shape, rounded.tobytes())
+    adapter.close()
     return found
 
 

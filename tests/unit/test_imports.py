@@ -107,9 +107,9 @@ CHECKPOINT_MAY_ENTER: dict[str, set[str]] = {
     "placement": GROUND,
     "strategy": GROUND | {"formats", "folders", "placement"},
     "names": GROUND | {"placement"},
-    "lora": GROUND | {"formats", "folders", "placement", "names"},
-    "reshard": GROUND | {"formats", "folders", "placement", "names", "lora"},
-    "transform": GROUND | {"formats", "folders", "placement", "strategy", "names", "reshard"},
+    "lora": GROUND | {"formats", "folders", "placement"},
+    "reshard": GROUND | {"formats", "folders", "placement", "lora"},
+    "transform": GROUND | {"formats", "folders", "placement", "strategy", "lora", "reshard"},
     "transform_lora": GROUND | {"formats", "folders", "placement", "lora", "transform"},
 }
 # The modules that may import MindSpore; all others are plain Python and NumPy.
@@ -280,7 +280,7 @@ LIGHT = [
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
-    "import mindbatch.checkpoint.placement.plan_proof, mindbatch.tasks.plan.ranks_page",
+    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_page",
     "import mindbatch.tasks.plan.ranks_report",
 ]
 HEAVY = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX", "sacrebleu")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.names.named_ranks import as_placed
-from mindbatch.checkpoint.names.stored_plan import plan_digest, unnamed_plans
+from mindbatch.checkpoint.lora.names import is_lora_name
+from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
-from mindbatch.checkpoint.placement.plan import ReshardPlan, plan_reshard
-from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies, plan_digest
+from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
-from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, part_fault, strategy_placements
@@ -42,35 +44,24 @@ class Transform:
         """Ranks of the target."""
         return self.target.num_ranks if self.target else 1
 
-    @property
-    def shapes(self) -> dict[str, Shape]:
-        """The full shape of every tensor."""
-        return {name: placement.shape for name, placement in self.placements.items()}
-
-    def wanted(self, names: Iterable[str]) -> dict[str, Placement]:
-        """Where these tensors are in the target. CheckpointError when the strategy does not fit them."""
-        shapes = {name: self.placements[name].shape for name in names}
-        with located(self.source.path):
-            return strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
-
     def dtype(self, name: str) -> str:
         """The dtype of a tensor, which all ranks have alike."""
         return self.source.dtype(name)
 
-    def proved(self, names: Iterable[str]) -> ReshardPlan:
-        """The plan for these tensors, shown to be right."""
-        wanted = self.wanted(names)
-        plan = plan_reshard({name: self.placements[name] for name in wanted}, wanted)
-        prove(plan)
-        return plan
+    def files(self, names: Iterable[str]) -> RankFiles:
+        """What the files of the source hold of these tensors."""
+        return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
+
+    def wanted(self, names: Iterable[str]) -> RankFiles:
+        """What those of the target will hold. CheckpointError when the strategy does not fit them."""
+        shapes = {name: self.placements[name].shape for name in names}
+        with located(self.source.path):
+            placed = strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
+        return as_placed(placed, self.num_ranks)
 
 
-def open_transform(
-    source: Path, source_strategy: Path | None, target_strategy: Path | None, *, verify: bool = False
-) -> Transform:
+def open_transform(source: Path, source_strategy: Path | None, target_strategy: Path | None) -> Transform:
     """Opens a checkpoint file or a folder of rank folders. Strategies are files or folders; None: not cut.
-
-    verify: everything is read against digests and checksums first; else only what a plan does not read.
 
     Raises:
         ConfigError: nothing there, or several ranks without a strategy.
@@ -78,14 +69,13 @@ def open_transform(
     """
     target = read_strategy(target_strategy) if target_strategy else None
     strategy = read_strategy(source_strategy) if source_strategy else None
-    opened = open_source(source, verify=verify)
+    opened = open_source(source)
     try:
         notes: list[str] = []
         if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
             notes.append(_whole(source, strategy, opened.ranks[0]))
             strategy = None
-        if not verify:
-            opened.check_heads()
+        opened.check_heads()
         raise_if_any(opened.dtype_faults())
         found = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
@@ -115,30 +105,54 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
     return whole_placements(source.ranks[0].shapes)
 
 
-def transform_order(transform: Transform, target: Path, prefix: str) -> Order:
-    """What makes target/rank_N/{prefix}N.ckpt of all tensors.
+def transform_order(
+    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
+) -> Order:
+    """What makes target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 
     Raises:
-        CheckpointError: a strategy that does not fit, or tensors that a .ckpt cannot hold.
+        CheckpointError: a strategy that does not fit, or tensors that a file of that kind cannot hold.
     """
-    plan = transform.proved(transform.placements)
-    plans = unnamed_plans(plan)
-    dtypes = {name: transform.dtype(name) for name in transform.placements}
-    files = [f"rank_{rank}/{prefix}{rank}.{CKPT}" for rank in range(transform.num_ranks)]
-    layouts = {name: layout_of_rank(plan, rank, dtypes, CKPT) for rank, name in enumerate(files)}
+    names = [name for name in transform.placements if lora is None or not is_lora_name(name)]
+    source, wanted = transform.files(names), transform.wanted(names)
+    plans = plan_copies(source, wanted)
+    prove(plans, source, wanted)
+    dtypes = {name: transform.dtype(name) for name in names}
+    files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
+    settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}
+    if lora is not None:
+        files = files if len(files) > 1 else [f"merged_lora.{kind}"]
+        settings |= {"format": kind, MERGED_KEY: {lora.digest: lora.scaling}}
+    layouts = layouts_of(plans, files, dtypes, kind)
     return Order(
         target=target.resolve(),
-        settings={"prefix": prefix, "ranks": transform.num_ranks},
+        settings=settings,
         source=transform.source.identity(),
         plan=plan_digest(plans),
         layouts=layouts,
-        jobs=tuple(jobs_of(plans, transform.source.ranks, layouts, files, dtypes)),
+        jobs=tuple(
+            jobs_of(
+                plans,
+                source,
+                transform.source.ranks,
+                layouts,
+                files,
+                dtypes,
+                lora=lora,
+                overflow_hint=" with the adapter",
+            )
+        ),
         beside={},
         stamps=transform.source.stamps(),
     )
 
 
-def layout_of_rank(plan: ReshardPlan, rank: int, dtypes: Mapping[str, str], kind: str) -> FileLayout:
-    """The file of a target rank."""
-    entries = [(each.name, dtypes[each.name], each.shape) for each in plan.of_rank(rank)]
-    return ckpt_layout(entries) if kind == CKPT else safetensors_layout(entries)
+def layouts_of(
+    plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
+) -> dict[str, FileLayout]:
+    """What is where in the file of each target rank, in order of the plans."""
+    entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
+    for plan in plans:
+        entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
+    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
+    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}

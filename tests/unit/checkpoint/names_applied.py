@@ -1,11 +1,10 @@
-"""What links and stored copies do to arrays, done literally: what the tests of names share."""
+"""What links do to arrays, done literally: what the tests of names share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from mindbatch.checkpoint.names.correspondence import Correspondence
-from mindbatch.checkpoint.names.stored_plan import StoredPlan
 
 
 def slices(box):
@@ -28,25 +27,6 @@ def original_arrays(names: Correspondence, stored: Mapping[str, np.ndarray]) -> 
         part = stored[link.stored].reshape(names.view(link.stored))[slices(link.place)]
         made[link.original][slices(link.box)] = part.T if link.transposed else part
     return made
-
-
-def executed(
-    plans: Sequence[StoredPlan],
-    sources: Sequence[Mapping[str, np.ndarray]],
-    names: Sequence[Correspondence | None],
-) -> dict[int, dict[str, np.ndarray]]:
-    """The target ranks' tensors."""
-    found: dict[int, dict[str, np.ndarray]] = {}
-    for plan in plans:
-        made = np.zeros(plan.view, np.float32)
-        for copy in plan.copies:
-            array = sources[copy.source_rank][copy.source_name]
-            rank_names = names[copy.source_rank]
-            view = array if rank_names is None else array.reshape(rank_names.view(copy.source_name))
-            part = view[slices(copy.source)]
-            made[slices(copy.target)] = part.T if copy.transposed else part
-        found.setdefault(plan.rank, {})[plan.name] = made.reshape(plan.shape)
-    return found
 
 
 def numbered(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Arrays cut over ranks by a placement and moved by a plan: what the integers must mean."""
+"""Arrays cut over rank files and copied by a plan: what the regions must mean."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.placement.placement import Placement, Placements
-from mindbatch.checkpoint.placement.plan import ReshardPlan
+from mindbatch.checkpoint.placement.plan import TensorPlan
+from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.placement.regions import Region
 
 Array = NDArray[np.int64]
@@ -15,8 +15,8 @@ Ranks = list[dict[str, Array]]
 UNTOUCHED = -1
 
 
-def index(box: Region) -> tuple[slice, ...]:
-    return tuple(slice(start, stop) for start, stop in box)
+def index(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(start, stop) for start, stop in region)
 
 
 def numbered(shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
@@ -29,44 +29,36 @@ def numbered(shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
     return found
 
 
-def cut(placement: Placement, array: Array) -> list[Array | None]:
-    """What each rank holds of the array."""
-    found: list[Array | None] = []
-    for shard in placement.shards:
-        if shard is None:
-            found.append(None)
-            continue
-        local = np.full(shard.shape, UNTOUCHED)
-        for box in shard.padding:
-            local[index(box)] = 0
-        for piece in shard.segments:
-            local[index(piece.local)] = array[index(piece.whole)]
-        assert UNTOUCHED not in local
-        found.append(local)
+def scattered(files: RankFiles, arrays: Mapping[str, Array]) -> Ranks:
+    """The tensors of each rank's file, made literally of the full arrays."""
+    found: Ranks = []
+    for tensors in files.ranks:
+        held: dict[str, Array] = {}
+        for name, stored in tensors.items():
+            local = np.full(stored.view, UNTOUCHED)
+            for region in stored.padding:
+                local[index(region)] = 0
+            for segment in stored.segments:
+                part = arrays[segment.tensor][index(segment.whole)]
+                local[index(segment.stored)] = part.T if segment.transposed else part
+            assert UNTOUCHED not in local
+            held[name] = local.reshape(stored.shape)
+        found.append(held)
     return found
 
 
-def scattered(placements: Placements, arrays: Mapping[str, Array]) -> Ranks:
-    """The tensors of each rank."""
-    held = {name: cut(placement, arrays[name]) for name, placement in placements.items()}
-    count = max(len(shards) for shards in held.values())
-    return [
-        {name: local for name, shards in held.items() if (local := shards[rank]) is not None}
-        for rank in range(count)
-    ]
-
-
-def moved_by(plan: ReshardPlan, source: Ranks) -> Ranks:
-    """What the plan makes of the source's tensors; an element that nothing writes stays UNTOUCHED."""
-    count = max(len(placement.shards) for placement in plan.target.values())
-    found: Ranks = [{} for _ in range(count)]
-    for tensor in plan.tensors:
-        local = np.full(tensor.shape, UNTOUCHED)
-        for box in tensor.padding:
-            local[index(box)] = 0
-        for copy in tensor.copies:
-            local[index(copy.target)] = source[copy.source_rank][tensor.name][index(copy.source)]
-        found[tensor.rank][tensor.name] = local
+def copied(plans: Sequence[TensorPlan], files: RankFiles, source: Ranks) -> Ranks:
+    """What the copies make of the source's tensors; an element that nothing writes stays UNTOUCHED."""
+    found: Ranks = [{} for _ in range(1 + max(plan.rank for plan in plans))]
+    for plan in plans:
+        local = np.full(plan.view, UNTOUCHED)
+        for region in plan.padding:
+            local[index(region)] = 0
+        for copy in plan.copies:
+            view = files.ranks[copy.source_rank][copy.source_name].view
+            part = source[copy.source_rank][copy.source_name].reshape(view)[index(copy.source)]
+            local[index(copy.target)] = part.T if copy.transposed else part
+        found[plan.rank][plan.name] = local.reshape(plan.shape)
     return found
 
 

@@ -10,7 +10,8 @@ from adapter_folders import write_adapter
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, located
 from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
 from mindbatch.checkpoint.placement.placement import whole_placements
-from mindbatch.checkpoint.placement.plan import plan_reshard
+from mindbatch.checkpoint.placement.plan import plan_copies
+from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.errors import CheckpointError
 
 LAYERS = range(400)
@@ -57,7 +58,9 @@ def test_hints_are_looked_for_only_where_they_are_told(
     """difflib took half a minute for the names of a model of 60 layers before this."""
     theirs = {name.replace("self_attn", "attention"): (2, 2) for name in WANTED}
     with pytest.raises(CheckpointError, match="did you mean"):
-        plan_reshard(whole_placements(theirs), whole_placements(dict.fromkeys(WANTED, (2, 2))))
+        plan_copies(
+            *(as_placed(whole_placements(shapes), 1) for shapes in (theirs, dict.fromkeys(WANTED, (2, 2))))
+        )
     assert len(compared) == 2 * MAX_LINES
     compared.clear()
     matrices = {

@@ -22,6 +22,7 @@ from transform_places import (
 
 import transform_ckpt_lora
 from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.reshard.journal import Journal
 
 
 @pytest.fixture
@@ -51,17 +52,33 @@ def test_all_ranks_are_merged(place):
         assert all(rank.digests for rank in source.ranks)
 
 
-def test_what_a_killed_merge_has_left_goes_and_nothing_else(place, capsys):
-    part = place / "new.part"
-    (part / "rank_0").mkdir(parents=True)
-    (part / "rank_0" / ".checkpoint_0.ckpt.0123456789abcdef").write_bytes(b"left")
-    assert merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2") == 0
-    part.mkdir()
-    (part / ".mine").write_bytes(b"kept")
-    (place / "new").rename(place / "old")
-    said = "holds '.mine', which is not of this merge"
-    failed(merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"), 2, capsys, said)
-    assert (part / ".mine").read_bytes() == b"kept"
+def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
+    """Whatever was in the files before the kill is kept, in as many processes."""
+    flags = "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"
+    assert merge(place, *flags) == 0
+    expected = {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()}
+    (place / "new").rename(place / "unbroken")
+    written = []
+
+    def killed(self, entries):
+        written.extend(entries)
+        append(self, entries)
+        raise KeyboardInterrupt
+
+    append = Journal.append
+    monkeypatch.setattr(Journal, "append", killed)
+    assert merge(place, *flags) == 130
+    assert written
+    monkeypatch.undo()
+    monkeypatch.setattr(transform_ckpt_lora, "worker_count", lambda *_: 2)
+    assert merge(place, *flags) == 0
+    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
+    assert merge(place, *flags[:1], "other", *flags[2:-1], "--lora_scaling=1") == 0
+    (place / "other").rename(place / "new.part")
+    (place / "new").rename(place / "again")
+    capsys.readouterr()
+    assert merge(place, *flags) == 0  # what another scaling has left is not taken
+    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
 
 
 def test_the_scaling_is_that_of_the_adapter(place, capsys):
@@ -79,7 +96,9 @@ def test_one_rank_is_one_file(place, kind, capsys):
     assert merge(place, "two", "new", "two.ckpt", "None", "--lora_scaling=2", f"--save_format={kind}") == 2
     assert "no such file" in capsys.readouterr().err
     assert merge(place, "two", "new", "two.ckpt", "", "--lora_scaling=2", f"--save_format={kind}") == 0
-    assert {path.name for path in (place / "new").iterdir()} == {f"merged_lora.{kind}", "digests.json"}
+    assert {path.name for path in (place / "new").iterdir()} == {
+        f"merged_lora.{kind}", "digests.json", "reshard.json",
+    }  # fmt: skip
     found = read(place / f"new/merged_lora.{kind}")
     for name, array in merged_arrays(2).items():
         np.testing.assert_array_equal(found[name], array)
@@ -143,17 +162,8 @@ def test_the_merge_writes_nothing_over(place, capsys):
     failed(merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2"), 2, capsys, "exists already")
     (place / "other.part").mkdir()
     (place / "other.part/mine").write_text("kept")
-    failed(merge(place, "full.ckpt", "other", "", "", "--lora_scaling=2"), 2, capsys, "holds 'mine'")
+    failed(merge(place, "full.ckpt", "other", "", "", "--lora_scaling=2"), 2, capsys, "is not of a reshard")
     assert (place / "other.part/mine").read_text() == "kept"
-
-
-def test_what_a_killed_merge_has_left_is_made_anew(place):
-    (place / "new.part").mkdir()
-    (place / "new.part/merged_lora.ckpt").write_text("torn")
-    (place / "new.part/digests.json").write_text("torn")
-    assert merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2") == 0
-    assert set(read(place / "new/merged_lora.ckpt")) == set(BASE)
-    assert not (place / "new.part").exists()
 
 
 def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
@@ -162,7 +172,7 @@ def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
 
     monkeypatch.setattr(transform_ckpt_lora, "open_transform", interrupted)
     code = merge(place, "two", "new", "two.ckpt", "four.ckpt")
-    message = "transform_ckpt_lora.py: interrupted; the same command begins anew\n"
+    message = "transform_ckpt_lora.py: interrupted; the same command goes on\n"
     assert (code, capsys.readouterr().err) == (130, message)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
@@ -17,15 +16,14 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
+from mindbatch.checkpoint.lora.merge import Matrix, MatrixShard, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import Shape, full_region
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 
 _MAX_TARGET_PARTS = 16  # dots of a name are not so many; a hostile one has hundreds
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
-
-Matrix = npt.NDArray[np.float32]
 
 
 class LoraSource(Protocol):
@@ -48,6 +46,10 @@ class LoraSource(Protocol):
         """A whole matrix. CheckpointError when it is damaged."""
         ...
 
+    def stored(self, names: Iterable[str]) -> dict[str, StoredMatrix]:
+        """Where matrices are stored, with their digests as they are now."""
+        ...
+
 
 @dataclass(frozen=True)
 class LoraAdapter:
@@ -66,6 +68,15 @@ class LoraAdapter:
         """A whole matrix, checked against its digest. CheckpointError when it is damaged."""
         self.tensors.check(name)
         return read_float32(self.tensors.file(name), name)
+
+    def stored(self, names: Iterable[str]) -> dict[str, StoredMatrix]:
+        """Where matrices are stored, with their digests as they are now."""
+        found: dict[str, StoredMatrix] = {}
+        for name, digest in self.tensors.computed_digests(names).items():
+            path, shape = str(self.tensors.file(name).path.resolve()), self.info(name).shape
+            whole = full_region(shape)
+            found[name] = StoredMatrix(name, shape, (MatrixShard(path, name, digest, whole, whole),))
+        return found
 
     def close(self) -> None:
         """Closes its file."""

@@ -1,89 +1,202 @@
-"""Merging a LoRA adapter: weight + scaling * B @ A, for a whole weight or any box of it.
+"""Merges a LoRA adapter into stored tensors as their rows are read: weight + scaling * B @ A.
 
 LoRA: Hu et al. 2021, https://arxiv.org/abs/2106.09685. Everything is float32; the sum is rounded once, to the
-dtype of the weight. A box of the product has the very bits that the whole product has there: a weight may be
-merged in any portions, by any number of ranks.
+dtype that is written. Any portion of the product has the very bits that the whole product has there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.floats import converted
-from mindbatch.checkpoint.lora.adapter import LoraSource, Matrix, adapted_weights
-from mindbatch.checkpoint.lora.names import LoraPair
+from mindbatch.checkpoint.folders.digests import started_digest
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, widened
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.errors import CheckpointError
 
 TILE = 512
 """Rows and columns of the product that are always made together, counted from its beginning."""
 
+Matrix = npt.NDArray[np.float32]
 
-class LoraMerge:
-    """What an adapter adds to the weights of a model; holds the two matrices of one weight at a time.
 
-    shapes, renames, transposed: as in `adapted_weights`.
+class MatrixShard(NamedTuple):
+    """A region of a stored tensor that is a region of a matrix.
+
+    digest: the stored tensor's SHA-256 (as in digests.json) when the merge was planned.
     """
 
-    def __init__(
-        self,
-        adapter: LoraSource,
-        shapes: Mapping[str, Shape],
-        renames: Mapping[str, str] | None = None,
-        transposed: Collection[str] | None = None,
-    ) -> None:
-        self._adapter = adapter
-        self._pairs: dict[str, LoraPair] = adapted_weights(adapter, shapes, renames, transposed)
-        self.scaling = np.float32(adapter.settings.scaling)
-        self._matrices = lru_cache(maxsize=1)(self._read)
+    path: str
+    name: str
+    digest: str
+    source: Region
+    target: Region
+
+
+class StoredMatrix(NamedTuple):
+    """A matrix of an adapter, whole in one file or cut over those of several ranks."""
+
+    name: str
+    shape: Shape
+    shards: tuple[MatrixShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A region of scaling * B @ A that is added to a region of a stored tensor; all that a worker must know.
+
+    place: in the stored tensor, counted in its view. product: the region of [outputs, inputs].
+    inputs_first: rows of the tensor are inputs there, not outputs.
+    """
+
+    a: StoredMatrix
+    b: StoredMatrix
+    scaling: float
+    place: Region
+    product: Region
+    inputs_first: bool = False
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The weights that change."""
-        return tuple(self._pairs)
+    def paths(self) -> set[str]:
+        """The files of the matrices."""
+        return {shard.path for matrix in (self.a, self.b) for shard in matrix.shards}
 
-    def delta(self, name: str, box: Region) -> Matrix:
-        """What is added to a box of the full weight, in the order of its own dimensions.
+    @property
+    def along(self) -> tuple[int, int]:
+        """The rows of the place, as the product counts them."""
+        return self.product[1 if self.inputs_first else 0]
 
-        KeyError for a weight that does not change.
+    @property
+    def across(self) -> tuple[int, int]:
+        """The columns of the place, as the product counts them."""
+        return self.product[0 if self.inputs_first else 1]
+
+
+class Adder:
+    """Adds additions to rows.
+
+    The last TILE rows of each product are kept for the bands that follow, which are lower than that; so rows
+    that are asked for in order are made once. forget() gives that memory back.
+    """
+
+    def __init__(self) -> None:
+        self._reader = MatrixReader()
+        self._matrices: dict[StoredMatrix, Matrix] = {}
+        self._strips: dict[object, tuple[int, Matrix]] = {}
+
+    def add(self, name: str, additions: Sequence[Addition], start: int, rows: Matrix) -> None:
+        """Adds, in place, to the rows from `start` on of the tensor `name`: float32 [rows, columns].
+
+        CheckpointError when a matrix has changed since the planning, or a sum is too large for float32.
         """
-        a, b = self._matrices(name)
-        if self._adapter.settings.fan_in_fan_out:
-            return np.ascontiguousarray(product(b, a, box[::-1], self.scaling).T)
-        return product(b, a, box, self.scaling)
+        for addition in additions:
+            (top, bottom), (left, right) = addition.place
+            low, high = max(start, top), min(start + len(rows), bottom)
+            if low >= high:
+                continue
+            offset = addition.along[0] - top
+            for first, _ in tiles(low + offset, high + offset):
+                strip = self._strip(addition, first)
+                near, far = max(first, low + offset), min(first + TILE, high + offset)
+                part = rows[near - offset - start : far - offset - start, left:right]
+                _add(name, part, strip[near - first : far - first])
 
-    def merged(
-        self, name: str, box: Region, stored: npt.NDArray[Any], dtype: str, target: str
-    ) -> npt.NDArray[Any]:
-        """A box of the full weight with the adapter in it.
+    def forget(self) -> None:
+        """Gives the memory of products and matrices back."""
+        self._strips.clear()
+        self._matrices.clear()
 
-        stored: the box as `dtype` stores it. dtype, target: as in `stored.DTYPES`; BF16 is in bits.
+    def close(self) -> None:
+        """Closes the files."""
+        self.forget()
+        self._reader.close()
 
-        Raises:
-            CheckpointError: values that are too large for `target`.
-        """
-        wide, _ = converted(stored, dtype, "F32")
-        found, num_overflows = converted(wide + self.delta(name, box), "F32", target)
-        if num_overflows:
+    def _strip(self, addition: Addition, first: int) -> Matrix:
+        """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
+        key = (addition.a, addition.b, addition.scaling, addition.inputs_first, addition.across)
+        if key in self._strips and self._strips[key][0] == first:
+            return self._strips[key][1]
+        self._strips.pop(key, None)  # before the next is made: one of them may be large
+        a, b = (self._matrix(matrix) for matrix in (addition.a, addition.b))
+        size = a.shape[1] if addition.inputs_first else b.shape[0]
+        along = (first, min(first + TILE, size))
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            if addition.inputs_first:
+                made = product(b, a, (addition.across, along), np.float32(addition.scaling))
+                strip = np.ascontiguousarray(made.T)
+            else:
+                strip = product(b, a, (along, addition.across), np.float32(addition.scaling))
+        if not np.isfinite(strip).all():
             raise CheckpointError(
-                f"tensor {shown(name)}: with the adapter {num_overflows} values are too large for {target}"
+                f"{addition.a.shards[0].path}: tensors {shown(addition.a.name)} and "
+                f"{shown(addition.b.name)}: their product has values that are too large for F32"
             )
+        self._strips[key] = first, strip
+        return strip
+
+    def _matrix(self, matrix: StoredMatrix) -> Matrix:
+        if matrix not in self._matrices:
+            self._matrices[matrix] = self._reader.read(matrix)
+        return self._matrices[matrix]
+
+
+class MatrixReader:
+    """Reads the matrices of an adapter, put together from their shards; keeps the files open."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, StoredFile] = {}
+
+    def read(self, matrix: StoredMatrix) -> Matrix:
+        """The whole matrix. CheckpointError when it has changed since the merge was planned."""
+        found = np.empty(matrix.shape, np.float32)
+        for shard in matrix.shards:
+            place, taken = (
+                tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source)
+            )
+            found[place] = self._stored(shard)[taken]
         return found
 
-    def _read(self, name: str) -> tuple[Matrix, Matrix]:
-        pair = self._pairs[name]
-        return self._adapter.matrix(pair.a), self._adapter.matrix(pair.b)
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _stored(self, shard: MatrixShard) -> Matrix:
+        if shard.path not in self._files:
+            self._files[shard.path] = open_tensor_file(Path(shard.path))
+        file = self._files[shard.path]
+        info = file.info(shard.name)
+        data = bytearray(info.nbytes)
+        file.read_into(shard.name, 0, memoryview(data))
+        digest = started_digest(info.dtype, info.shape)
+        digest.update(data)
+        if digest.hexdigest() != shard.digest or info.dtype not in FLOAT_DTYPES:
+            raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
+        return widened(data, info.dtype, info.shape)
 
 
-def product(b: Matrix, a: Matrix, box: Region, scaling: np.float32) -> Matrix:
-    """scaling * (b @ a) within the box, in whole tiles: products of other sizes may round otherwise."""
-    (top, bottom), (left, right) = box
+def _add(name: str, rows: Matrix, strip: Matrix) -> None:
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            np.add(rows, strip, out=rows)
+    except FloatingPointError:
+        raise CheckpointError(
+            f"tensor {shown(name)}: with the adapter values are too large for F32"
+        ) from None
+
+
+def product(b: Matrix, a: Matrix, region: Region, scaling: np.float32) -> Matrix:
+    """scaling * (b @ a) within the region, in whole tiles: products of other sizes may round otherwise."""
+    (top, bottom), (left, right) = region
     found = np.empty((bottom - top, right - left), np.float32)
     for first, last in tiles(top, bottom):
         rows = np.ascontiguousarray(b[first : first + TILE])

@@ -1,4 +1,4 @@
-"""An adapter that is merged on the way of a reshard: what it adds to each tensor, however that is cut."""
+"""Plans the merge of an adapter on the way of a reshard: what is added to each stored tensor."""
 
 from __future__ import annotations
 
@@ -9,54 +9,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights
-from mindbatch.checkpoint.lora.addition import Addition, StoredMatrix
+from mindbatch.checkpoint.lora.adapter import LoraSource, adapted_weights
+from mindbatch.checkpoint.lora.merge import Addition, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair
-from mindbatch.checkpoint.names.named_ranks import Held
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.rank_files import StoredSegment
+from mindbatch.checkpoint.placement.regions import Shape, oriented
+
+MERGED_KEY = "adapters"
+"""In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
 
 
 @dataclass(frozen=True)
 class LoraPlan:
     """An adapter that was checked against a model.
 
-    folder, file: of the adapter and its matrices. pairs: by the model's weight. digests: of the matrices.
+    path: of the adapter. pairs: by the model's weight. matrices: by name.
     inputs_first: the adapted weights are [inputs, outputs].
     """
 
-    folder: Path
-    file: Path
+    path: Path
     scaling: float
     inputs_first: bool
     pairs: Mapping[str, LoraPair]
-    digests: Mapping[str, str]
+    matrices: Mapping[str, StoredMatrix]
 
     @property
     def digest(self) -> str:
         """Tells the adapter from others, wherever it is and whatever its scaling."""
-        content = json.dumps([self.inputs_first, sorted(self.digests.items())])
+        shards = (shard for matrix in self.matrices.values() for shard in matrix.shards)
+        content = json.dumps([self.inputs_first, sorted((shard.name, shard.digest) for shard in shards)])
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def additions(self, held: Iterable[Held]) -> tuple[Addition, ...]:
-        """What is added to a tensor of a file that holds these boxes of the model's weights."""
-        return tuple(self._addition(each) for each in held if each.original in self.pairs)
+    def additions(self, segments: Iterable[StoredSegment]) -> tuple[Addition, ...]:
+        """What is added to a stored tensor of these segments."""
+        return tuple(self._addition(each) for each in segments if each.tensor in self.pairs)
 
-    def _addition(self, held: Held) -> Addition:
-        a, b = (StoredMatrix(name, self.digests[name]) for name in self.pairs[held.original])
+    def _addition(self, segment: StoredSegment) -> Addition:
+        a, b = (self.matrices[name] for name in self.pairs[segment.tensor])
         return Addition(
-            str(self.file),
             a,
             b,
             self.scaling,
-            held.place,
-            product=held.whole[::-1] if self.inputs_first else held.whole,
-            turned=self.inputs_first != held.transposed,
+            segment.stored,
+            product=oriented(segment.whole, self.inputs_first),
+            inputs_first=self.inputs_first != segment.transposed,
         )
 
 
 def plan_lora(
-    adapter: LoraAdapter,
+    adapter: LoraSource,
     shapes: Mapping[str, Shape],
     dtypes: Mapping[str, Collection[str]],
     renames: Mapping[str, str] | None = None,
@@ -72,15 +75,21 @@ def plan_lora(
     """
     pairs = adapted_weights(adapter, shapes, renames, transposed)
     raise_if_any([*_dtype_faults(pairs, dtypes)], str(adapter.path))
-    names = [name for pair in pairs.values() for name in pair]
-    return LoraPlan(
-        adapter.path,
-        adapter.tensors.file(names[0]).path.resolve(),
-        adapter.settings.scaling,
-        adapter.settings.fan_in_fan_out,
-        pairs,
-        adapter.tensors.computed_digests(names),
-    )
+    settings = adapter.settings
+    matrices = adapter.stored(name for pair in pairs.values() for name in pair)
+    return LoraPlan(adapter.path, settings.scaling, settings.fan_in_fan_out, pairs, matrices)
+
+
+def merged_before(path: Path) -> dict[str, float]:
+    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
+    noted = noted_settings(path).get(MERGED_KEY)
+    if not isinstance(noted, dict):
+        return {}
+    return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _dtype_faults(weights: Iterable[str], dtypes: Mapping[str, Collection[str]]) -> Iterator[str]:

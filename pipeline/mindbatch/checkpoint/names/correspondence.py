@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -12,7 +12,18 @@ from typing import NamedTuple
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Form, Heads, Order, Rule, Sections
 from mindbatch.checkpoint.names.section_places import Span, read_sizes, shapes_of, spans, view_of
-from mindbatch.checkpoint.placement.regions import Region, Shape
+from mindbatch.checkpoint.placement.regions import (
+    Region,
+    Shape,
+    first_overlap,
+    full_region,
+    is_inside,
+    oriented,
+    region_shape,
+    shown_region,
+    uncovered,
+    volume,
+)
 from mindbatch.errors import CheckpointError
 
 _LAYER = "{layer}"
@@ -110,7 +121,38 @@ def _correspondence(
                 )
                 links += (_link(rule, whole, part, sizes.inputs is not None) for part in parts)
     raise_if_any(faults)
-    return Correspondence(originals, stored, views, tuple(links))
+    found = Correspondence(originals, stored, views, tuple(links))
+    raise_if_any(correspondence_faults(found))
+    return found
+
+
+def correspondence_faults(names: Correspondence) -> list[str]:
+    """Whether the links hold every element of both sides once."""
+    originals: dict[str, list[Region]] = {name: [] for name in names.originals}
+    stored: dict[str, list[Region]] = {name: [] for name in names.stored}
+    faults: list[str] = []
+    for link in names.links:
+        if region_shape(oriented(link.place, link.transposed)) != region_shape(link.box):
+            faults.append(f"tensor {shown(link.stored)}: {shown_region(link.place)} has other sizes")
+        originals[link.original].append(link.box)
+        stored[link.stored].append(link.place)
+    for name, regions in originals.items():
+        faults += _tiling_faults(name, names.originals[name], regions)
+    for name, regions in stored.items():
+        faults += _tiling_faults(name, names.view(name), regions)
+    return faults
+
+
+def _tiling_faults(name: str, shape: Shape, regions: Sequence[Region]) -> Iterator[str]:
+    for region in regions:
+        if not is_inside(region, full_region(shape)):
+            yield f"tensor {shown(name)}: {shown_region(region)} is outside {[*shape]}"
+            return
+    if (twice := first_overlap(regions)) is not None:
+        yield f"tensor {shown(name)}: {shown_region(twice)} is there twice"
+    elif sum(map(volume, regions)) != volume(full_region(shape)):
+        lost = uncovered(full_region(shape), regions)[0]
+        yield f"tensor {shown(name)}: {shown_region(lost)} is in no tensor of the other names"
 
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:

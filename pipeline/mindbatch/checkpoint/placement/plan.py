@@ -1,13 +1,15 @@
-"""Which boxes of which source ranks make the tensors of each target rank."""
+"""Plans a reshard: the copies between regions of stored tensors that make every target rank's file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Pair,
     Region,
@@ -15,103 +17,150 @@ from mindbatch.checkpoint.placement.regions import (
     difference,
     intersection,
     merged,
-    moved,
+    rows_of,
 )
 
 
 class Copy(NamedTuple):
-    """A box of a source rank's tensor that becomes a box, of the same sizes, of a target rank's tensor."""
+    """A region of a tensor in a source rank's file that becomes a region of a target rank's tensor.
+
+    Regions are counted in the views of the two tensors. transposed: the elements are put there transposed,
+    so the regions have the same sizes the other way round.
+    """
 
     source_rank: int
+    source_name: str
     source: Region
     target: Region
+    transposed: bool = False
+
+    @property
+    def source_tensor(self) -> tuple[int, str]:
+        """Rank and name of the stored tensor that is read."""
+        return self.source_rank, self.source_name
+
+    @property
+    def source_rows(self) -> tuple[int, int]:
+        """Rows of the source, as it is stored."""
+        return rows_of(self.source)
+
+    @property
+    def target_rows(self) -> tuple[int, int]:
+        """Rows of the target."""
+        return rows_of(self.target)
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """How a tensor of a target rank is made.
+    """How a tensor in the file of a target rank is made.
 
-    shape: of the rank's tensor. copies: in order of `target`. padding: boxes of it that are zero.
+    shape, view: as of a StoredShard. copies: in order of `target`. padding: regions of it that are zero.
     """
 
     name: str
     rank: int
     shape: Shape
+    view: Shape
     copies: tuple[Copy, ...]
     padding: tuple[Region, ...] = ()
 
 
-@dataclass(frozen=True)
-class ReshardPlan:
-    """All tensors of all target ranks, tensor by tensor, and the placements that they were made for."""
-
-    tensors: tuple[TensorPlan, ...]
-    source: Placements
-    target: Placements
-
-    def of_rank(self, rank: int) -> tuple[TensorPlan, ...]:
-        """The tensors of one target rank."""
-        return tuple(tensor for tensor in self.tensors if tensor.rank == rank)
-
-
-def plan_reshard(source: Placements, target: Placements) -> ReshardPlan:
-    """The plan from one placement of the same tensors to another, with as few copies as may be.
+def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
+    """Plans every tensor of every target rank: rank by rank for renamed files, else tensor by tensor.
 
     Where several source ranks hold an element, the lowest is read. Nothing is proved here.
 
     Raises:
-        CheckpointError: the two do not have the same names and shapes; lists where.
+        CheckpointError: the two do not have the same full tensors; lists where.
     """
     raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
-    tensors: list[TensorPlan] = []
-    known: dict[object, list[tuple[Copy, ...]]] = {}  # the layers of a model are all cut alike
-    for name, wanted in target.items():
-        key = (source[name].geometry, wanted.geometry)
-        if key not in known:
-            known[key] = [_copies(source[name], pieces) for pieces in wanted.ranks]
-        for rank, (shard, copies) in enumerate(zip(wanted.shards, known[key], strict=True)):
-            if shard is not None:
-                tensors.append(TensorPlan(name, rank, shard.shape, copies, shard.padding))
-    return ReshardPlan(tuple(tensors), source, target)
+    is_renamed = source.is_renamed or target.is_renamed
+    holders = _holders(source)
+    plans = [
+        TensorPlan(
+            name, rank, stored.shape, stored.view, _copies(stored, holders, is_renamed), stored.padding
+        )
+        for rank, tensors in enumerate(target.ranks)
+        for name, stored in tensors.items()
+    ]
+    if not is_renamed:
+        place = {name: index for index, name in enumerate(target.shapes)}
+        plans.sort(key=lambda plan: place[plan.name])
+    return plans
 
 
-def _copies(source: Placement, wanted: Iterable[Segment]) -> tuple[Copy, ...]:
-    """What makes the pieces of one target rank."""
-    pairs: dict[int, list[Pair]] = {}
-    for piece in wanted:
-        for rank, pair in _sources_of(source, piece):
-            pairs.setdefault(rank, []).append(pair)
-    copies = [Copy(rank, *pair) for rank, found in pairs.items() for pair in merged(found)]
-    return tuple(sorted(copies, key=lambda copy: copy.target))
+def plan_digest(plans: Iterable[TensorPlan]) -> str:
+    """The hex SHA-256 of all copies, by which a reshard that was begun before is known."""
+    digest = hashlib.sha256()
+    for plan in plans:
+        digest.update(json.dumps([plan.name, plan.rank, plan.shape, plan.view, plan.copies]).encode())
+    return digest.hexdigest()
 
 
-def _sources_of(source: Placement, wanted: Segment) -> Iterator[tuple[int, Pair]]:
-    """(rank, (box there, box here)) of disjoint boxes that make up as much of the piece as there is."""
+class _Holder(NamedTuple):
+    rank: int
+    name: str
+    segment: StoredSegment
+
+
+Holders = Mapping[str, list[_Holder]]
+"""For each full tensor the ranks that hold its regions; of replicas the first."""
+
+
+def _holders(source: RankFiles) -> Holders:
+    found: dict[str, dict[Region, _Holder]] = {name: {} for name in source.shapes}
+    for rank, tensors in enumerate(source.ranks):
+        for name, stored in tensors.items():
+            for segment in stored.segments:
+                found[segment.tensor].setdefault(segment.whole, _Holder(rank, name, segment))
+    return {name: [*holders.values()] for name, holders in found.items()}
+
+
+def _copies(wanted: StoredShard, holders: Holders, is_renamed: bool) -> tuple[Copy, ...]:
+    """What makes a stored tensor; the sections of renamed ones stay apart, others are joined."""
+    found = [copy for segment in wanted.segments for copy in _sources_of(segment, holders[segment.tensor])]
+    if not is_renamed and len(found) > 1:
+        found = [*_joined(found)]
+    return tuple(sorted(found, key=lambda copy: copy.target))
+
+
+def _sources_of(wanted: StoredSegment, holders: Iterable[_Holder]) -> Iterator[Copy]:
+    """Copies of disjoint regions that make up as much of the segment as there is."""
     rest = [wanted.whole]
-    for rank, pieces in enumerate(source.ranks):
-        for held in pieces:
-            remaining: list[Region] = []
-            for box in rest:
-                if (common := intersection(box, held.whole)) is not None:
-                    there, here = (moved(common, each.whole, each.local) for each in (held, wanted))
-                    yield rank, (there, here)
-                    remaining += difference(box, common)
-                else:
-                    remaining.append(box)
-            rest = remaining
+    for rank, name, held in holders:
+        remaining: list[Region] = []
+        for region in rest:
+            if (common := intersection(region, held.whole)) is None:
+                remaining.append(region)
+                continue
+            transposed = held.transposed != wanted.transposed
+            yield Copy(rank, name, held.stored_at(common), wanted.stored_at(common), transposed)
+            remaining += difference(region, common)
+        rest = remaining
+        if not rest:
+            return
 
 
-def _name_faults(source: Placements, target: Placements) -> Iterator[str]:
-    for told, name in enumerate(name for name in target if name not in source):
-        near = did_you_mean(name, source) if told < MAX_LINES else ""
+def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
+    """As few copies as may be of each source tensor."""
+    pairs: dict[tuple[int, str], list[Pair]] = {}
+    for copy in copies:
+        pairs.setdefault(copy.source_tensor, []).append((copy.source, copy.target))
+    for (rank, name), found in pairs.items():
+        yield from (Copy(rank, name, *pair) for pair in merged(found))
+
+
+def _name_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
+    for told, name in enumerate(name for name in target.shapes if name not in source.shapes):
+        near = did_you_mean(name, source.shapes) if told < MAX_LINES else ""
         yield f"tensor {shown(name)}: not in the source{near}"
-    for told, name in enumerate(name for name in source if name not in target):
-        near = did_you_mean(name, target) if told < MAX_LINES else ""
+    for told, name in enumerate(name for name in source.shapes if name not in target.shapes):
+        near = did_you_mean(name, target.shapes) if told < MAX_LINES else ""
         yield f"tensor {shown(name)}: has no place in the target{near}"
 
 
-def _shape_faults(source: Placements, target: Placements) -> Iterator[str]:
-    for name in source.keys() & target.keys():
-        found, needed = source[name].shape, target[name].shape
+def _shape_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
+    for name in source.shapes.keys() & target.shapes.keys():
+        found, needed = source.shapes[name], target.shapes[name]
         if found != needed:
             yield f"tensor {shown(name)}: has shape {[*found]} in the source, {[*needed]} in the target"

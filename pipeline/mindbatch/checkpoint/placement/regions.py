@@ -50,6 +50,16 @@ def moved(box: Region, origin: Region, target: Region) -> Region:
     )
 
 
+def oriented(region: Region, transposed: bool) -> Region:
+    """The region with its dimensions the other way round, where that is so."""
+    return region[::-1] if transposed else region
+
+
+def rows_of(region: Region) -> tuple[int, int]:
+    """Its range in the first dimension; a scalar is one row."""
+    return region[0] if region else (0, 1)
+
+
 def difference(box: Region, hole: Region) -> list[Region]:
     """Disjoint boxes that together are `box` without `hole`."""
     common = intersection(box, hole)

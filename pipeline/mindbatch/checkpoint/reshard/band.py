@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mindbatch.checkpoint.reshard.job import Job, Move, Writing
+from mindbatch.checkpoint.placement.plan import Copy
+from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 
 BAND_BYTES = 1 << 20
 """About how much of sources and targets is in memory at once; more where a single row is larger."""
@@ -15,7 +16,7 @@ BAND_BYTES = 1 << 20
 class Fetch:
     """Rows of a reading: those of the targets, moved by `offset`."""
 
-    reading: int
+    reading: SourceTensor
     offset: int
 
 
@@ -23,7 +24,7 @@ class Fetch:
 class Band:
     """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
 
-    Transposed moves have no fetch: a row of theirs is a column of the source.
+    Transposed copies have no fetch: a row of theirs is a column of the source.
     """
 
     start: int
@@ -31,21 +32,21 @@ class Band:
     writings: tuple[Writing, ...]
     fetches: tuple[Fetch, ...]
 
-    def moves(self, writing: Writing) -> list[tuple[Fetch | None, Move]]:
-        """The moves that fill the band's rows of a writing, each with where its rows are."""
-        return [(fetch_of(move), move) for move in writing.moves if _is_over(move, self.start, self.stop)]
+    def copies(self, writing: Writing) -> list[tuple[Fetch | None, Copy]]:
+        """The copies that fill the band's rows of a writing, each with where its rows are."""
+        return [(fetch_of(copy), copy) for copy in writing.copies if _is_over(copy, self.start, self.stop)]
 
 
-def fetch_of(move: Move) -> Fetch | None:
-    """Where a move finds its rows; None for a transposed one."""
-    return None if move.transposed else Fetch(move.reading, move.source[0][0] - move.target[0][0])
+def fetch_of(copy: Copy) -> Fetch | None:
+    """Where a copy finds its rows; None for a transposed one."""
+    return None if copy.transposed else Fetch(copy.source_tensor, copy.source_rows[0] - copy.target_rows[0])
 
 
 def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
     """All rows of all writings, each once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
         cuts = {0, group[0].rows} | {
-            bound for writing in group for move in writing.moves for bound in move.target[0]
+            bound for writing in group for copy in writing.copies for bound in copy.target_rows
         }
         ordered = sorted(cuts)
         for start, stop in zip(ordered, ordered[1:], strict=False):
@@ -57,19 +58,20 @@ def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
     found: dict[object, list[Writing]] = {}
     for writing in writings:
         rows = frozenset(
-            (move.transposed, move.source[move.transposed], move.target[0]) for move in writing.moves
+            (copy.transposed, copy.source[1] if copy.transposed else copy.source_rows, copy.target_rows)
+            for copy in writing.copies
         )
         found.setdefault((writing.rows, rows), []).append(writing)
     return sorted(found.values(), key=lambda group: min(map(_first_place, group)))
 
 
-def _first_place(writing: Writing) -> tuple[int, int]:
-    return min(((move.reading, move.source[0][0]) for move in writing.moves), default=(0, 0))
+def _first_place(writing: Writing) -> tuple[SourceTensor, int]:
+    return min(((copy.source_tensor, copy.source_rows[0]) for copy in writing.copies), default=((0, ""), 0))
 
 
 def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_bytes: int) -> Iterator[Band]:
-    moves = [move for writing in group for move in writing.moves if _is_over(move, start, stop)]
-    fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, moves) if fetch is not None))
+    copies = [copy for writing in group for copy in writing.copies if _is_over(copy, start, stop)]
+    fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, copies) if fetch is not None))
     width = sum(job.readings[fetch.reading].values_row_bytes for fetch in fetches)
     width += sum(writing.row_bytes for writing in group)
     step = max(1, band_bytes // max(1, width))
@@ -77,6 +79,6 @@ def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_
         yield Band(first, min(first + step, stop), group, fetches)
 
 
-def _is_over(move: Move, start: int, stop: int) -> bool:
-    low, high = move.target[0]
+def _is_over(copy: Copy, start: int, stop: int) -> bool:
+    low, high = copy.target_rows
     return low < stop and start < high

@@ -8,8 +8,9 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import Array, converted
+from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
-from mindbatch.checkpoint.reshard.job import Job, Move, Reading, Writing
+from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
 from mindbatch.checkpoint.reshard.turn import Turned
 from mindbatch.errors import CheckpointError
@@ -25,7 +26,7 @@ def check_job(job: Job, folder: Path, sources: Sources) -> None:
         written = Reading(
             str(folder / writing.file), writing.name, writing.dtype, writing.shape, view=writing.view
         )
-        widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings)])
+        widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings.values())])
         step = max(1, BAND_BYTES // max(1, widest))
         for start in range(0, writing.rows, step):
             _check_rows(job, writing, written, start, min(start + step, writing.rows), sources, turned)
@@ -38,16 +39,16 @@ def _check_rows(
     """Takes away all that comes from a source; nothing but zeros may be left."""
     data = sources.rows(written, start, stop, "written")
     found = as_array(data, writing.dtype, stop - start, writing.counted)
-    for move in writing.moves:
-        low, high = max(start, move.target[0][0]), min(stop, move.target[0][1])
+    for copy in writing.copies:
+        low, high = max(start, copy.target_rows[0]), min(stop, copy.target_rows[1])
         if low >= high:
             continue
-        place = (slice(low - start, high - start), *all_rows(move.target)[1:])
-        if move.transposed:
-            expected = turned.rows(move, low, high)
+        place = (slice(low - start, high - start), *all_rows(copy.target)[1:])
+        if copy.transposed:
+            expected = turned.rows(copy, low, high)
         else:
-            expected = _source_rows(job.readings[move.reading], move, low, high, sources)
-        values, _ = converted(expected, job.readings[move.reading].values_dtype, writing.dtype)
+            expected = _source_rows(job.readings[copy.source_tensor], copy, low, high, sources)
+        values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
         if found[place].tobytes() != values.tobytes():
             raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
         found[place] = 0
@@ -55,10 +56,10 @@ def _check_rows(
         raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
 
 
-def _source_rows(reading: Reading, move: Move, low: int, high: int, sources: Sources) -> Array:
+def _source_rows(reading: Reading, copy: Copy, low: int, high: int, sources: Sources) -> Array:
     """What the source has for the target's rows low..high."""
-    offset = move.source[0][0] - move.target[0][0]
+    offset = copy.source_rows[0] - copy.target_rows[0]
     data = sources.rows(reading, low + offset, high + offset, "source")
     whole = as_array(data, reading.values_dtype, high - low, reading.counted)
-    part: Array = whole[all_rows(move.source)]
+    part: Array = whole[all_rows(copy.source)]
     return part

@@ -1,15 +1,22 @@
-"""What one step of a reshard does: the stored tensors it reads, and the tensors that it makes of them."""
+"""The jobs of a reshard: each says which stored tensors it reads, and which tensors it makes of them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent
-from mindbatch.checkpoint.lora.addition import Addition
-from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.lora.merge import Addition
+from mindbatch.checkpoint.lora.plan import LoraPlan
+from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
+from mindbatch.checkpoint.placement.regions import Shape
 
-Shape = tuple[int, ...]
+SourceTensor = tuple[int, str]
+"""Rank and name of a stored tensor of the source."""
 
 
 class _InRows:
@@ -67,23 +74,10 @@ class Reading(_InRows):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Elements that go from a box of one reading to a box of the tensor that is written, each in its view.
-
-    transposed: they are put there transposed, so the target box has the source's sizes the other way round.
-    """
-
-    reading: int
-    source: Region
-    target: Region
-    transposed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Writing(_InRows):
     """A tensor that is written: at `extents` of `file`, a path below the target folder.
 
-    What no move covers is zero.
+    What no copy covers is zero.
     """
 
     file: str
@@ -91,7 +85,7 @@ class Writing(_InRows):
     dtype: str
     shape: Shape
     extents: tuple[Extent, ...]
-    moves: tuple[Move, ...]
+    copies: tuple[Copy, ...]
     view: Shape | None = None
 
     @property
@@ -104,16 +98,86 @@ class Writing(_InRows):
 class Job:
     """Tensors that are made of the same sources, in one go so that each source is read once.
 
-    name: the first of theirs.
-    allow_overflow: finite values may become infinite where the dtype changes.
+    name: the first of theirs. readings: by the rank and name that the copies have.
+    allow_overflow: finite values may become infinite where the dtype changes. overflow_hint: how the message
+    ends where they may not.
     """
 
     name: str
-    readings: tuple[Reading, ...]
+    readings: Mapping[SourceTensor, Reading]
     writings: tuple[Writing, ...]
     allow_overflow: bool = False
+    overflow_hint: str = ""
 
     @property
     def nbytes(self) -> int:
         """Bytes that are written."""
         return sum(writing.nbytes for writing in self.writings)
+
+
+def jobs_of(
+    plans: Iterable[TensorPlan],
+    source: RankFiles,
+    sets: Sequence[TensorSet],
+    layouts: Mapping[str, FileLayout],
+    file_of: Sequence[str],
+    dtypes: Mapping[str, str],
+    *,
+    lora: LoraPlan | None = None,
+    allow_overflow: bool = False,
+    overflow_hint: str = "",
+) -> list[Job]:
+    """The jobs of a plan: tensors that have a source in common are made together.
+
+    sets: the opened tensors of each source rank. layouts: of the target files, by path below the target
+    folder; file_of: that path, by target rank. dtypes: of the target's tensors, by name. lora: an adapter
+    that is merged. allow_overflow, overflow_hint: as in Job.
+    """
+    jobs: list[Job] = []
+    for together in _together(plans):
+        read = sorted({copy.source_tensor for plan in together for copy in plan.copies})
+        readings = {
+            (rank, name): reading_of(sets[rank], name, source.ranks[rank][name], lora) for rank, name in read
+        }
+        writings = tuple(
+            Writing(
+                file_of[plan.rank],
+                plan.name,
+                dtypes[plan.name],
+                plan.shape,
+                layouts[file_of[plan.rank]].extents[plan.name],
+                plan.copies,
+                None if plan.view == plan.shape else plan.view,
+            )
+            for plan in together
+        )
+        jobs.append(Job(together[0].name, readings, writings, allow_overflow, overflow_hint))
+    return jobs
+
+
+def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
+    """How a stored tensor of a source rank is read."""
+    additions = lora.additions(stored.segments) if lora else ()
+    info = tensors.info(name)
+    view = None if stored.view == stored.shape else stored.view
+    path, digest = str(tensors.file(name).path), tensors.digest(name)
+    return Reading(path, name, info.dtype, info.shape, digest, view, additions)
+
+
+def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
+    """The plans, those of one name together, and those of names that are made of the same tensors."""
+    by_name: dict[str, list[TensorPlan]] = {}
+    for plan in plans:
+        by_name.setdefault(plan.name, []).append(plan)
+    groups: dict[str, list[TensorPlan]] = {}  # by the names of their sources; the same list for all of them
+    found: list[list[TensorPlan]] = []
+    for same in by_name.values():
+        origins = {copy.source_name for plan in same for copy in plan.copies}
+        joined: list[TensorPlan] = []
+        for group in {id(groups[name]): groups[name] for name in origins if name in groups}.values():
+            joined += group
+            group.clear()
+        joined += same
+        found.append(joined)
+        groups |= {copy.source_name: joined for plan in joined for copy in plan.copies}
+    return [group for group in found if group]

@@ -58,8 +58,8 @@ class Order:
     @property
     def sources(self) -> set[str]:
         """The files that are read."""
-        readings = [reading for job in self.jobs for reading in job.readings]
-        adapters = (addition.path for reading in readings for addition in reading.additions)
+        readings = [reading for job in self.jobs for reading in job.readings.values()]
+        adapters = {path for reading in readings for addition in reading.additions for path in addition.paths}
         return {*(reading.path for reading in readings), *adapters}
 
     @property

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, started_digest
 from mindbatch.checkpoint.formats.floats import Array, array_type, widen
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
-from mindbatch.checkpoint.lora.addition import Adder
+from mindbatch.checkpoint.lora.merge import Adder
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.job import Reading
 from mindbatch.errors import CheckpointError

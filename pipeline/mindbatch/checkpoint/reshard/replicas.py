@@ -12,26 +12,25 @@ from typing import NamedTuple
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.checkpoint.names.named_ranks import Held, NamedRanks
-from mindbatch.checkpoint.placement.regions import Region, intersection, moved, volume
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment
+from mindbatch.checkpoint.placement.regions import Region, intersection, rows_of, volume
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
-from mindbatch.checkpoint.reshard.job import Reading
-from mindbatch.checkpoint.reshard.jobs import reading_of
+from mindbatch.checkpoint.reshard.job import Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
 
 
 class _Place(NamedTuple):
-    """Where a rank has a box."""
+    """Where a rank has a region."""
 
     rank: int
     name: str
-    held: Held
+    segment: StoredSegment
 
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Boxes of two tensors, of one dtype, that must hold the same. The boxes are counted in their views."""
+    """Regions of two tensors, of one dtype, that must hold the same; counted in the views of the two."""
 
     first: Reading
     other: Reading
@@ -50,68 +49,59 @@ class Twins:
         )
 
 
-def digest_faults(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[str]:
+def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
     """A line for each whole tensor whose recorded digest is not that of the rank that holds the same."""
     faults: list[str] = []
     known: dict[object, Reading] = {}
     for rank, source in enumerate(sources):
-        views = ranks.views(rank)
-        for name, held in ranks.held(rank).items():
-            reading = reading_of(source, name, views.get(name))
-            if reading.digest is None or not held:
+        for name, stored in files.ranks[rank].items():
+            reading = reading_of(source, name, stored)
+            if reading.digest is None or not stored.segments:
                 continue
-            first = known.setdefault((reading.dtype, reading.shape, tuple(held)), reading)
+            first = known.setdefault((reading.dtype, reading.shape, stored.segments), reading)
             if (first.digest or "").lower() != reading.digest.lower():
                 faults.append(Twins(first, reading, ()).fault())
     return faults
 
 
-def twins_of(ranks: NamedRanks, sources: Sequence[TensorSet]) -> list[Twins]:
+def twins_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[Twins]:
     """Everything that must be compared so that all ranks agree on every element that several have."""
     pairs: dict[tuple[int, str, int, str], list[tuple[Region, Region]]] = {}
-    for first, other, boxes in _shared(ranks, len(sources)):
-        pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(boxes)
-    views = [ranks.views(rank) for rank in range(len(sources))]
+    for first, other, regions in _shared(files):
+        pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(regions)
 
     def reading(rank: int, name: str) -> Reading:
-        return reading_of(sources[rank], name, views[rank].get(name))
+        return reading_of(sources[rank], name, files.ranks[rank][name])
 
     return [
-        Twins(reading(rank, name), reading(other_rank, other_name), tuple(boxes))
-        for (rank, name, other_rank, other_name), boxes in pairs.items()
+        Twins(reading(rank, name), reading(other_rank, other_name), tuple(regions))
+        for (rank, name, other_rank, other_name), regions in pairs.items()
     ]
 
 
-def _shared(ranks: NamedRanks, num_ranks: int) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
-    """Two places of the same elements, and their boxes there."""
-    known: dict[str, dict[Region, _Place]] = {}  # of each full tensor, the first place of each box
-    for rank in range(num_ranks):
-        for name, all_held in ranks.held(rank).items():
-            for held in all_held:
-                places = known.setdefault(held.original, {})
-                place = _Place(rank, name, held)
-                first = places.setdefault(held.whole, place)
+def _shared(files: RankFiles) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
+    """Two places of the same elements, and their regions there."""
+    known: dict[str, dict[Region, _Place]] = {}  # of each full tensor, the first place of each region
+    for rank, tensors in enumerate(files.ranks):
+        for name, stored in tensors.items():
+            for segment in stored.segments:
+                places = known.setdefault(segment.tensor, {})
+                place = _Place(rank, name, segment)
+                first = places.setdefault(segment.whole, place)
                 if first is not place:
-                    yield first, place, (first.held.place, held.place)
-    for original, places in known.items():
-        if sum(map(volume, places)) > math.prod(ranks.placements[original].shape):
+                    yield first, place, (first.segment.stored, segment.stored)
+    for tensor, places in known.items():
+        if sum(map(volume, places)) > math.prod(files.shapes[tensor]):
             yield from _overlapping([*places.values()])
 
 
 def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
-    """The same of boxes that are not equal and have elements in common."""
+    """The same of regions that are not equal and have elements in common."""
     for number, place in enumerate(places):
         for first in places[:number]:
-            common = intersection(first.held.whole, place.held.whole)
+            common = intersection(first.segment.whole, place.segment.whole)
             if common is not None:
-                yield first, place, (_within(first.held, common), _within(place.held, common))
-
-
-def _within(held: Held, common: Region) -> Region:
-    """Where a part of the box is in the tensor."""
-    if held.transposed:
-        return moved(common[::-1], held.whole[::-1], held.place)
-    return moved(common, held.whole, held.place)
+                yield first, place, (first.segment.stored_at(common), place.segment.stored_at(common))
 
 
 def compare(all_twins: Sequence[Twins], progress: Progress = silent) -> None:
@@ -137,24 +127,23 @@ def _differing(all_twins: Sequence[Twins]) -> list[str]:
 
 def _are_alike(twins: Twins, sources: Sources) -> bool:
     """Whether the two hold the same bytes."""
-    return all(_boxes_are_alike(twins, sources, *pair) for pair in twins.pairs)
+    return all(_regions_are_alike(twins, sources, *pair) for pair in twins.pairs)
 
 
-def _boxes_are_alike(twins: Twins, sources: Sources, first: Region, other: Region) -> bool:
-    """Compares band by band of rows."""
-    first_box, other_box = (box or ((0, 1),) for box in (first, other))
-    rows = other_box[0][1] - other_box[0][0]
+def _regions_are_alike(twins: Twins, sources: Sources, first: Region, other: Region) -> bool:
+    """Compares some rows after others."""
+    low, high = rows_of(other)
     step = max(1, BAND_BYTES // max(1, twins.first.row_bytes, twins.other.row_bytes))
-    for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        one = _bytes_of(twins.first, first_box, start, stop, sources, "first")
-        if one != _bytes_of(twins.other, other_box, start, stop, sources, "other"):
+    for start in range(0, high - low, step):
+        stop = min(start + step, high - low)
+        one = _bytes_of(twins.first, first, start, stop, sources, "first")
+        if one != _bytes_of(twins.other, other, start, stop, sources, "other"):
             return False
     return True
 
 
-def _bytes_of(reading: Reading, box: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
-    """The bytes of rows start..stop of the box."""
-    low = box[0][0]
+def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
+    """The bytes of rows start..stop of the region."""
+    low, _ = rows_of(region)
     data = sources.rows(reading, low + start, low + stop, place)
-    return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(box)].tobytes()
+    return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(region)].tobytes()

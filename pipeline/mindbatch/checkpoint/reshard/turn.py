@@ -7,37 +7,38 @@ from collections.abc import Mapping
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array, array_type
+from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.band import BAND_BYTES
-from mindbatch.checkpoint.reshard.job import Job, Move
+from mindbatch.checkpoint.reshard.job import Job, SourceTensor
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, as_array
 
 
 class Turned:
-    """What the transposed moves of a job need of its sources.
+    """What the transposed copies of a job need of its sources.
 
     A row of the target is a column of the source there, so that bands of rows would read all of the source
-    again and again. Kept is no more than the boxes that are moved. checks: of readings, by their number.
+    again and again. Kept is no more than the boxes that are moved. checks: of readings.
     """
 
-    def __init__(self, job: Job, sources: Sources, checks: Mapping[int, ReadCheck]) -> None:
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
         self._job = job
         self._sources = sources
         self._checks = checks
-        self._kept: dict[tuple[int, Region], Array] = {}
+        self._kept: dict[tuple[SourceTensor, Region], Array] = {}
 
-    def rows(self, move: Move, start: int, stop: int) -> Array:
-        """What a transposed move has for the rows start..stop of its target, [rows, columns of its box]."""
-        if (move.reading, move.source) not in self._kept:
-            self._turn(move.reading)
-        first = move.target[0][0]
-        return self._kept[move.reading, move.source][start - first : stop - first]
+    def rows(self, copy: Copy, start: int, stop: int) -> Array:
+        """What a transposed copy has for the rows start..stop of its target, [rows, columns of its box]."""
+        if (copy.source_tensor, copy.source) not in self._kept:
+            self._turn(copy.source_tensor)
+        first = copy.target_rows[0]
+        return self._kept[copy.source_tensor, copy.source][start - first : stop - first]
 
-    def _turn(self, number: int) -> None:
-        """Reads all boxes that the job moves from one reading and transposes."""
+    def _turn(self, number: SourceTensor) -> None:
+        """Reads all boxes that the job copies from one reading and transposes."""
         reading = self._job.readings[number]
-        moves = [move for writing in self._job.writings for move in writing.moves]
-        boxes = {move.source for move in moves if move.transposed and move.reading == number}
+        copies = [copy for writing in self._job.writings for copy in writing.copies]
+        boxes = {copy.source for copy in copies if copy.transposed and copy.source_tensor == number}
         for box in boxes:
             (top, bottom), (left, right) = box
             self._kept[number, box] = np.empty((right - left, bottom - top), array_type(reading.values_dtype))

@@ -14,8 +14,9 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.formats.stored import byte_ranges
+from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.band import Band, Fetch, bands_of
-from mindbatch.checkpoint.reshard.job import Job, Move, Writing
+from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, all_rows, as_array
 from mindbatch.checkpoint.reshard.turn import Turned
 from mindbatch.errors import CheckpointError
@@ -86,11 +87,11 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
         StorageError: a target cannot be written.
     """
     checks = {
-        index: ReadCheck(reading) for index, reading in enumerate(job.readings) if reading.digest is not None
+        place: ReadCheck(reading) for place, reading in job.readings.items() if reading.digest is not None
     }
     twins: dict[object, list[Writing]] = {}
     for writing in job.writings:
-        twins.setdefault((writing.moves, writing.dtype, writing.shape, writing.view), []).append(writing)
+        twins.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
     alike = {(same[0].file, same[0].name): same for same in twins.values()}
     digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
     reads = _Reads(job, sources, checks)
@@ -117,7 +118,7 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
 class _Reads:
     """What a job reads, digested on its way where there is a digest to compare with."""
 
-    def __init__(self, job: Job, sources: Sources, checks: Mapping[int, ReadCheck]) -> None:
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
         self._job = job
         self._checks = checks
         self.sources = sources
@@ -137,35 +138,35 @@ def _content(
     job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], reads: _Reads
 ) -> memoryview:
     """The bytes of the writing's rows in the band."""
-    moves, rows = band.moves(writing), band.stop - band.start
-    if len(moves) == 1 and (only := moves[0][0]) is not None and _is_as_read(job, writing, moves[0][1]):
+    copies, rows = band.copies(writing), band.stop - band.start
+    if len(copies) == 1 and (only := copies[0][0]) is not None and _is_as_read(job, writing, copies[0][1]):
         return fetched[only]
     data = reads.sources.buffer("target", rows * writing.row_bytes)
     target = as_array(data, writing.dtype, rows, writing.counted)
-    if _covered(moves) < writing.row_bytes // target.itemsize:
+    if _covered(copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
-    for fetch, move in moves:
-        reading = job.readings[move.reading]
+    for fetch, copy in copies:
+        reading = job.readings[copy.source_tensor]
         if fetch is None:
-            part = reads.turned.rows(move, band.start, band.stop)
+            part = reads.turned.rows(copy, band.start, band.stop)
         else:
             source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
-            part = source[all_rows(move.source)]
-        target[all_rows(move.target)] = _fitting(job, writing, part, reading.values_dtype)
+            part = source[all_rows(copy.source)]
+        target[all_rows(copy.target)] = _fitting(job, writing, part, reading.values_dtype)
     return data
 
 
-def _is_as_read(job: Job, writing: Writing, move: Move) -> bool:
+def _is_as_read(job: Job, writing: Writing, copy: Copy) -> bool:
     """Whether whole rows become whole rows and no element changes."""
-    reading = job.readings[move.reading]
+    reading = job.readings[copy.source_tensor]
     columns = tuple((0, size) for size in writing.counted[1:])
     alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])
-    return alike and move.source[1:] == move.target[1:] == columns
+    return alike and copy.source[1:] == copy.target[1:] == columns
 
 
-def _covered(moves: list[tuple[Fetch | None, Move]]) -> int:
+def _covered(copies: list[tuple[Fetch | None, Copy]]) -> int:
     """Elements of a row that are moved there."""
-    return sum(int(np.prod([stop - start for start, stop in move.target[1:]])) for _, move in moves)
+    return sum(int(np.prod([stop - start for start, stop in copy.target[1:]])) for _, copy in copies)
 
 
 def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
@@ -174,6 +175,6 @@ def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
     if num_overflows and not job.allow_overflow:
         raise CheckpointError(
             f"tensor {shown(writing.name)}: {num_overflows} or more values are too large for "
-            f"{writing.dtype}; give another target.dtype, or target.overflow=infinity"
+            f"{writing.dtype}{job.overflow_hint}"
         )
     return found

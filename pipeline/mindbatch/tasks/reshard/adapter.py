@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection
 from typing import Any
 
-from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings
+from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan, merged_before, plan_lora
 from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ModelTensors, Origin
-
-MERGED_KEY = "adapters"
-"""In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
 
 
 def plan_adapter(config: ReshardConfig, origin: Origin) -> LoraPlan | None:
@@ -35,58 +30,29 @@ def plan_adapter(config: ReshardConfig, origin: Origin) -> LoraPlan | None:
     try:
         plan = plan_lora(
             adapter,
-            {name: placement.shape for name, placement in origin.placements.items()},
+            origin.files.shapes,
             {name: {*map(origin.stored_dtype, stored)} for name, stored in origin.stored_names.items()},
-            _renames(origin.model, origin.placements),
+            _renames(origin.model, origin.files.shapes),
             _transposed(origin),
         )
     finally:
         adapter.close()
-    before = merged_before(origin)
+    before = merged_before(origin.source.path)
     if plan.digest in before:
         raise ConfigError(
-            f"lora.merge={plan.folder}: {origin.source.path} has this adapter merged already, with scaling "
+            f"lora.merge={plan.path}: {origin.source.path} has this adapter merged already, with scaling "
             f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
         )
-    origin.notes.append(f"{plan.folder}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
+    origin.notes.append(f"{plan.path}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
     return plan
 
 
 def adapter_settings(origin: Origin, plan: LoraPlan | None) -> dict[str, Any]:
     """What the marker says of adapters: of this one, and of those that are in the source."""
-    merged = merged_before(origin)
+    merged = merged_before(origin.source.path)
     if plan is not None:
         merged[plan.digest] = plan.scaling
     return {MERGED_KEY: merged} if merged else {}
-
-
-def with_additions(jobs: Iterable[Job], origin: Origin, plan: LoraPlan | None) -> Iterator[Job]:
-    """The jobs, whose readings know what the adapter adds to them."""
-    if plan is None:
-        yield from jobs
-        return
-    held = {
-        (str(tensors.file(name).path), name): boxes
-        for rank, tensors in enumerate(origin.source.ranks)
-        for name, boxes in origin.named.held(rank).items()
-    }
-    for job in jobs:
-        readings = (
-            replace(each, additions=plan.additions(held[each.path, each.name])) for each in job.readings
-        )
-        yield replace(job, readings=tuple(readings))
-
-
-def merged_before(origin: Origin) -> dict[str, float]:
-    """The adapters that are in the source already, as far as a reshard has noted them."""
-    noted = noted_settings(origin.source.path).get(MERGED_KEY)
-    if not isinstance(noted, dict):
-        return {}
-    return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _renames(model: ModelTensors | None, names: Collection[str]) -> dict[str, str]:

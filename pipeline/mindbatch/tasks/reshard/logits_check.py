@@ -118,7 +118,7 @@ def logits_check(config: ReshardConfig, origin: Origin, planned: Planned) -> Log
         writing.dtype in (reading.dtype, "F32")
         for job in planned.order.jobs
         for writing in job.writings
-        for reading in job.readings
+        for reading in job.readings.values()
     )
     allowed = None if exact else ALLOWED[config.target.dtype]
     return LogitsCheck(config, origin.model.architecture, allowed, logits_of, nbytes=planned.order.nbytes)
@@ -143,7 +143,9 @@ def _faults(origin: Origin) -> Iterator[str]:
         return
     if origin.model.architecture.model_type in ONLY_CUT:
         yield f"model type {origin.model.architecture.model_type} cannot be run here"
-    others = {name: dtype for name in origin.placements if (dtype := origin.dtype(name)) not in FLOAT_DTYPES}
+    others = {
+        name: dtype for name in origin.files.shapes if (dtype := origin.dtype(name)) not in FLOAT_DTYPES
+    }
     for name, dtype in [*others.items()][:1]:
         yield (
             f"tensor {shown(name)} is {dtype}, and the model runs with {', '.join(FLOAT_DTYPES)} only "

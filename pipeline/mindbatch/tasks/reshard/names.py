@@ -10,10 +10,10 @@ from typing import Any
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.names.detected import detected_options, has_fused_form, has_mindformers_names
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
-from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_mindformers, as_placed
 from mindbatch.checkpoint.names.registry import dialect, heads_of
-from mindbatch.checkpoint.names.strategy_ranks import as_cut
+from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
 from mindbatch.checkpoint.placement.placement import Placements
+from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -31,7 +31,7 @@ class Naming:
     options: Options
     keys: str
 
-    def ranks(self, placements: Placements, ways: int, num_ranks: int) -> NamedRanks:
+    def ranks(self, placements: Placements, ways: int, num_ranks: int) -> RankFiles:
         """Ranks that hold these placements, `ways` slices of each tensor.
 
         ConfigError where key/value heads would be on several ranks as parts of fused tensors.
@@ -53,7 +53,7 @@ class Naming:
         ):
             raise ConfigError(f"{self.keys}names={MINDFORMERS}: {shares_none}, or Hugging Face's names")
 
-    def cut(self, stored: Placements, num_ranks: int) -> NamedRanks:
+    def cut(self, stored: Placements, num_ranks: int) -> RankFiles:
         """Ranks that a strategy has cut. stored: its placements, by MindFormers' names.
 
         ConfigError where each rank has joined its own sections, which a strategy does not tell.
@@ -63,7 +63,7 @@ class Naming:
                 f"{self.keys}qkv_grouped=false: does not go with source_strategy, by which parts of fused "
                 "tensors are whole groups; allowed without it: rank folders cut as this project cuts them"
             )
-        return as_cut(self.dialect, self.heads, stored, num_ranks)
+        return by_strategy(self.dialect, self.heads, stored, num_ranks)
 
 
 def source_naming(
@@ -122,7 +122,7 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
     return Naming(dialect(model_type, options), heads_of(architecture), options, "target.")
 
 
-def named(naming: Naming | None, placements: Placements, ways: int, num_ranks: int) -> NamedRanks:
+def named(naming: Naming | None, placements: Placements, ways: int, num_ranks: int) -> RankFiles:
     """Ranks that hold these placements under those names."""
     return naming.ranks(placements, ways, num_ranks) if naming else as_placed(placements, num_ranks)
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
-from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.names.named_ranks import NamedRanks
-from mindbatch.checkpoint.names.stored_plan import StoredPlan, plan_digest, stored_plans
-from mindbatch.checkpoint.names.stored_proof import prove_stored
 from mindbatch.checkpoint.placement.placement import Placements, whole_placements
-from mindbatch.checkpoint.placement.plan import plan_reshard
-from mindbatch.checkpoint.placement.plan_proof import prove
-from mindbatch.checkpoint.placement.regions import Shape
-from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies, plan_digest
+from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.rank_files import RankFiles
+from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.order import Order
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import twins_of
+from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.hidden_values import concealed
 from mindbatch.regular_file import read_regular
-from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter, with_additions
+from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import Origin
@@ -60,7 +55,7 @@ class Planned:
     """An order and the plan behind it, in the names of the target's files."""
 
     order: Order
-    tensors: tuple[StoredPlan, ...]
+    tensors: tuple[TensorPlan, ...]
 
     @property
     def names(self) -> set[str]:
@@ -76,18 +71,23 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
         CheckpointError: what cannot be done or stored, or a plan that is not right.
     """
     target = _target(config, origin)
-    plan = _proved(origin, target)
+    plan = plan_copies(origin.files, target)
+    prove(plan, origin.files, target)
     dtypes = _dtypes(config, origin, target)
-    file_of, layouts = _layouts(config, plan, dtypes)
+    num_ranks = config.target.model_parallel * config.target.pipeline_stage
+    file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
+    layouts = layouts_of(plan, file_of, dtypes, config.target.format)
     adapter = plan_adapter(config, origin)
     jobs = jobs_of(
         plan,
+        origin.files,
         origin.source.ranks,
         layouts,
         file_of,
         dtypes,
-        views=[origin.named.views(rank) for rank in range(len(origin.names))],
+        lora=adapter,
         allow_overflow=config.target.overflow == "infinity",
+        overflow_hint="; give another target.dtype, or target.overflow=infinity",
     )
     order = Order(
         target=Path(config.target.dir or "").resolve(),
@@ -95,10 +95,10 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
         source=origin.source.identity(),
         plan=plan_digest(plan),
         layouts=layouts,
-        jobs=tuple(with_additions(jobs, origin, adapter)),
+        jobs=tuple(jobs),
         beside=_beside(config, origin.folder),
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
-        twins=tuple(twins_of(origin.named, origin.source.ranks)) if config.verify else (),
+        twins=tuple(twins_of(origin.files, origin.source.ranks)) if config.verify else (),
         verify=config.reads_back,
         replace=config.target.replace,
         stamps=origin.source.stamps(),
@@ -106,7 +106,7 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
     return Planned(order, tuple(plan))
 
 
-def _target(config: ReshardConfig, origin: Origin) -> NamedRanks:
+def _target(config: ReshardConfig, origin: Origin) -> RankFiles:
     """Where each tensor is in the target, and what it is called there."""
     ways, stages = config.target.model_parallel, config.target.pipeline_stage
     naming = target_naming(config, origin.model.architecture if origin.model else None)
@@ -133,30 +133,20 @@ def _foreign_cuts(naming: Naming, wanted: Placements, ways: int) -> Iterator[str
         yield f"target.model_parallel={ways}: several ranks have the same key/value head; {reads}"
 
 
-def _proved(origin: Origin, target: NamedRanks) -> list[StoredPlan]:
-    """The plan, proved under Hugging Face names, and again in those of the files where they differ."""
-    plan = plan_reshard(origin.placements, target.placements)
-    prove(plan)
-    stored = stored_plans(plan, origin.names, target.names)
-    if any((*origin.names, *target.names)):
-        prove_stored(stored, origin.named, target)
-    return stored
-
-
 def _wanted(config: ReshardConfig, origin: Origin) -> Placements:
     """Where each tensor of the source is in the target."""
     ways, stages = config.target.model_parallel, config.target.pipeline_stage
     if origin.model is not None:
         return origin.model.placed(ways, stages, is_bare=origin.is_bare, keys="target.")
     if ways * stages == 1:
-        return whole_placements({name: placed.shape for name, placed in origin.placements.items()})
+        return whole_placements(origin.files.shapes)
     raise ConfigError(
         f"source={origin.source.path}: no {CONFIG_NAME}, which says how the model is cut; give "
         "source_config=FOLDER of the model"
     )
 
 
-def _dtypes(config: ReshardConfig, origin: Origin, target: NamedRanks) -> dict[str, str]:
+def _dtypes(config: ReshardConfig, origin: Origin, target: RankFiles) -> dict[str, str]:
     """The dtype of each tensor of the target's files."""
     wanted = STORED_FLOATS.get(config.target.dtype)
     faults, found = [], {}
@@ -178,27 +168,15 @@ def _dtypes(config: ReshardConfig, origin: Origin, target: NamedRanks) -> dict[s
     return found
 
 
-def _made_of(origin: Origin, target: NamedRanks) -> dict[str, dict[str, None]]:
+def _made_of(origin: Origin, target: RankFiles) -> dict[str, dict[str, None]]:
     """The tensors of the source's files that each tensor of the target's files is made of."""
     found: dict[str, dict[str, None]] = {}
-    for rank in range(len(target.names)):
-        for link in target.links(rank):
-            made_of = found.setdefault(link.stored, {})
-            made_of |= dict.fromkeys(origin.stored_names[link.original])
-    return found
-
-
-def _layouts(
-    config: ReshardConfig, plan: Iterable[StoredPlan], dtypes: Mapping[str, str]
-) -> tuple[list[str], dict[str, FileLayout]]:
-    """The file of each target rank, and what is where in it."""
-    num_ranks = config.target.model_parallel * config.target.pipeline_stage
-    entries: list[list[tuple[str, str, Shape]]] = [[] for _ in range(num_ranks)]
-    for tensor in plan:
-        entries[tensor.rank].append((tensor.name, dtypes[tensor.name], tensor.shape))
-    layout_of = ckpt_layout if config.target.format == "ckpt" else safetensors_layout
-    file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
-    return file_of, {file_of[rank]: layout_of(entries[rank]) for rank in range(num_ranks)}
+    for tensors in target.ranks:
+        for name, stored in tensors.items():
+            made_of = found.setdefault(name, {})
+            for tensor in dict.fromkeys(segment.tensor for segment in stored.segments):
+                made_of |= dict.fromkeys(origin.stored_names[tensor])
+    return {name: made_of or dict.fromkeys(origin.stored_names[name]) for name, made_of in found.items()}
 
 
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:

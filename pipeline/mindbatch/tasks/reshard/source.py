@@ -14,10 +14,9 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, rea
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.correspondence import unused_names
-from mindbatch.checkpoint.names.named_ranks import NamedRanks, as_placed, as_renamed
-from mindbatch.checkpoint.names.stored_plan import RankNames
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
@@ -57,35 +56,25 @@ class ModelTensors:
 class Origin:
     """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix.
 
-    names: what each rank's file calls the tensors of `placements`, None where it has their names.
+    files: what each rank's file holds of which tensor of the model.
     naming: how MindFormers calls them, None where Hugging Face's names are those of the files.
     """
 
     source: Source
     folder: Path | None
     model: ModelTensors | None
-    placements: dict[str, Placement]
+    files: RankFiles
     is_bare: bool = False
     notes: list[str] = field(default_factory=list)
-    names: RankNames = ()
     naming: Naming | None = None
-
-    @property
-    def named(self) -> NamedRanks:
-        """Where the tensors are, and what the files call them."""
-        return NamedRanks(self.placements, self.names)
 
     @cached_property
     def stored_names(self) -> dict[str, tuple[str, ...]]:
-        """The tensors of the files that hold a tensor of `placements`, by its name."""
-        found: dict[str, dict[str, None]] = {name: {} for name in self.placements}
-        for names in {id(each): each for each in self.names}.values():
-            for link in names.links if names else ():
-                found[link.original][link.stored] = None
-        return {name: tuple(stored) or (name,) for name, stored in found.items()}
+        """The tensors of the files that hold a tensor of the model, by its name."""
+        return self.files.stored_names()
 
     def dtype(self, name: str) -> str:
-        """The dtype of a tensor of `placements`: that of the first in the files that holds it."""
+        """The dtype of a tensor of the model: that of the first in the files that holds it."""
         return self.stored_dtype(self.stored_names[name][0])
 
     def stored_dtype(self, name: str) -> str:
@@ -124,13 +113,13 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
     is_bare = (
         model is not None and naming is None and not any(name.startswith(model.prefix) for name in names)
     )
-    origin = Origin(source, folder, model, {}, is_bare, naming=naming)
+    origin = Origin(source, folder, model, RankFiles({}, ()), is_bare, naming=naming)
     if config.source_strategy is not None:
-        _take(origin, _by_strategy(Path(config.source_strategy), origin))
+        origin.files = _by_strategy(Path(config.source_strategy), origin)
     elif model is not None:
         ways, stages = _ranks(config, source)
         placed = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
-        _take(origin, named(naming, placed, ways, len(source.ranks)))
+        origin.files = named(naming, placed, ways, len(source.ranks))
     elif source.kind == RANKS:
         raise ConfigError(
             f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
@@ -139,13 +128,12 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
     else:
         _refuse_one_rank_of_several(source)
         (only,) = source.ranks
-        whole = whole_placements(only.shapes)
-        _take(origin, as_placed(whole, 1))
+        origin.files = as_placed(whole_placements(only.shapes), 1)
     if is_bare and config.target.names == MINDFORMERS:
         _name_fully(origin)
     _note_names(origin)
     raise_if_any(_faults(origin))
-    raise_if_any(digest_faults(origin.named, source.ranks))
+    raise_if_any(digest_faults(origin.files, source.ranks))
     return origin
 
 
@@ -160,18 +148,16 @@ def _refuse_one_rank_of_several(source: Source) -> None:
         )
 
 
-def _take(origin: Origin, ranks: NamedRanks) -> None:
-    origin.placements, origin.names = dict(ranks.placements), ranks.names
-
-
 def _name_fully(origin: Origin) -> None:
     """A base model's tensors get the names that they have in the whole model; the files keep theirs."""
     assert origin.model is not None
     prefix = origin.model.prefix
     full = {name.removeprefix(prefix): name for name in source_shapes(origin.model.specs)}
-    found = {full[name]: replace(placement, name=full[name]) for name, placement in origin.placements.items()}
-    short = {name: name.removeprefix(prefix) for name in found}
-    _take(origin, as_renamed(short, found, len(origin.source.ranks)))
+    shapes = {full[name]: shape for name, shape in origin.files.shapes.items()}
+    ranks = tuple(
+        {name: stored.of_renamed(full) for name, stored in tensors.items()} for tensors in origin.files.ranks
+    )
+    origin.files = RankFiles(shapes, ranks, is_renamed=True)
     origin.is_bare = False
 
 
@@ -207,7 +193,7 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
     return ways, stages
 
 
-def _by_strategy(path: Path, origin: Origin) -> NamedRanks:
+def _by_strategy(path: Path, origin: Origin) -> RankFiles:
     strategy, ranks = read_strategy(path), origin.source.ranks
     with located(origin.source.path):
         shapes = full_shapes(strategy, [rank.shapes for rank in ranks])
@@ -231,7 +217,7 @@ def _faults(origin: Origin) -> list[str]:
     """Whether each rank has what it should, and all have it in one dtype."""
     faults: list[str] = []
     for number, rank in enumerate(origin.source.ranks):
-        faults += _rank_faults(rank, origin.named.stored_shapes(number), origin.is_unused)
+        faults += _rank_faults(rank, origin.files.stored_shapes(number), origin.is_unused)
     return faults + origin.source.dtype_faults(origin.is_unused)
 
 

@@ -53,7 +53,7 @@ class WholeModel:
 
     def file_name(self, name: str) -> str:
         """The first of the files that the tensor is in, from `path` on."""
-        file = Path(self._jobs[name].readings[0].path)
+        file = Path(next(iter(self._jobs[name].readings.values())).path)
         return str(file.relative_to(self.path)) if file.is_relative_to(self.path) else file.name
 
     def info(self, name: str) -> StoredShape:

@@ -1,112 +1,190 @@
-"""Merging LoRA adapters: the arithmetic, any box of it, and one rounding."""
+"""What a merge adds to rows: the bits of the whole product in any bands, of matrices that are checked."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
-from adapter_folders import CONFIG, MODULES, SHAPES, matrices, write_adapter
+from adapter_folders import CONFIG, MODULES, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.floats import converted
+from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.merge import TILE, LoraMerge, tiles
+from mindbatch.checkpoint.lora.merge import TILE, Adder, Addition, product, tiles
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.placement.rank_files import StoredSegment
+from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
+from reshard_adapters import product_of
 
-NAME = f"{MODULES[0]}.weight"
-KEY = f"base_model.model.{MODULES[0]}"
-LARGE = {"model.big.weight": (TILE + 170, TILE * 2 + 30)}
+NAME = "model.big.weight"
+OUTPUTS, INPUTS, RANK = TILE + 170, TILE * 2 + 30, 7
 
+_chance = np.random.default_rng(5)
+B, A = (_chance.normal(size=size).astype(np.float32) for size in ((OUTPUTS, RANK), (RANK, INPUTS)))
+WHOLE = product(B, A, ((0, OUTPUTS), (0, INPUTS)), np.float32(1.5))
 
-def pair():
-    found = matrices()
-    return found[f"{KEY}.lora_B.weight"], found[f"{KEY}.lora_A.weight"]
-
-
-def scaled(adapter, scaling):
-    return replace(adapter, settings=replace(adapter.settings, given=scaling))
+Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def full(shape):
-    return tuple((0, size) for size in shape)
+class Planned:
+    """An adapter of one weight, and the whole of what it adds."""
+
+    def __init__(self, folder: Path, inputs_first: bool, factor: float = 1.0) -> None:
+        chance = np.random.default_rng(5)
+        b = chance.normal(size=(OUTPUTS, RANK)).astype(np.float32) * np.float32(factor)
+        tensors = {
+            "base_model.model.model.big.lora_A.weight": chance.normal(size=(RANK, INPUTS)).astype(np.float32),
+            "base_model.model.model.big.lora_B.weight": b,
+        }
+        config = {**CONFIG, "r": RANK, "target_modules": ["big"], "fan_in_fan_out": inputs_first}
+        self.shape = (INPUTS, OUTPUTS) if inputs_first else (OUTPUTS, INPUTS)
+        adapter = open_adapter(write_adapter(folder, tensors, config))
+        self.plan: LoraPlan = plan_lora(adapter, {NAME: self.shape}, {NAME: ["F32"]})
+        self.whole: Callable[[], Matrix] = lambda: product_of(adapter, NAME, self.shape)
+
+    def everything(self) -> tuple[Addition, ...]:
+        """What is added to the whole weight."""
+        box = full_region(self.shape)
+        return self.plan.additions([StoredSegment(box, NAME, box, False)])
 
 
-def test_the_whole_product(tmp_path):
-    merge = LoraMerge(open_adapter(write_adapter(tmp_path)), SHAPES)
-    b, a = pair()
-    np.testing.assert_allclose(merge.delta(NAME, full((6, 4))), 1.5 * b @ a, rtol=1e-6)
-    assert set(merge.names) == {f"{module}.weight" for module in MODULES}
-    with pytest.raises(KeyError):
-        merge.delta("model.layers.0.self_attn.k_proj.weight", full((6, 4)))
+@pytest.fixture(scope="module", params=[False, True], ids=["outputs first", "inputs first"])
+def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return Planned(tmp_path_factory.mktemp("adapter"), request.param)
 
 
-def test_a_given_scaling_is_taken(tmp_path):
-    merge = LoraMerge(scaled(open_adapter(write_adapter(tmp_path)), 0.25), SHAPES)
-    b, a = pair()
-    np.testing.assert_allclose(merge.delta(NAME, full((6, 4))), 0.25 * b @ a, rtol=1e-6)
+@pytest.fixture
+def adder() -> Iterator[Adder]:
+    found = Adder()
+    yield found
+    found.close()
 
 
-def test_weights_stored_inputs_first(tmp_path):
-    """As GPT-2's Conv1D."""
-    turned = {name: shape[::-1] for name, shape in SHAPES.items()}
-    merge = LoraMerge(open_adapter(write_adapter(tmp_path, fan_in_fan_out=True)), turned)
-    b, a = pair()
-    np.testing.assert_allclose(merge.delta(NAME, full((4, 6))), (1.5 * b @ a).T, rtol=1e-6)
-    np.testing.assert_array_equal(
-        merge.delta(NAME, ((1, 3), (2, 6))), merge.delta(NAME, full((4, 6)))[1:3, 2:6]
+def added(adder: Adder, additions: tuple[Addition, ...], rows: int, columns: int, step: int) -> Matrix:
+    """What is added to a tensor of zeros that is read in bands."""
+    found = np.zeros((rows, columns), np.float32)
+    for start in range(0, rows, step):
+        adder.add("x", additions, start, found[start : start + step])
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st.DataObject) -> None:
+    """The part is at some place of a larger tensor, upright or turned round."""
+    bounds, places = [], []
+    for size in planned.shape:
+        start = data.draw(st.integers(0, size - 1))
+        bounds.append((start, data.draw(st.integers(start + 1, size))))
+        first = data.draw(st.integers(0, 5))
+        places.append((first, first + bounds[-1][1] - start))
+    transposed = data.draw(st.booleans())
+    box, place = tuple(bounds), tuple(places[::-1] if transposed else places)
+    additions = planned.plan.additions([StoredSegment(place, NAME, box, transposed)])
+    rows, columns = (stop + 3 for _, stop in place)
+    adder = Adder()
+    found = added(adder, additions, rows, columns, data.draw(st.integers(1, rows)))
+    adder.close()
+    expected = np.zeros((rows, columns), np.float32)
+    part = planned.whole()[tuple(slice(*each) for each in box)]
+    expected[tuple(slice(*each) for each in place)] = part.T if transposed else part
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the bands; also where the rows take turns with others, as the heads of a fused tensor do."""
+    made: list[object] = []
+    real = merge.product
+    monkeypatch.setattr(merge, "product", lambda b, a, box, s: made.append(box) or real(b, a, box, s))
+    rows, columns = planned.shape
+    found = added(adder, planned.everything(), rows, columns, 100)
+    assert found.tobytes() == planned.whole().tobytes()
+    assert len(made) == len(set(made)) == -(-rows // TILE)
+    made.clear()
+    adder.forget()
+    turns = [
+        StoredSegment(
+            ((2 * start, 2 * start + 50), (0, columns)), NAME, ((start, start + 50), (0, columns)), False
+        )
+        for start in range(0, 600, 50)
+    ]
+    found = added(adder, planned.plan.additions(turns), 1200, columns, 70)
+    assert found.reshape(12, 2, 50, columns)[:, 0].tobytes() == planned.whole()[:600].tobytes()
+    assert not found.reshape(12, 2, 50, columns)[:, 1].any()
+    assert len(made) == 2
+
+
+def test_other_weights_get_nothing(planned: Planned) -> None:
+    box = full_region(planned.shape)
+    held = [StoredSegment(box, "model.other.weight", box, False), StoredSegment(box, NAME, box, False)]
+    [addition] = planned.plan.additions(held)
+    assert addition.place == box
+
+
+def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, adder: Adder) -> None:
+    planned = Planned(tmp_path, inputs_first=False)
+    additions = planned.everything()
+    path = tmp_path / "adapter_model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors: tensor .* has changed meanwhile"):
+        adder.add("x", additions, 0, np.zeros((1, INPUTS), np.float32))
+
+
+@pytest.mark.parametrize("factor", [5e37, 1e35])
+def test_what_is_too_large_for_float32_is_refused(tmp_path: Path, adder: Adder, factor: float) -> None:
+    """Products, and sums; a weight that is infinite already stays so."""
+    planned = Planned(tmp_path, inputs_first=False, factor=factor)
+    additions = planned.everything()
+    rows = np.full((3, INPUTS), np.finfo(np.float32).max, np.float32)
+    message = (
+        "their product has values" if factor == 5e37 else "'x': with the adapter values are too large for F32"
     )
+    with pytest.raises(CheckpointError, match=message):
+        adder.add("x", additions, 0, rows)
+    if factor == 1e35:
+        infinite = np.full((3, INPUTS), np.inf, np.float32)
+        adder.add("x", additions, 0, infinite)
+        assert (infinite == np.inf).all()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "fan_in_fan_out"])
-def large(request, tmp_path_factory):
-    """A product of several tiles, with ends that fill none."""
-    (outputs, inputs), random = LARGE["model.big.weight"], np.random.default_rng(5)
-    tensors = {
-        "base_model.model.model.big.lora_A.weight": random.normal(size=(7, inputs)).astype(np.float32),
-        "base_model.model.model.big.lora_B.weight": random.normal(size=(outputs, 7)).astype(np.float32),
-    }
-    config = CONFIG | {"r": 7, "target_modules": ["big"], "fan_in_fan_out": request.param}
-    folder = write_adapter(tmp_path_factory.mktemp("large"), tensors, config)
-    shape = (inputs, outputs) if request.param else (outputs, inputs)
-    merge = LoraMerge(open_adapter(folder), {"model.big.weight": shape})
-    return merge, shape, merge.delta("model.big.weight", full(shape))
+@pytest.mark.parametrize("inputs_first", [False, True])
+@pytest.mark.parametrize("scaling", [None, 0.25])
+def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | None) -> None:
+    """The scaling is the adapter's, or a given one; GPT-2's Conv1D stores inputs first."""
+    folder = write_adapter(tmp_path, fan_in_fan_out=inputs_first, lora_alpha=None if scaling else 3)
+    adapter = open_adapter(folder, scaling)
+    b, a = (adapter.matrix(name) for name in reversed(adapter.pairs[MODULES[0]]))
+    shape = (4, 6) if inputs_first else (6, 4)
+    weight = f"{MODULES[0]}.weight"
+    shapes = {f"{module}.weight": shape for module in MODULES}
+    plan = plan_lora(adapter, shapes, dict.fromkeys(shapes, ["F32"]))
+    assert set(plan.pairs) == set(shapes)
+    found = np.zeros(shape, np.float32)
+    adder = Adder()
+    whole = full_region(shape)
+    adder.add(weight, plan.additions([StoredSegment(whole, weight, whole)]), 0, found)
+    adder.close()
+    expected = (scaling or 1.5) * b @ a
+    np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_box_has_the_bits_of_the_whole(large, data):
-    merge, shape, whole = large
-    box = []
-    for size in shape:
+def test_a_region_of_a_product_has_the_bits_of_the_whole(data: st.DataObject) -> None:
+    region = []
+    for size in (OUTPUTS, INPUTS):
         start = data.draw(st.integers(0, size - 1))
-        box.append((start, data.draw(st.integers(start + 1, size))))
-    part = whole[slice(*box[0]), slice(*box[1])]
-    assert merge.delta("model.big.weight", tuple(box)).tobytes() == part.tobytes()
+        region.append((start, data.draw(st.integers(start + 1, size))))
+    part = WHOLE[slice(*region[0]), slice(*region[1])]
+    assert product(B, A, tuple(region), np.float32(1.5)).tobytes() == part.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_the_sum_is_rounded_once(tmp_path, dtype):
-    merge = LoraMerge(open_adapter(write_adapter(tmp_path)), SHAPES)
-    stored, _ = converted(np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32), "F32", dtype)
-    wide, _ = converted(stored, dtype, "F32")
-    expected, _ = converted(wide + merge.delta(NAME, full((6, 4))), "F32", dtype)
-    box = ((2, 5), (1, 4))
-    found = merge.merged(NAME, box, stored[2:5, 1:4], dtype, dtype)
-    assert found.dtype == stored.dtype
-    np.testing.assert_array_equal(found, expected[2:5, 1:4])
-    assert (found != stored[2:5, 1:4]).any()
-
-
-def test_tiles_begin_where_those_of_the_whole_begin():
+def test_tiles_begin_where_those_of_the_whole_begin() -> None:
     """Not every BLAS rounds alike at other places of a product."""
     assert list(tiles(TILE + 7, TILE * 2 + 1)) == [(TILE, TILE * 2), (TILE * 2, TILE * 3)]
     assert list(tiles(TILE, TILE + 1)) == [(TILE, TILE * 2)]
     assert list(tiles(0, TILE)) == [(0, TILE)]
-
-
-def test_values_that_become_too_large_are_refused(tmp_path):
-    merge = LoraMerge(scaled(open_adapter(write_adapter(tmp_path)), 1e6), SHAPES)
-    with pytest.raises(
-        CheckpointError, match=r"q_proj.weight': with the adapter \d+ values are too large for F16"
-    ):
-        merge.merged(NAME, full((6, 4)), np.zeros((6, 4), np.float16), "F16", "F16")

@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
-from names_applied import executed, numbered, original_arrays, stored_arrays
+from names_applied import numbered, original_arrays, stored_arrays
 
-from mindbatch.checkpoint.names.correspondence import Correspondence, Link, to_huggingface, to_mindformers
+from mindbatch.checkpoint.names.correspondence import (
+    Correspondence,
+    Link,
+    correspondence_faults,
+    to_huggingface,
+    to_mindformers,
+)
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
-from mindbatch.checkpoint.names.stored_plan import correspondence_faults, stored_plans
-from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.plan import plan_reshard
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
@@ -141,55 +144,6 @@ def test_chatglm(options):
         np.testing.assert_array_equal(made[f"{layer}.self_attention.wk.weight"], fused[16:24])
     assert (f"{layer}.mlp.dense_left.weight" in made) is not options.mlp_concat
     assert "transformer.rotary_pos_emb.inv_freq" not in names.originals
-
-
-@pytest.mark.parametrize(("model_type", "options"), CASES)
-@pytest.mark.parametrize(("source_mp", "target_mp", "stages"), [(1, 4, 1), (4, 2, 2), (2, 1, 1)])
-def test_names_and_cuts_in_one_pass(model_type, options, source_mp, target_mp, stages):
-    """Cut, then named rank by rank, is what the plan makes in one pass; and so it is the other way."""
-    specs = tensor_specs(describe(CONFIGS[model_type]))
-    source, target = placements(specs, source_mp), placements(specs, target_mp, stages)
-    whole = numbered(source_shapes(specs))
-    held = [cut(whole, source, rank) for rank in range(source_mp)]
-    wanted = [cut(whole, target, rank) for rank in range(target_mp * stages)]
-    held_names = [names_of(model_type, options, shapes_of(arrays)) for arrays in held]
-    wanted_names = [names_of(model_type, options, shapes_of(arrays)) for arrays in wanted]
-    proved = plan_reshard(source, target)
-    none = [None] * len(wanted)
-    renamed = executed(stored_plans(proved, [None] * source_mp, wanted_names), held, [None] * source_mp)
-    stored = [stored_arrays(names, arrays) for names, arrays in zip(held_names, held, strict=True)]
-    returned = executed(stored_plans(proved, held_names, none), stored, held_names)
-    between = executed(stored_plans(proved, held_names, wanted_names), stored, held_names)
-    for rank, arrays in enumerate(wanted):
-        expected = stored_arrays(wanted_names[rank], arrays)
-        equal(renamed[rank], expected)
-        equal(between[rank], expected)
-        equal(returned[rank], arrays)
-
-
-def cut(whole, placed, rank):
-    found = {}
-    for name, placement in placed.items():
-        if (shard := placement.shards[rank]) is not None:
-            array = np.zeros(shard.shape, np.float32)
-            for local, box in shard.segments:
-                array[slices_of(local)] = whole[name][slices_of(box)]
-            found[name] = array
-    return found
-
-
-def slices_of(box):
-    return tuple(slice(start, stop) for start, stop in box)
-
-
-def shapes_of(arrays):
-    return {name: array.shape for name, array in arrays.items()}
-
-
-def equal(found, expected):
-    assert set(found) == set(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_unknown_names_are_refused_with_the_nearest():

@@ -5,34 +5,35 @@ from collections import Counter
 import pytest
 
 from mindbatch.checkpoint.formats.stored import Extent
+from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.band import Band, bands_of
-from mindbatch.checkpoint.reshard.job import Job, Move, Reading, Writing
+from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
 
 ROWS, COLUMNS, WAYS = 24, 16, 4
 FULL = Reading("full", "x", "F32", (ROWS, COLUMNS))
 
 
-def writing(rank: int, shape: tuple[int, int], *moves: Move) -> Writing:
-    return Writing(f"rank_{rank}", "x", "F32", shape, (Extent(0, 4 * shape[0] * shape[1]),), moves)
+def writing(rank: int, shape: tuple[int, int], *copies: Copy) -> Writing:
+    return Writing(f"rank_{rank}", "x", "F32", shape, (Extent(0, 4 * shape[0] * shape[1]),), copies)
 
 
 def by_rows() -> Job:
     share = ROWS // WAYS
     cuts = [((rank * share, rank * share + share), (0, COLUMNS)) for rank in range(WAYS)]
-    moves = [Move(0, cut, ((0, share), (0, COLUMNS))) for cut in cuts]
-    return Job("x", (FULL,), tuple(writing(r, (share, COLUMNS), m) for r, m in enumerate(moves)))
+    copies = [Copy(0, "x", cut, ((0, share), (0, COLUMNS))) for cut in cuts]
+    return Job("x", {(0, "x"): FULL}, tuple(writing(r, (share, COLUMNS), m) for r, m in enumerate(copies)))
 
 
 def by_columns() -> Job:
     share = COLUMNS // WAYS
     cuts = [((0, ROWS), (rank * share, rank * share + share)) for rank in range(WAYS)]
-    moves = [Move(0, cut, ((0, ROWS), (0, share))) for cut in cuts]
-    return Job("x", (FULL,), tuple(writing(r, (ROWS, share), m) for r, m in enumerate(moves)))
+    copies = [Copy(0, "x", cut, ((0, ROWS), (0, share))) for cut in cuts]
+    return Job("x", {(0, "x"): FULL}, tuple(writing(r, (ROWS, share), m) for r, m in enumerate(copies)))
 
 
 def replicated() -> Job:
-    move = Move(0, ((0, ROWS), (0, COLUMNS)), ((0, ROWS), (0, COLUMNS)))
-    return Job("x", (FULL,), tuple(writing(rank, (ROWS, COLUMNS), move) for rank in range(WAYS)))
+    move = Copy(0, "x", ((0, ROWS), (0, COLUMNS)), ((0, ROWS), (0, COLUMNS)))
+    return Job("x", {(0, "x"): FULL}, tuple(writing(rank, (ROWS, COLUMNS), move) for rank in range(WAYS)))
 
 
 def rows_of(band: Band) -> range:
@@ -62,14 +63,21 @@ def test_a_band_is_as_large_as_it_may_be() -> None:
 
 def test_padding_and_seams_divide_bands() -> None:
     """Two sources one below the other, and a row of zeros at the end."""
-    sources = (Reading("a", "x", "F32", (3, 2)), Reading("b", "x", "F32", (4, 2)))
-    moves = (Move(0, ((0, 3), (0, 2)), ((0, 3), (0, 2))), Move(1, ((0, 4), (0, 2)), ((3, 7), (0, 2))))
-    job = Job("x", sources, (writing(0, (8, 2), *moves),))
+    sources = {(0, "x"): Reading("a", "x", "F32", (3, 2)), (1, "x"): Reading("b", "x", "F32", (4, 2))}
+    copies = (
+        Copy(0, "x", ((0, 3), (0, 2)), ((0, 3), (0, 2))),
+        Copy(1, "x", ((0, 4), (0, 2)), ((3, 7), (0, 2))),
+    )
+    job = Job("x", sources, (writing(0, (8, 2), *copies),))
     bands = list(bands_of(job))
     assert [(band.start, band.stop) for band in bands] == [(0, 3), (3, 7), (7, 8)]
-    assert [[(f.reading, f.offset) for f in band.fetches] for band in bands] == [[(0, 0)], [(1, -3)], []]
-    assert bands[2].moves(job.writings[0]) == []
+    assert [[(f.reading, f.offset) for f in band.fetches] for band in bands] == [
+        [((0, "x"), 0)],
+        [((1, "x"), -3)],
+        [],
+    ]
+    assert bands[2].copies(job.writings[0]) == []
 
 
 def test_nothing_is_done_for_no_rows() -> None:
-    assert list(bands_of(Job("x", (), (writing(0, (0, 4)),)))) == []
+    assert list(bands_of(Job("x", {}, (writing(0, (0, 4)),)))) == []

@@ -1,4 +1,4 @@
-"""Jobs with views and transposed moves, with bands of every size: each element as NumPy puts it."""
+"""Jobs with views and transposed copies, with bands of every size: each element as NumPy puts it."""
 
 import functools
 from pathlib import Path
@@ -10,12 +10,13 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.names.stored_plan import StoredCopy, StoredPlan
+from mindbatch.checkpoint.placement.placement import whole_placements
+from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
+from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.reshard import check, turn, write
 from mindbatch.checkpoint.reshard.band import bands_of
 from mindbatch.checkpoint.reshard.check import check_job
-from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.jobs import jobs_of
+from mindbatch.checkpoint.reshard.job import Job, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import Targets, write_job
 from mindbatch.errors import CheckpointError
@@ -41,31 +42,31 @@ def source(tmp_path: Path) -> Source:
     return open_source(folder)
 
 
-def plans() -> list[StoredPlan]:
-    """q, k and v transposed on two ranks; rows of gate and up in turn; one with both kinds of moves."""
+def plans() -> list[TensorPlan]:
+    """q, k and v transposed on two ranks; rows of gate and up in turn; one with both kinds of copies."""
     found = []
     for rank in (0, 1):
         for number, name in enumerate("qkv"):
             low, high = (0, 2) if rank == 0 else (2, 3)
             columns = (3 * number + low, 3 * number + high)
-            copy = StoredCopy(0, "fused", ((0, 6), columns), box(0, high - low, 0, 6), transposed=True)
+            copy = Copy(0, "fused", ((0, 6), columns), box(0, high - low, 0, 6), transposed=True)
             shape = (high - low + rank, 6)  # the last rank is padded
-            found.append(StoredPlan(name, rank, shape, shape, (copy,)))
+            found.append(TensorPlan(name, rank, shape, shape, (copy,)))
     halves = tuple(
-        StoredCopy(0, name, box(0, 5, 0, 4), box(0, 5, 4 * number, 4 * number + 4))
+        Copy(0, name, box(0, 5, 0, 4), box(0, 5, 4 * number, 4 * number + 4))
         for number, name in enumerate(("gate", "up"))
     )
-    found.append(StoredPlan("both", 0, (10, 4), (5, 8), halves))
+    found.append(TensorPlan("both", 0, (10, 4), (5, 8), halves))
     mixed = (
-        StoredCopy(0, "fused", box(0, 6, 6, 9), box(0, 3, 0, 6), transposed=True),
-        StoredCopy(0, "fused", box(0, 3, 0, 6), box(3, 6, 0, 6)),
-        StoredCopy(0, "fused", box(2, 4, 1, 4), box(6, 9, 4, 6), transposed=True),
-        StoredCopy(0, "up", box(0, 3, 0, 4), box(6, 9, 0, 4)),
+        Copy(0, "fused", box(0, 6, 6, 9), box(0, 3, 0, 6), transposed=True),
+        Copy(0, "fused", box(0, 3, 0, 6), box(3, 6, 0, 6)),
+        Copy(0, "fused", box(2, 4, 1, 4), box(6, 9, 4, 6), transposed=True),
+        Copy(0, "up", box(0, 3, 0, 4), box(6, 9, 0, 4)),
     )
-    return [*found, StoredPlan("mixed", 0, (9, 6), (9, 6), mixed)]
+    return [*found, TensorPlan("mixed", 0, (9, 6), (9, 6), mixed)]
 
 
-def expected(plan: StoredPlan) -> np.ndarray:
+def expected(plan: TensorPlan) -> np.ndarray:
     arrays = {"fused": FUSED, "gate": GATE, "up": UP}
     made = np.zeros(plan.view, np.float32)
     for copy in plan.copies:
@@ -84,8 +85,9 @@ def jobs(source: Source, folder: Path) -> list[Job]:
     for name, layout in layouts.items():
         sizes = {tensor: extents[0].nbytes for tensor, extents in layout.extents.items()}
         write_tensor_file(folder / name, layout, lambda tensor, sizes=sizes: [bytes(sizes[tensor])])
+    held = as_placed(whole_placements(source.ranks[0].shapes), 1)
     return jobs_of(
-        plans(), source.ranks, layouts, files, dict.fromkeys(["q", "k", "v", "both", "mixed"], "F32")
+        plans(), held, source.ranks, layouts, files, dict.fromkeys(["q", "k", "v", "both", "mixed"], "F32")
     )
 
 
@@ -117,7 +119,7 @@ def test_bands_of_any_size(
 def test_what_is_made_of_the_same_tensors_is_one_job(source: Source, tmp_path: Path) -> None:
     (job,) = jobs(source, tmp_path)  # mixed joins all
     assert {writing.name for writing in job.writings} == {"q", "k", "v", "both", "mixed"}
-    assert [reading.name for reading in job.readings] == ["fused", "gate", "up"]
+    assert [name for _, name in job.readings] == ["fused", "gate", "up"]
 
 
 def test_a_transposed_source_is_read_once(
@@ -136,7 +138,7 @@ def test_a_transposed_source_is_read_once(
     (job,) = jobs(source, tmp_path)
     writings = tuple(writing for writing in job.writings if writing.name in "qkv")
     with Sources() as sources, Targets(tmp_path, Storage()) as targets:
-        write_job(Job("q", job.readings[:1], writings), sources, targets)
+        write_job(Job("q", {(0, "fused"): job.readings[0, "fused"]}, writings), sources, targets)
     assert len(alone) == len(writings)
     assert rows == [(0, 2), (2, 4), (4, 6)]
 

@@ -16,7 +16,7 @@ from mindbatch.storage import Storage
 COUNT = 5000
 def writing(number):
     return Writing("file", f"tensor_{number}_" + "x" * 100, "U8", (1,), (Extent(number, 1),), ())
-jobs = [Job(str(first), (), tuple(map(writing, range(first, first + COUNT)))) for first in range(6)]
+jobs = [Job(str(first), {}, tuple(map(writing, range(first, first + COUNT)))) for first in range(6)]
 print(sum(len(done.written) for done in do_jobs(WRITE, jobs, Path(sys.argv[1]), 2, Storage())))
 """
 

@@ -1,11 +1,12 @@
 """Placements from a MindSpore strategy, and full shapes from what the ranks hold."""
 
 import pytest
-from placed_arrays import moved_by, numbered, same, scattered
+from placed_arrays import copied, numbered, same, scattered
 
-from mindbatch.checkpoint.placement.placement import placement_faults, whole_placements
-from mindbatch.checkpoint.placement.plan import plan_reshard
-from mindbatch.checkpoint.placement.plan_proof import prove
+from mindbatch.checkpoint.placement.placement import whole_placements
+from mindbatch.checkpoint.placement.plan import plan_copies
+from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.errors import CheckpointError
@@ -42,7 +43,6 @@ def test_each_rank_holds_what_its_place_in_the_device_matrix_says() -> None:
     assert wholes["both"] == [(low, low), (low, high), (high, low), (high, high)]
     assert wholes["scale"] == [()] * 4  # not in the strategy: whole everywhere
     assert "cache" not in found
-    assert not any(placement_faults(placement) for placement in found.values())
 
 
 def test_stages_follow_one_another() -> None:
@@ -58,19 +58,22 @@ def test_stages_follow_one_another() -> None:
 @pytest.mark.parametrize(("strategy", "shapes"), [(TWO_BY_TWO, SHAPES), (TWO_STAGES, STAGED)])
 def test_there_and_back(strategy: Strategy, shapes: dict[str, tuple[int, ...]]) -> None:
     arrays = numbered(shapes)
-    full, ranks = whole_placements(shapes), strategy_placements(strategy, shapes)
-    there, back = plan_reshard(full, ranks), plan_reshard(ranks, full)
-    assert prove(there) == prove(back) == ()
-    made = moved_by(there, [arrays])
+    full = as_placed(whole_placements(shapes), 1)
+    ranks = as_placed(strategy_placements(strategy, shapes), strategy.num_ranks)
+    there, back = plan_copies(full, ranks), plan_copies(ranks, full)
+    prove(there, full, ranks)
+    prove(back, ranks, full)
+    made = copied(there, full, [arrays])
     assert same(made, scattered(ranks, arrays))
-    assert same(moved_by(back, made), [arrays])
+    assert same(copied(back, ranks, made), [arrays])
 
 
 @pytest.mark.parametrize(("strategy", "shapes"), [(TWO_BY_TWO, SHAPES), (TWO_STAGES, STAGED)])
 def test_full_shapes_from_the_files_of_the_ranks(
     strategy: Strategy, shapes: dict[str, tuple[int, ...]]
 ) -> None:
-    ranks = scattered(strategy_placements(strategy, shapes), numbered(shapes))
+    placed = as_placed(strategy_placements(strategy, shapes), strategy.num_ranks)
+    ranks = scattered(placed, numbered(shapes))
     found = full_shapes(strategy, [{name: local.shape for name, local in held.items()} for held in ranks])
     assert found == shapes
 
