@@ -16,14 +16,21 @@ from pathlib import Path
 
 import checkout  # noqa: F401
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
-from mindbatch.launch.hccn import HCCN_CONF, HCCN_TOOL, SECONDS, ask_hccn_tool, find_addresses, read_hccn_conf
-from mindbatch.launch.host_name import loopback_note, own_address
-from mindbatch.launch.rank_ranges import parse_list, parse_range, physical_devices
-from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
+from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
+from mindbatch.launch.hccn import (
+    HCCN_CONF,
+    HCCN_TOOL,
+    SECONDS,
+    ask_hccn_tool,
+    find_addresses,
+    loopback_note,
+    own_address,
+    read_hccn_conf,
+)
+from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
 from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
-from mindbatch.launch.table_text import table_rows
 from mindbatch.screen_text import say, show
 from mindbatch.tool_parser import ToolParser
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import checkout  # noqa: F401
 from mindbatch.errors import EXIT_DONE, MindBatchError
-from mindbatch.launch.merge import merge_files
+from mindbatch.launch.rank_table import table_rows
 from mindbatch.launch.rank_table_faults import size_faults
-from mindbatch.launch.table_files import name_for_servers, write_table
+from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
-from mindbatch.launch.table_text import table_rows
 from mindbatch.screen_text import say, show
 from mindbatch.tool_parser import ToolParser
 

@@ -1,14 +1,20 @@
-"""The addresses of a server's devices: asked of `hccn_tool`, or read from /etc/hccn.conf."""
+"""What a server says of itself: its address, and its devices' from `hccn_tool` or /etc/hccn.conf."""
 
+import ipaddress
+import os
 import re
+import selectors
 import shutil
+import signal
+import socket
+import subprocess
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindbatch.launch.bounded_process import Finished, run_bounded
-from mindbatch.launch.findings import address_fault
-from mindbatch.launch.table_json import as_given, shown
+from mindbatch.launch.table_json import address_fault, as_given, shown
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
 
@@ -55,6 +61,14 @@ def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: flo
             continue
         found.of[device] = answer
     return found
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the program ended, and the beginning of what it wrote to standard output and standard error."""
+
+    code: int
+    output: str
 
 
 def _address_in(finished: Finished) -> str:
@@ -117,3 +131,79 @@ def find_addresses(
     if known.faults:
         return Addresses(asked.source, {}, [*asked.faults, *known.faults]), None
     return known, f"{asked.faults[0]}; the addresses are those of {known.source}"
+
+
+MOST_OUTPUT = 64 << 10
+_CHUNK = 8192
+
+
+def run_bounded(command: Sequence[str], seconds: float) -> Finished:
+    """Runs `command` in a process group of its own, which is killed when the time is up.
+
+    Raises TimeoutError, or OSError when the program cannot be started. Output beyond MOST_OUTPUT is an end,
+    too: the program is killed and its code is that of the signal.
+    """
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + seconds
+        output = _read(process, deadline)
+        if len(output) < MOST_OUTPUT:
+            process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    finally:
+        _end(process)
+    return Finished(process.returncode, output.decode(errors="replace"))
+
+
+def _read(process: "subprocess.Popen[bytes]", deadline: float) -> bytes:
+    """What the program writes until it ends or there is too much of it."""
+    assert process.stdout is not None
+    output = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) < MOST_OUTPUT:
+            if not selector.select(max(deadline - time.monotonic(), 0)):
+                raise TimeoutError
+            chunk = os.read(process.stdout.fileno(), _CHUNK)
+            if not chunk:
+                break
+            output += chunk
+    return output
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kills whatever is left of the process group, children of the program too."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def own_address() -> str:
+    """The address of this machine's host name. Raises ValueError when it has none."""
+    name = socket.gethostname()
+    try:
+        return socket.gethostbyname(name)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"the host name {name} has no address") from error
+
+
+def loopback_note(server_id: str) -> str | None:
+    """What to say of an address that every server has of itself; None for any other name."""
+    try:
+        is_loopback = ipaddress.ip_address(server_id).is_loopback
+    except ValueError:
+        return None
+    return (
+        f"{server_id} is what every server calls itself; tables with it cannot be merged"
+        if is_loopback
+        else None
+    )

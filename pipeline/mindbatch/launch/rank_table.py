@@ -1,4 +1,4 @@
-"""The rank table: which devices of which servers take part, with what rank, and its JSON (HCCL 1.0, 1.2)."""
+"""The rank table: which devices of which servers take part, with what rank; JSON (HCCL 1.0, 1.2) and text."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,12 @@ VERSIONS = (PLAIN, SUPER_POD)
 COMPLETED = "completed"
 RESERVED_NIC = "reserve"
 """`host_nic_ip` of a version 1.0 table, as MindFormers writes it."""
+
+DEVICE_KEYS = (
+    *("device_id", "super_device_id", "device_ip", "device_port"),
+    *("backup_device_ip", "backup_device_port", "host_port", "rank_id"),
+)
+"""What HCCL documents of a device, in the order of MindFormers' tools."""
 
 UNKNOWN = -1
 """A number that a faulty table lacks; no table without faults has it."""
@@ -37,17 +43,8 @@ class Device:
 
     def to_json(self) -> dict[str, Any]:
         """The entry of `device`: every number a text, and no key for what is not known."""
-        known = {
-            "device_id": self.device_id,
-            "super_device_id": self.super_device_id,
-            "device_ip": self.device_ip,
-            "device_port": self.device_port,
-            "backup_device_ip": self.backup_device_ip,
-            "backup_device_port": self.backup_device_port,
-            "host_port": self.host_port,
-            "rank_id": self.rank_id,
-        }
-        return {name: str(value) for name, value in known.items() if value is not None} | dict(self.others)
+        known = {key: getattr(self, key) for key in DEVICE_KEYS}
+        return {key: str(value) for key, value in known.items() if value is not None} | dict(self.others)
 
 
 @dataclass(frozen=True)
@@ -112,3 +109,26 @@ class RankTable:
     def to_bytes(self) -> bytes:
         """The file, byte for byte as MindFormers' tools lay it out: indented by 4, no newline at the end."""
         return json.dumps(self.to_json(), indent=4).encode()
+
+
+def counted(table: RankTable) -> str:
+    """`8 ranks on 1 server`."""
+    servers = len(table.servers)
+    ranks = f"{table.num_ranks} rank{'s' * (table.num_ranks != 1)}"
+    return f"{ranks} on {servers} server{'s' * (servers != 1)}"
+
+
+def table_rows(table: RankTable) -> list[str]:
+    """A line for each rank, in columns."""
+    rows = [("rank", "server", "device", "address", "SDID")]
+    for server in table.servers:
+        for device in server.devices:
+            sdid = "-" if device.super_device_id is None else str(device.super_device_id)
+            address = device.device_ip or "-"
+            rows.append((str(device.rank_id), server.server_id, str(device.device_id), address, sdid))
+    if all(row[-1] == "-" for row in rows[1:]):
+        rows = [(*row[:-1], "") for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

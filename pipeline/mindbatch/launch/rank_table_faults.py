@@ -4,9 +4,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from itertools import groupby
 from typing import TypeVar
 
-from mindbatch.launch.findings import same_addresses, spans
 from mindbatch.launch.rank_table import PLAIN, SUPER_POD, UNKNOWN, Device, RankTable, Server
-from mindbatch.launch.table_json import shown
+from mindbatch.launch.table_json import same_addresses, shown, spans
 
 Value = TypeVar("Value", bound=Hashable)
 Placed = Iterable[tuple[str, Value | None]]
@@ -20,17 +19,13 @@ def relation_faults(table: RankTable) -> list[str]:
             ((f"server_list[{n}].server_id", s.server_id or None) for n, s in enumerate(table.servers))
         ),
         *_repeated((f"{place}.rank_id", _known(device.rank_id)) for place, _, device in places),
-        *_repeated(
-            (f"{place}.device_ip", address)
-            for place, _, device in places
-            for address in same_addresses(device.device_ip)
-        ),
-        *_repeated(
-            (f"{place}.backup_device_ip", address)
-            for place, _, device in places
-            for address in same_addresses(device.backup_device_ip)
-        ),
     ]
+    for key in ("device_ip", "backup_device_ip"):
+        faults += _repeated(
+            (f"{place}.{key}", address)
+            for place, _, device in places
+            for address in same_addresses(getattr(device, key))
+        )
     for number, server in enumerate(table.servers):
         faults += _server_faults(f"server_list[{number}]", server)
     faults += _address_faults(table)

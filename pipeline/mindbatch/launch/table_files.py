@@ -1,12 +1,178 @@
-"""Rank tables as files: the names that MindFormers' tools give them, and writing."""
+"""Files of rank tables: checked by themselves and against each other, merged, named and written."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from mindbatch.launch.rank_table import RankTable
+from mindbatch.launch.rank_table import RankTable, Server
+from mindbatch.launch.table_json import at, read_json, same_addresses, shown
+from mindbatch.launch.table_reader import STRICT, Leave, RankTableError, examine, read_rank_table, verify
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import StorageError, write_whole
+
+ABSENT = object()
+MOST_LINES = 100
+"""Faults of one file that are told one by one."""
+
+
+@dataclass
+class CheckedFile:
+    """A file with its faults and notes; its table and content where they could be read."""
+
+    name: str
+    table: RankTable | None = None
+    content: Any = None
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_correct(self) -> bool:
+        """Whether there is no fault."""
+        return not self.faults
+
+
+def check_files(
+    paths: Sequence[Path], num_ranks: int | None = None, leave: Leave = STRICT
+) -> list[CheckedFile]:
+    """Every file with every fault. Several files are the copies of several servers: they must be the same.
+
+    num_ranks: the number of ranks that each must have.
+    """
+    checked = [_check(path, num_ranks, leave) for path in paths]
+    readable = [each for each in checked if each.table is not None]
+    for other in readable[1:]:
+        other.faults += _differences(readable[0], other)
+    for each in checked:
+        each.faults = _first(each.faults, "faults")
+        each.notes = _first(each.notes, "notes")
+    return checked
+
+
+def _check(path: Path, num_ranks: int | None, leave: Leave) -> CheckedFile:
+    checked = CheckedFile(str(path))
+    try:
+        checked.content = read_json(path)
+    except ValueError as error:
+        checked.faults.append(str(error))
+        return checked
+    checked.table, found = examine(checked.content, leave)
+    checked.faults, checked.notes = found.faults, found.notes
+    if num_ranks is not None and checked.table.num_ranks != num_ranks:
+        checked.faults.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is asked for")
+    return checked
+
+
+def _differences(first: CheckedFile, other: CheckedFile) -> Iterator[str]:
+    """HCCL compares checksums of the tables that the ranks read: any other value ends a job."""
+    if _servers(first).isdisjoint(_servers(other)):
+        yield (
+            f"has none of the servers of {first.name}; all ranks must read the same table "
+            "(mindbatch rank-table merge puts tables together)"
+        )
+        return
+    waiting: list[tuple[str, Any, Any]] = [("", first.content, other.content)]
+    while waiting:
+        place, theirs, ours = waiting.pop()
+        if _outline(theirs) != _outline(ours):
+            yield f"{place or 'the table'}: {_outline(ours)}; {_outline(theirs)} in {first.name}"
+        elif isinstance(theirs, dict):
+            keys = dict.fromkeys([*theirs, *ours])
+            below = [(at(place, key), theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in keys]
+            waiting += reversed(below)
+        elif isinstance(theirs, list):
+            pairs = enumerate(zip(theirs, ours, strict=True))
+            waiting += reversed([(f"{place}[{number}]", *pair) for number, pair in pairs])
+
+
+def _servers(checked: CheckedFile) -> set[str]:
+    return {server.server_id for server in checked.table.servers} if checked.table else set()
+
+
+def _outline(value: Any) -> str:
+    """What a value is apart from what is in it."""
+    if value is ABSENT:
+        return "missing"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "an object" if isinstance(value, dict) else shown(value)
+
+
+def _first(lines: list[str], noun: str) -> list[str]:
+    if len(lines) <= MOST_LINES:
+        return lines
+    return [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more {noun}"]
+
+
+def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[str]]:
+    """The table of all files, in their order, and notes on them. Raises RankTableError as `merge` does."""
+    tables, notes, faults = list[tuple[str, RankTable]](), list[str](), list[str]()
+    for path in paths:
+        try:
+            table, found = read_rank_table(path, Leave(any_ranks=True, uneven=True))
+        except RankTableError as error:
+            faults += error.faults
+            continue
+        tables.append((str(path), table))
+        notes += [f"{path}: {note}" for note in found]
+        notes += _order_notes(str(path), table)
+    if faults:
+        raise RankTableError(dict.fromkeys(faults))
+    return merge(tables, leave), notes
+
+
+def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
+    """One table of all servers, ranks numbered anew. `tables`: each with the name of its file.
+
+    Raises RankTableError for a server or an address that is in two of them, for mixed versions, and for what
+    cannot stand in one table.
+    """
+    faults = [*_versions(tables), *_shared(tables)]
+    if faults:
+        raise RankTableError(faults)
+    merged = RankTable.numbered(tables[0][1].version, (each for _, table in tables for each in table.servers))
+    verify(merged, leave)
+    return merged
+
+
+def _order_notes(name: str, table: RankTable) -> list[str]:
+    """A line for a table whose ranks are not in the order of its entries: they become so."""
+    ranks = [device.rank_id for server in table.servers for device in server.devices]
+    if ranks == sorted(ranks):
+        return []
+    return [
+        f"{name}: its ranks are not in the order of its entries; the merged table has the order of entries"
+    ]
+
+
+def _versions(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
+    first_name, first = tables[0]
+    return [
+        f"{name}: version {table.version}; {first_name} has {first.version}, and all must have the same"
+        for name, table in tables[1:]
+        if table.version != first.version
+    ]
+
+
+def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
+    """What two files have in common; within one file it was found before."""
+    homes: dict[object, str] = {}
+    faults = []
+    for name, table in tables:
+        own: dict[object, str] = {}
+        for server in table.servers:
+            own[server.server_id] = f"server {shown(server.server_id)}"
+            if server.server_id not in homes:  # of one that is there already the addresses are, too
+                own |= _addresses(server)
+        faults += [f"{name}: {what}: is in {homes[key]}, too" for key, what in own.items() if key in homes]
+        homes |= {key: name for key in own if key not in homes}
+    return faults
+
+
+def _addresses(server: Server) -> dict[object, str]:
+    found = [address for device in server.devices for address in same_addresses(device.device_ip)]
+    return {address: f"device_ip {shown(str(address))}" for address in found}
 
 
 def name_for_server(numbers: Sequence[int], server_id: str) -> str:

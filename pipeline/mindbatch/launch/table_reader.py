@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.errors import MindBatchError
-from mindbatch.launch.findings import LARGEST_ID, Fields, Findings
 from mindbatch.launch.rank_table import (
     COMPLETED,
+    DEVICE_KEYS,
     PLAIN,
     SUPER_POD,
     UNKNOWN,
@@ -22,15 +22,21 @@ from mindbatch.launch.rank_table import (
     Server,
 )
 from mindbatch.launch.rank_table_faults import rank_faults, relation_faults, size_faults
-from mindbatch.launch.table_json import parse_json, read_json, repeated_keys, shown
+from mindbatch.launch.table_json import (
+    LARGEST_ID,
+    Fields,
+    Findings,
+    parse_json,
+    read_json,
+    repeated_keys,
+    shown,
+)
 
 LARGEST_DEVICE_ID = 4095
 MOST_SERVERS = 1 << 20
 LONGEST_SERVER_ID = 64
 _TOP_KEYS = ("version", "server_count", "server_list", "super_pod_list", "status")
 _SERVER_KEYS = ("server_id", "host_ip", "host_nic_ip", "device")
-_SUPER_KEYS = ("super_device_id", "backup_device_ip", "backup_device_port")
-_DEVICE_KEYS = ("device_id", "rank_id", "device_ip", "device_port", "host_port", *_SUPER_KEYS)
 
 
 class RankTableError(MindBatchError):
@@ -89,9 +95,7 @@ def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
 def _version(top: Fields) -> str:
     version = top.text("version", required=True)
     if version is not None and version not in VERSIONS:
-        top.found.faults.append(
-            f"version: {shown(version)}; must be one of {', '.join(map(shown, VERSIONS))}"
-        )
+        top.fault("version", f"{shown(version)}; must be one of {', '.join(map(shown, VERSIONS))}")
     if version in VERSIONS:
         return version
     return SUPER_POD if "super_pod_list" in top.content else PLAIN
@@ -100,19 +104,19 @@ def _version(top: Fields) -> str:
 def _examine_top(top: Fields, num_servers: int, version: str) -> None:
     status = top.text("status", required=True)
     if status not in (None, COMPLETED):
-        top.found.faults.append(f"status: {shown(status)}; must be {shown(COMPLETED)}")
+        top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
     entries = top.content.get("server_list")
     num_servers = len(entries) if isinstance(entries, list) else num_servers
     count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
     if count is not None and num_servers and count != num_servers:
-        top.found.faults.append(f"server_count: {count}; server_list has {num_servers}")
+        top.fault("server_count", f"{count}; server_list has {num_servers}")
     top.others(_TOP_KEYS)
 
 
 def _server(fields: Fields, pods: dict[str, str]) -> Server:
     server_id = fields.text("server_id", required=True)
     if server_id is not None and (fault := server_id_fault(server_id)):
-        fields.found.faults.append(f"{fields.place}.server_id: {shown(server_id)}: {fault}")
+        fields.fault("server_id", f"{shown(server_id)}: {fault}")
     return Server(
         server_id=server_id or "",
         devices=tuple(_device(each) for each in fields.objects("device")),
@@ -144,7 +148,7 @@ def _device(fields: Fields) -> Device:
         host_port=fields.port("host_port"),
         backup_device_ip=fields.addresses("backup_device_ip"),
         backup_device_port=fields.port("backup_device_port"),
-        others=fields.others(_DEVICE_KEYS),
+        others=fields.others(DEVICE_KEYS),
     )
 
 
@@ -155,9 +159,9 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
     for fields in top.objects("super_pod_list", required=False):
         pod = fields.text("super_pod_id", required=True)
         if pod is not None and pod in pods:
-            top.found.faults.append(f"{fields.place}.super_pod_id: {shown(pod)}: is that of {pods[pod]}, too")
+            fields.fault("super_pod_id", f"{shown(pod)}: is that of {pods[pod]}, too")
         if pod == "":
-            top.found.faults.append(f"{fields.place}.super_pod_id: must not be empty")
+            fields.fault("super_pod_id", "must not be empty")
         pods.setdefault(pod or "", fields.place)
         for member in fields.objects("server_list"):
             server = member.text("server_id", required=True)
@@ -172,19 +176,15 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
 
 def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> None:
     """What a version has to do with supernodes."""
-    faults, notes = top.found.faults, top.found.notes
     if table.version == PLAIN:
+        fault = f"not in version {PLAIN}; supernodes need version {SUPER_POD}"
         if "super_pod_list" in top.content:
-            faults.append(f"super_pod_list: not in version {PLAIN}; supernodes need version {SUPER_POD}")
+            top.fault("super_pod_list", fault)
         if any(device.super_device_id is not None for server in table.servers for device in server.devices):
-            faults.append(f"super_device_id: not in version {PLAIN}; supernodes need version {SUPER_POD}")
-        return
-    if "super_pod_list" not in top.content:
-        notes.append(
-            "super_pod_list: is missing; HCCL will take the servers for single ones, not a supernode"
-        )
-        return
+            top.fault("super_device_id", fault)
+    elif "super_pod_list" not in top.content:
+        top.note("super_pod_list", "is missing; HCCL will take the servers for single ones, not a supernode")
     names = {server.server_id for server in table.servers}
-    faults += [
-        f"super_pod_list: {shown(name)}: no server of server_list" for name in pods if name not in names
-    ]
+    for name in pods:
+        if name not in names:
+            top.fault("super_pod_list", f"{shown(name)}: no server of server_list")

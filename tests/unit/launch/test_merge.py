@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.launch.merge import merge_files
+from mindbatch.launch.table_files import merge_files
 from mindbatch.launch.table_reader import Leave, RankTableError
 from rank_tables import Document, plain_table, super_pod_table, write_json
 

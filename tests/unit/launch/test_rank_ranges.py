@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.launch.rank_ranges import (
+from mindbatch.launch.given_servers import (
     MOST_DEVICES,
     parse_devices,
     parse_list,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.launch.table_check import MOST_LINES, check_files
+from mindbatch.launch.table_files import MOST_LINES, check_files
 from rank_tables import Document, plain_table, super_pod_table, write_json
 
 

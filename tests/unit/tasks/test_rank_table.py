@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch import cli
 from mindbatch.errors import ConfigError
-from mindbatch.launch import host_name
+from mindbatch.launch import hccn
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 from mindbatch.tasks.registry import TASKS
 from rank_tables import answers, plain_table, stand_in, super_pod_table, write_json
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(host_name.socket, "gethostbyname", lambda name: "10.0.0.1")
+    monkeypatch.setattr(hccn.socket, "gethostbyname", lambda name: "10.0.0.1")
     return folder
 
 
@@ -289,10 +289,10 @@ def test_a_server_that_has_no_address(
     def fail(name: str) -> str:
         raise OSError
 
-    monkeypatch.setattr(host_name.socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(host_name.socket, "gethostbyname", fail)
+    monkeypatch.setattr(hccn.socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(hccn.socket, "gethostbyname", fail)
     assert faults(capsys, tool) == ["mindbatch: server_id: must be given; the host name box has no address"]
-    monkeypatch.setattr(host_name.socket, "gethostbyname", lambda name: "127.0.1.1")
+    monkeypatch.setattr(hccn.socket, "gethostbyname", lambda name: "127.0.1.1")
     assert run(tool) == 0
     assert "127.0.1.1 is what every server calls itself" in capsys.readouterr().err
 

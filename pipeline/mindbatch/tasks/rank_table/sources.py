@@ -3,13 +3,18 @@
 from pathlib import Path
 
 from mindbatch.errors import ConfigError
-from mindbatch.launch.findings import address_fault
-from mindbatch.launch.given_servers import GivenServers
-from mindbatch.launch.hccn import Addresses, ask_hccn_tool, find_addresses, read_hccn_conf
-from mindbatch.launch.host_name import loopback_note, own_address
-from mindbatch.launch.rank_ranges import parse_devices, parse_list, physical_devices
+from mindbatch.launch.given_servers import GivenServers, parse_devices, parse_list, physical_devices
+from mindbatch.launch.hccn import (
+    Addresses,
+    ask_hccn_tool,
+    find_addresses,
+    loopback_note,
+    own_address,
+    read_hccn_conf,
+)
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
 from mindbatch.launch.table_files import name_for_server, name_for_servers
+from mindbatch.launch.table_json import address_fault
 from mindbatch.launch.table_reader import Leave, RankTableError, server_id_fault, verify
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 

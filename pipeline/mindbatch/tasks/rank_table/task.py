@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from mindbatch.launch.merge import merge_files
-from mindbatch.launch.rank_table import RankTable
-from mindbatch.launch.table_check import CheckedFile, check_files
-from mindbatch.launch.table_files import name_for_servers, write_table
+from mindbatch.launch.rank_table import RankTable, counted, table_rows
+from mindbatch.launch.table_files import CheckedFile, check_files, merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave, RankTableError
-from mindbatch.launch.table_text import counted, table_rows
 from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 from mindbatch.tasks.rank_table.sources import assemble
