@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.config.model_faults import option_faults, settle_model_paths
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_task import option_faults, settle_model_paths
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError

@@ -149,7 +149,6 @@ NOT_YET = [
     ("decoding.combinations", "decoding.params"),
     ("decoding.params", "decoding.model_defaults"),
     ("decoding.row", "decoding.processors.step"),
-    ("config.model_faults", "config.model_task"),
     ("tasks.inspect_page", "tasks.inspect"),
 ]
 

@@ -1,6 +1,7 @@
 """Composition of a task's configuration: its own file, then --config, then the command line."""
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from mindbatch.config import paths
 from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.model_advice import MODEL_DEFAULTS, advice_for, defaults_for
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.options import OptionFiles, OptionReader
 from mindbatch.config.overrides import read_overrides, read_words
@@ -21,8 +21,12 @@ from mindbatch.config.saved_config import portable_yaml, settings_of, yaml_of
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader, shown
 from mindbatch.config.tree import assign, build, resolved
+from mindbatch.errors import ConfigError
 
 HYDRA_VERSION_BASE = "1.3"
+
+MODEL_DEFAULTS = "model_defaults"
+"""The option of the group `decoding` that takes what the model recommends."""
 
 
 @dataclass
@@ -75,14 +79,14 @@ class Composition:
         if self.decoding == MODEL_DEFAULTS:
             tree = self.tree
         if tree is not None:
-            values, config.notes = defaults_for(config, self.given, self.log)
+            values, config.notes = _defaults_for(config, self.given, self.log)
             assign(tree, values, self.keys, self.log)
             if self.variants:
                 config.variants[MODEL_DEFAULTS] = self._section(tree)
             else:
                 config.decoding = self._section(tree)
         elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
-            config.notes = advice_for(config)
+            config.notes = _advice_for(config)
 
     def _section(self, tree: DictConfig) -> Any:
         """What a variant has in place of the section of the listed group."""
@@ -196,3 +200,36 @@ def _choices(settings: list[Setting]) -> list[Choice]:
 
 def _assignments(settings: list[Setting]) -> list[Assignment]:
     return [setting for setting in settings if isinstance(setting, Assignment)]
+
+
+def _defaults_for(
+    config: ModelTaskConfig, given: Collection[str], log: FaultLog
+) -> tuple[list[Assignment], tuple[str, ...]]:
+    """Values for the keys of `decoding` that were not given, and lines on what was left out."""
+    from mindbatch.decoding.model_defaults import model_defaults  # NumPy: not needed by most configurations
+
+    folder = config.model.checkpoint_name_or_path
+    if folder is None or log.lines:
+        return [], ()
+    own = {
+        name: value
+        for name, value in dataclasses.asdict(config.decoding).items()
+        if f"decoding.{name}" in given
+    }
+    try:
+        values, notes = model_defaults(Path(folder), own)
+    except ConfigError as error:
+        log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
+        return [], ()
+    return [Assignment(f"decoding.{name}", value, "") for name, value in values.items()], tuple(notes)
+
+
+def _advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
+    """A line if the run is plainly greedy and the model recommends sampling."""
+    folder = config.model.checkpoint_name_or_path
+    if folder is None or not config.advises_sampling:
+        return ()
+    from mindbatch.decoding.model_defaults import sampling_advice
+
+    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding))
+    return () if line is None else (line,)

@@ -1,20 +1,26 @@
-"""What every task that runs a model has in common: its sections, and what they may be together."""
+"""What every task that runs a model has in common: its sections, and what they may be, alone and together."""
 
-from collections.abc import Iterable
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
-from mindbatch.config.model_faults import (
-    decoding_faults,
-    ignored_faults,
-    model_faults,
-    parallel_faults,
-    runtime_faults,
-    settle_model_paths,
-    speculation_faults,
-)
+from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
-from mindbatch.config.schema import SchemaKeys, TaskConfig, section
+from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
+from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
+from mindbatch.config.settings import shown
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.errors import ConfigError
+from mindbatch.regular_file import first_bytes
+
+NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
+
+LARGEST_MODEL_CONFIG = 1 << 20
+HALF_TYPES = ("float16", "bfloat16")
+SMALLEST_NPU_BLOCK = 16
 
 
 @dataclass
@@ -48,11 +54,166 @@ class ModelTaskConfig(TaskConfig):
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         """What keeps the model from being run so; a task adds what is wrong with its own sections."""
         yield from self.device_faults()
-        yield from runtime_faults(self.runtime, self.model)
-        yield from decoding_faults(self)
-        yield from speculation_faults(self)
+        yield from _runtime_faults(self.runtime, self.model)
+        yield from _decoding_faults(self)
+        yield from _speculation_faults(self)
 
     def device_faults(self) -> Iterable[str]:
         """What keeps the model from being run on this device and these ranks."""
-        yield from model_faults(self.model, self.runtime)
-        yield from parallel_faults(self.parallel, self.model)
+        yield from _model_faults(self.model, self.runtime)
+        yield from _parallel_faults(self.parallel, self.model)
+
+
+def settle_model_paths(model: ModelConfig) -> list[str]:
+    """Replaces `shipped:` and ~ in the paths of a model by what they mean; returns their faults."""
+    faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
+    model.checkpoint_name_or_path = settled(
+        "model.checkpoint_name_or_path",
+        model.checkpoint_name_or_path,
+        model_folder_fault,
+        faults,
+        is_model=True,
+    )
+    model.tokenizer = settled(
+        "model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults, is_model=True
+    )
+    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults, is_model=True)
+    return faults
+
+
+def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
+    """Every fault in options given from Python, where nothing has checked the types yet."""
+    faults = [*ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
+    for name, options in (("model", model), ("runtime", runtime)):
+        for key in schema_keys(type(options)).keys.values():
+            value = getattr(options, key.name)
+            fault = key.fault(value) if key.has_type(value) else f"must be {key.expected}"
+            if fault:
+                faults.append(f"{name}.{key.name}={shown(value)}: {fault}")
+    return faults or [*_model_faults(model, runtime), *_runtime_faults(runtime, model)]
+
+
+def ignored_faults(name: str, keys: Any) -> Iterator[str]:
+    """Faults of what is to be the list of ignored keys of config.json."""
+    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
+        yield f"{name}={shown(keys)}: must be a list of keys of config.json"
+
+
+def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+    """What this version or the device cannot run."""
+    if model.provider == "mindformers":
+        yield "model.provider=mindformers: not available in this version; use native"
+    if model.dtype in HALF_TYPES:
+        reason = {
+            "CPU": "where MindSpore has no usable MatMul for it",
+            "Ascend": "whose kernels compute in float32 in this version",
+        }.get(runtime.device_target)
+        if reason is not None:
+            yield (
+                f"model.dtype={model.dtype}: not with runtime.device_target={runtime.device_target}, "
+                f"{reason}; use float32 (files in half precision are converted as they are read)"
+            )
+
+
+def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
+    """What the cache, the steps or the device cannot be."""
+    try:
+        parse_bytes(runtime.cache_memory)
+    except ValueError as error:
+        yield f"runtime.cache_memory={shown(runtime.cache_memory)}: {error}"
+    if 0 < runtime.max_batched_tokens < model.batch_size:
+        yield (
+            f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
+            f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
+        )
+    if runtime.kernels != "auto" and runtime.device_target == "Ascend":
+        yield (
+            f"runtime.kernels={runtime.kernels}: not with runtime.device_target=Ascend, which has kernels of "
+            "its own; use auto"
+        )
+    if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
+        yield (
+            f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose "
+            f"operators take blocks of {SMALLEST_NPU_BLOCK} and more"
+        )
+
+
+def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
+    """Numbers of ranks that the model cannot be cut for, or that this version cannot launch."""
+    size = parallel.model_parallel
+    heads = attention_heads(Path(model.checkpoint_name_or_path)) if model.checkpoint_name_or_path else None
+    if heads and size > 0 and heads % size:
+        yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
+    for name, value in dataclasses.asdict(parallel).items():
+        if value > 1:
+            yield (
+                f"parallel.{name}={value}: distributed launch is not available in this version: "
+                f"set parallel.{name} to 1"
+            )
+
+
+def attention_heads(folder: Path) -> int | None:
+    """The number of attention heads in the folder's config.json; None when it cannot be told from there.
+
+    Damaged files are not reported here: the checkpoint reader says what is wrong with them.
+    """
+    try:
+        content = json.loads(first_bytes(folder / "config.json", LARGEST_MODEL_CONFIG))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    heads = content.get("num_attention_heads", content.get("n_head"))
+    return heads if isinstance(heads, int) and heads > 0 else None
+
+
+def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
+    """Whether a request's sequences, which go on together, fit one step."""
+    from mindbatch.decoding.registry import strategy_for  # NumPy
+
+    width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
+    if width > runtime.max_batched_tokens:
+        values = {name: getattr(params, name) for name, declared in PARAMETERS.items() if declared.widens}
+        asked = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
+        yield (
+            f"{', '.join(asked or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
+            f"step, for its sequences go on together; at most runtime.max_batched_tokens="
+            f"{runtime.max_batched_tokens} fit: raise that or ask for fewer"
+        )
+
+
+def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
+    """Faults of the decoding parameters; those of some variants of several are named with them."""
+    from mindbatch.decoding.grammar_process import constraint_fault  # not needed to read or print one
+
+    variants = config.variants if config.listed_group else {"": config.decoding}
+    found: dict[str, list[str]] = {}
+    for name, decoding in variants.items():
+        try:
+            params = DecodingParams(**dataclasses.asdict(decoding))
+            if fault := constraint_fault(params.regex, params.json_schema):
+                raise ConfigError(fault)
+            faults = [*_width_faults(params, config.runtime)]
+        except ConfigError as error:
+            faults = [*error.faults]
+        for fault in faults:
+            found.setdefault(fault, []).append(name)
+    for fault, names in found.items():
+        yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
+
+
+def _speculation_faults(config: ModelTaskConfig) -> Iterator[str]:
+    """An assistant that nothing asks for is at fault where no row of data could ask for it either."""
+    decodings = [*config.variants.values()] or [config.decoding]
+    wanted = max(decoding.num_assistant_tokens for decoding in decodings)
+    looked_up = max(decoding.prompt_lookup_num_tokens for decoding in decodings)
+    if wanted > 0 and config.model.assistant is None:
+        yield (
+            f"decoding.num_assistant_tokens={wanted}: needs model.assistant, the folder of a smaller model "
+            "to draft them; decoding.prompt_lookup_num_tokens needs none"
+        )
+    if wanted <= 0 and config.model.assistant is not None and config.uses_one_decoding:
+        yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"
+    for name, most in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
+        if most > 0 and not config.model.use_past:
+            yield f"decoding.{name}={most}: cannot go with model.use_past=false; set it to true"

@@ -8,8 +8,8 @@ import pytest
 from mindbatch.config import paths
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.memory import parse_bytes
-from mindbatch.config.model_faults import option_faults
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
+from mindbatch.config.model_task import option_faults
 from mindbatch.config.schema import schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.fault_lines import nearest

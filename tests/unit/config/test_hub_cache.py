@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.model_faults import settle_model_paths
 from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_task import settle_model_paths
 
 
 @pytest.fixture

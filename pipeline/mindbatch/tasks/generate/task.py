@@ -18,8 +18,7 @@ from mindbatch.prompts.prompts import PromptRows, read_prompts
 from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.generate.conversation import converse
-from mindbatch.tasks.generate.output import Destination, LiveText, ResultWriter
-from mindbatch.tasks.generate.progress import Progress
+from mindbatch.tasks.generate.output import Destination, LiveText, Progress, ResultWriter
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.loading_line import LoadingLine
 

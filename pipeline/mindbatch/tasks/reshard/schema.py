@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.model_faults import ignored_faults
 from mindbatch.config.model_schema import KEY_LIST
+from mindbatch.config.model_task import ignored_faults
 from mindbatch.config.path_faults import (
     any_path,
     checkpoint_fault,

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.config.model_faults import attention_heads
+from mindbatch.config.model_task import attention_heads
 from mindbatch.errors import CheckpointError
 
 TENSORS = {"w": np.ones(2, np.float32)}
