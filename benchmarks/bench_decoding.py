@@ -21,7 +21,7 @@ from typing import Any
 
 from decoding_steps import Batch, Logits, flat_logits, peaked_logits
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.registry import STRATEGIES, strategy_name
+from mindbatch.decoding.registry import STRATEGIES, strategy_for
 from mindbatch.tasks.machine import processor
 
 ROWS, WARM_UP = 32, 4
@@ -129,9 +129,10 @@ def main() -> int:
         if options.only in case.name:
             times = {name: measure(case, pool, options.rounds, clock) for name, pool in pools.items()}
             met = print_row(case, times) and met
-    unused = STRATEGIES.keys() - {strategy_name(case.params) for case in CASES}
+    unused = {*STRATEGIES} - {strategy_for(case.params) for case in CASES}
     if unused:
-        print(f"registered, but without a case here: {', '.join(sorted(unused))}")
+        names = sorted(type(strategy).__name__ for strategy in unused)
+        print(f"registered, but without a case here: {', '.join(names)}")
     return 1 if options.check and not met else 0
 
 

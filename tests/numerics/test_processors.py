@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.draw import draw
+from mindbatch.decoding.candidates import draw
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.philox import row_hash, uniform
 from mindbatch.decoding.processors import adjust

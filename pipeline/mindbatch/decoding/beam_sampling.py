@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.beam_scores import processed_scores
+from mindbatch.decoding.beam_search import processed_scores
 from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
-from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.draw import draw_without_replacement
+from mindbatch.decoding.candidates import Candidates, draw_without_replacement
 from mindbatch.decoding.filters import sampling_candidates
+from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.raw_scores import RawScores
@@ -26,6 +26,10 @@ class BeamSampling(OneSetOfBeams):
     Scores are log-probabilities after processors and filters. The n-th draw of a step spends the request's
     Philox number of sample n. Only the first num_beams drawn may end, however good the later ones are.
     """
+
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""

@@ -1,18 +1,113 @@
 """Beam search: several hypotheses grow side by side, and the best continuations of all of them live on.
 
-The rules are those of transformers 4.57.1; see `beams.py`.
+The rules are those of transformers 4.57.1; see `beams.py`. Scores are log-probabilities after the processors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.beam_scores import BestTokens
-from mindbatch.decoding.beams import Beams, OneSetOfBeams, RequestStep, request_steps
+from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.selection import largest, largest_of_rows
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
+
+_NO_PENALTIES: Mapping[int, float] = {}
+
+
+def processed_scores(
+    request: RequestStep, parent: int, penalties: Mapping[int, float] = _NO_PENALTIES
+) -> NDArray[np.float32] | None:
+    """Log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's processors.
+
+    None if those leave no token or fail, which is noted in the request's dead ends.
+    """
+    place = request.first + parent
+    scores = request.raw.logits[place] - np.float32(request.raw.normalisers[place])
+    for token, penalty in penalties.items():
+        scores[token] -= np.float32(penalty)
+    try:
+        return adjust(scores, request.group.rows[parent])
+    except Exception as error:
+        request.dead_ends.append(row_error(error, request.group.rows[parent].key))
+        return None
+
+
+class BestTokens:
+    """For each row of a step its `width` best tokens.
+
+    Where no processor is active, log-probabilities are not made for the whole vocabulary: raw logits rank it.
+    """
+
+    def __init__(self, requests: Sequence[RequestStep], raw: RawScores, width: int) -> None:
+        self._tokens = largest_of_rows(raw.logits, width)
+        logits = np.take_along_axis(raw.logits, self._tokens, axis=1)
+        self._scores: NDArray[np.float64] = logits - raw.normalisers[:, np.newaxis]
+        for request in requests:
+            for parent, row in enumerate(request.group.rows):
+                if _may_change_scores(row):
+                    place = request.first + parent
+                    _process(request, parent, _NO_PENALTIES, self._tokens[place], self._scores[place])
+
+    def candidates(
+        self,
+        request: RequestStep,
+        parents: Sequence[int],
+        totals: Sequence[float],
+        count: int,
+        penalties: Mapping[int, float] = _NO_PENALTIES,
+    ) -> list[Candidate]:
+        """The `count` best continuations of rows `parents` of the request, best first, or all there are.
+
+        `totals` are those rows' sums of scores. `penalties` are taken off tokens' log-probabilities before
+        the processors; their number and `count` together must not be above `width`.
+        """
+        # Each penalised token makes way for one other at most, so that the best ones are among so many.
+        width = count + len(penalties)
+        places = request.first + np.asarray(parents)
+        tokens, scores = self._tokens[places, :width], self._scores[places, :width]
+        if penalties:
+            for index, parent in enumerate(parents):
+                row = request.group.rows[parent]
+                # Less penalties, scores are no log-probabilities any more.
+                if row.params.renormalize_logits or _may_change_scores(row):
+                    _process(request, parent, penalties, tokens[index], scores[index])
+                else:
+                    scores[index] -= [penalties.get(token, 0.0) for token in tokens[index].tolist()]
+        sums = scores + np.asarray(totals)[:, np.newaxis]
+        order = np.argsort(-sums, axis=None, kind="stable")[:count]
+        indices, ranks = np.divmod(order, sums.shape[1])
+        return [
+            Candidate(parents[index], int(tokens[index, rank]), float(sums[index, rank]))
+            for index, rank in zip(indices, ranks, strict=True)
+            if sums[index, rank] > -np.inf
+        ]
+
+
+def _may_change_scores(row: Row) -> bool:
+    """Whether the row's processors, which are not known before its first step, may do something."""
+    return row.processors != () or row.constraint is not None
+
+
+def _process(
+    request: RequestStep,
+    parent: int,
+    penalties: Mapping[int, float],
+    tokens: NDArray[np.int64],
+    scores: NDArray[np.float64],
+) -> None:
+    """Puts the best tokens of row `parent` after its processors into `tokens`, with their `scores`."""
+    processed = processed_scores(request, parent, penalties)
+    if processed is None:
+        scores[:] = -np.inf
+        return
+    tokens[:] = largest(processed, tokens.size)
+    scores[:] = processed[tokens]
 
 
 class BeamSearch(OneSetOfBeams):
@@ -20,6 +115,10 @@ class BeamSearch(OneSetOfBeams):
 
     A request's first step, one row, branches into num_beams, or into as many as there are possible tokens.
     """
+
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "beam_search" if params.num_beams > 1 and params.greedy else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""

@@ -65,6 +65,10 @@ class ContrastiveSearch:
     searches = True
     needs_hidden = True
 
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "contrastive" if params.penalty_alpha > 0 else None
+
     def width(self, params: DecodingParams) -> int:
         """See `Strategy.width`."""
         return params.top_k

@@ -5,16 +5,23 @@ is that of transformers 5. Each filter is a mask over the scores that the filter
 taken one by one: a row stays in the core's cache from one filter to the next.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
+from mindbatch.decoding.crossing import Limit, crossing
 from mindbatch.decoding.nucleus import nucleus
-from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.selection import kth_largest
-from mindbatch.decoding.top_h import top_h_mask
-from mindbatch.decoding.typical import typical_mask
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.decoding.selection import kth_largest, largest
+from mindbatch.decoding.softmax import entropy, weights_of
+
+Filter = Callable[[Candidates, Any, int], NDArray[np.bool_]]
+"""Which candidates [n] are left, given the parameter's value and how many of the likeliest must be."""
+_TOP_H_LOOKS_AT = 100
+"""Only so many of the likeliest tokens can be kept by top_h, as in transformers."""
 
 
 def sampling_candidates(
@@ -32,24 +39,104 @@ def sampling_candidates(
     if params.temperature != 1.0:
         scores, normaliser = scores / np.float32(params.temperature), None
     left = Candidates(scores, normaliser=normaliser)
-    if params.top_h < 1.0:
-        left = left.keep(top_h_mask(left, params.top_h))
-    if params.top_k > 0:
-        left = left.keep(top_k_mask(left.scores, max(params.top_k, least)))
-    if params.top_p < 1.0:
-        left = left.keep(nucleus(left, params.top_p, least))
-    if params.min_p > 0.0:
-        left = left.keep(min_p_mask(left, params.min_p, least))
-    if params.typical_p < 1.0:
-        left = left.keep(typical_mask(left, params.typical_p, least))
-    if params.epsilon_cutoff > 0.0:
-        left = left.keep(epsilon_mask(left, params.epsilon_cutoff, least))
-    if params.eta_cutoff > 0.0:
-        left = left.keep(eta_mask(left, params.eta_cutoff, least))
+    for name, neutral, mask in _FILTERS:
+        value = getattr(params, name)
+        if value != neutral:
+            left = left.keep(mask(left, value, least))
     return left
 
 
-def top_k_mask(scores: NDArray[np.float32], k: int) -> NDArray[np.bool_]:
-    """The k largest of `scores` [n] and all that equal the k-th. Source: Fan, Lewis, Dauphin, 2018."""
-    mask: NDArray[np.bool_] = scores >= kth_largest(scores, k)
+def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.bool_]:
+    """The k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin, 2018."""
+    mask: NDArray[np.bool_] = candidates.scores >= kth_largest(candidates.scores, max(k, least))
     return mask
+
+
+def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[np.bool_]:
+    """The likeliest of the candidates [n] whose terms of the entropy add up to at most its share `top_h`.
+
+    The rule is that of transformers 5 (4.57 has no top_h): the entropy is that of the 100 likeliest tokens by
+    themselves; the first is always kept, and no more on account of `least`. Where tokens beyond the 100th
+    tie with it, the lower places count.
+    Source: Potraghloo et al., "Top-H decoding", 2025, whose Algorithm 1 this rule approximates.
+    """
+    places = largest(candidates.scores, _TOP_H_LOOKS_AT)
+    scores = candidates.scores[places]
+    weights = weights_of(scores)
+    probabilities = weights / weights.sum()
+    limit = entropy(scores, weights) * np.float32(top_h)
+    possible = np.count_nonzero(probabilities)  # in descending order, so that these come first
+    terms = -probabilities[:possible] * np.log(probabilities[:possible])
+    # Summed in float64 and compared in float32, as PyTorch does on a CPU.
+    sums = np.cumsum(terms, dtype=np.float64).astype(np.float32)
+    mask = np.zeros(candidates.scores.size, dtype=np.bool_)
+    mask[places[: max(1, np.count_nonzero(sums <= limit))]] = True
+    return mask
+
+
+def min_p_mask(candidates: Candidates, min_p: float, least: int = 1) -> NDArray[np.bool_]:
+    """Those [n] with at least `min_p` times the largest probability, and the `least` likeliest.
+
+    Source: Nguyen et al., "Turning up the heat: min-p sampling", 2024.
+    """
+    probabilities = candidates.probabilities
+    mask: NDArray[np.bool_] = probabilities >= np.float32(min_p) * probabilities.max()
+    if least > 1:
+        mask[largest(candidates.scores, least)] = True
+    return mask
+
+
+def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> NDArray[np.bool_]:
+    """The most typical candidates [n] that together reach the probability `typical_p`, 0 < typical_p < 1.
+
+    A token is the more typical the nearer -log of its probability is to the entropy. As in transformers 4.57
+    the tokens below the mark and the one that reaches it stay, with all that are as typical as that one, and
+    the `least` most typical ones. Source: Meister et al., "Locally typical sampling", 2023.
+    """
+    scores, weights = candidates.scores, candidates.weights
+    total = weights.sum()
+    # -log p - entropy = largest + log(total) - score - entropy
+    strangeness = np.abs(scores.max() + np.log(total) - entropy(scores, weights) - scores)
+    edge = crossing(strangeness, weights, Limit(np.float32(typical_p), float(total), reached=True)).key
+    mask: NDArray[np.bool_] = strangeness <= edge
+    if least > 1:
+        mask[largest(-strangeness, least)] = True
+    return mask
+
+
+def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
+    """Those [n] with a probability of at least `epsilon`, and the `least` likeliest with all their equals.
+
+    Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022.
+    """
+    return _likely(candidates, np.float32(epsilon), least)
+
+
+def eta_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
+    """As `epsilon_mask`, but the bound is at most sqrt(epsilon) * exp(-entropy), for flat distributions.
+
+    Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022, section 5.
+    """
+    bound = np.float32(epsilon)
+    falling = np.sqrt(bound) * np.exp(-entropy(candidates.scores, candidates.weights))
+    return _likely(candidates, min(bound, falling), least)
+
+
+def _likely(candidates: Candidates, bound: np.float32, least: int) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = candidates.probabilities >= bound
+    if np.count_nonzero(mask) < least:
+        mask = candidates.scores >= kth_largest(candidates.scores, least)
+    return mask
+
+
+_IN_ORDER: dict[str, Filter] = {
+    "top_h": top_h_mask,
+    "top_k": top_k_mask,
+    "top_p": nucleus,
+    "min_p": min_p_mask,
+    "typical_p": typical_mask,
+    "epsilon_cutoff": epsilon_mask,
+    "eta_cutoff": eta_mask,
+}
+"""By parameter, the filters in the order in which they are applied."""
+_FILTERS = [(name, PARAMETERS[name].default, mask) for name, mask in _IN_ORDER.items()]

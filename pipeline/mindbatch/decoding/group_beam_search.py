@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.beam_scores import BestTokens
+from mindbatch.decoding.beam_search import BestTokens
 from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypotheses, request_steps
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
@@ -67,6 +67,10 @@ class GroupBeamSearch:
 
     searches = True
     needs_hidden = False
+
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "group_beam_search" if params.num_beam_groups > 1 else None
 
     def width(self, params: DecodingParams) -> int:
         """See `Strategy.width`."""

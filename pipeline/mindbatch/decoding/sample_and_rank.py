@@ -25,6 +25,10 @@ class SampleAndRank:
     searches = True
     needs_hidden = False
 
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return None if params.best_of is None else "sample_and_rank"
+
     def width(self, params: DecodingParams) -> int:
         """See `Strategy.width`."""
         return params.best_of or 1

@@ -25,6 +25,10 @@ class SamplingStrategy:
     searches = False
     needs_hidden = False
 
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "greedy" if params.greedy else "sampling"
+
     def width(self, params: DecodingParams) -> int:
         """See `Strategy.width`."""
         return params.num_return_sequences

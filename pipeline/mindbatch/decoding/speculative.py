@@ -7,10 +7,10 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.candidates import Candidates
+from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.choice import Choice
-from mindbatch.decoding.draw import draw_by_weight
 from mindbatch.decoding.filters import sampling_candidates
+from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.raw_scores import RawScores
@@ -29,6 +29,10 @@ class SpeculativeStrategy(SamplingStrategy):
     is certain. Where it was drawn, sampled output has the distribution of plain sampling. Rows without a
     draft are decoded plainly.
     """
+
+    def name(self, params: DecodingParams) -> str | None:
+        """See `Strategy.name`."""
+        return "speculative" if params.num_draft_tokens else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""

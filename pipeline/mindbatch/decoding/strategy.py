@@ -101,6 +101,10 @@ class Strategy(Protocol):
     searches: bool
     needs_hidden: bool
 
+    def name(self, params: DecodingParams) -> str | None:
+        """The strategy's name for what `params` ask of it; None if they ask for another."""
+        ...
+
     def width(self, params: DecodingParams) -> int:
         """The most rows that a request has at a time."""
         ...

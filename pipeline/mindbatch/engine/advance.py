@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import Draft, FinishReason
-from mindbatch.decoding.prompt_lookup import propose as look_up
+from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.strategy import Decision, GroupView, Strategy, guarded
 from mindbatch.engine.growth import grow

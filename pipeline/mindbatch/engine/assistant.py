@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Choice, Draft
-from mindbatch.decoding.guess import Guess, guess
+from mindbatch.decoding.drafting import Guess, guess
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.block_manager import BlockManager, Write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mindbatch.decoding.logprobs import token_logprobs
+from mindbatch.decoding.raw_scores import token_logprobs
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 

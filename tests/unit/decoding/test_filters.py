@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 import plain_filters
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.cutoffs import epsilon_mask, eta_mask, min_p_mask
-from mindbatch.decoding.filters import sampling_candidates, top_k_mask
+from mindbatch.decoding.filters import (
+    epsilon_mask,
+    eta_mask,
+    min_p_mask,
+    sampling_candidates,
+    top_h_mask,
+    top_k_mask,
+    typical_mask,
+)
 from mindbatch.decoding.nucleus import nucleus
 from mindbatch.decoding.softmax import entropy, likeliest_and_normalisers, weights_of
-from mindbatch.decoding.top_h import top_h_mask
-from mindbatch.decoding.typical import typical_mask
 
 
 def random_scores(seed: int, size: int, scale: float, *, tied: bool = False) -> NDArray[np.float32]:
@@ -106,7 +111,7 @@ def test_nucleus_always_keeps_one(size: int) -> None:
 @settings(max_examples=200, deadline=None)
 def test_top_k_keeps_the_k_largest_and_their_equals(scores: NDArray[np.float32], k: int) -> None:
     kth = np.sort(scores)[::-1][min(k, scores.size) - 1]
-    np.testing.assert_array_equal(top_k_mask(scores, k), scores >= kth)
+    np.testing.assert_array_equal(top_k_mask(Candidates(scores), k), scores >= kth)
 
 
 @given(score_arrays, st.floats(1e-6, 0.999))

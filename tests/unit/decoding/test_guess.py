@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.guess import guess
+from mindbatch.decoding.drafting import guess
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft
-from mindbatch.decoding.prompt_lookup import propose
+from mindbatch.decoding.drafting import propose
 from mindbatch.decoding.row import Row
 
 

@@ -16,8 +16,8 @@ from shadow_model import VOCABULARY, fingerprints, logits_of
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Choice, Draft
+from mindbatch.decoding.drafting import guess
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.guess import guess
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row

@@ -12,7 +12,7 @@ from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, sett
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Choice, Draft
-from mindbatch.decoding.guess import guess
+from mindbatch.decoding.drafting import guess
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.engine.assistant import Assistant

@@ -6,24 +6,22 @@ defined on the model's own logits. The row's constraint comes last.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.processors import allowed, bans, biases, lengths, penalties
-from mindbatch.decoding.processors.normalising import renormalised
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.decoding.processors import allowed, bans, biases, lengths
 from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
 
 __all__ = ["NoTokenLeftError", "adjust", "renormalised"]
 
 _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
     (biases.logit_bias, ("logit_bias",)),
-    (penalties.frequency_and_presence, ("frequency_penalty", "presence_penalty")),
+    (biases.frequency_and_presence, ("frequency_penalty", "presence_penalty")),
     (biases.sequence_bias, ("sequence_bias",)),
-    (penalties.encoder_repetition, ("encoder_repetition_penalty",)),
-    (penalties.repetition, ("repetition_penalty",)),
+    (biases.encoder_repetition, ("encoder_repetition_penalty",)),
+    (biases.repetition, ("repetition_penalty",)),
     (bans.repeated_ngrams, ("no_repeat_ngram_size",)),
     (bans.repeated_prompt_ngrams, ("encoder_no_repeat_ngram_size",)),
     (bans.bad_words, ("bad_words_ids",)),
@@ -36,7 +34,6 @@ _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
     (bans.suppressed_at_the_beginning, ("begin_suppress_tokens",)),
 )
 """What makes each processor, and the parameters that ask for it by not having their default."""
-_DEFAULTS = {field.name: field.default for field in fields(DecodingParams)}
 
 
 def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
@@ -65,5 +62,18 @@ def _processors_of(row: Row) -> tuple[Processor, ...]:
     return tuple(
         make(row)
         for make, names in _ORDER
-        if any(getattr(row.params, name) != _DEFAULTS[name] for name in names)
+        if any(getattr(row.params, name) != PARAMETERS[name].default for name in names)
     )
+
+
+def renormalised(scores: NDArray[np.float32], params: DecodingParams) -> NDArray[np.float32]:
+    """Log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores` itself.
+
+    One score must be finite; a token at minus infinity stays there. Without sampling, `adjust` does this.
+    With sampling it comes after the filters, so whoever applies those does it.
+    """
+    if not params.renormalize_logits:
+        return scores
+    shifted: NDArray[np.float32] = scores - scores.max()
+    shifted -= np.log(np.exp(shifted).sum())
+    return shifted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from mindbatch.decoding.draw import draw, draw_without_replacement
+from mindbatch.decoding.candidates import draw, draw_without_replacement
 
 INF = np.inf
 
