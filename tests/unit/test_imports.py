@@ -279,7 +279,7 @@ LIGHT = [
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
-    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_page",
+    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",
 ]
 HEAVY = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX", "sacrebleu")

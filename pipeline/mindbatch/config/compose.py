@@ -17,10 +17,9 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.options import OptionFiles, OptionReader
 from mindbatch.config.overrides import read_overrides, read_words
-from mindbatch.config.saved_config import portable_yaml, settings_of, yaml_of
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader, shown
-from mindbatch.config.tree import assign, build, resolved
+from mindbatch.config.tree import assign, build, portable_yaml, resolved, settings_of, yaml_of
 from mindbatch.errors import ConfigError
 
 HYDRA_VERSION_BASE = "1.3"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.saved_config import save_config
+from mindbatch.config.tree import save_config
 from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
-from mindbatch.config.saved_config import save_config
+from mindbatch.config.tree import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError

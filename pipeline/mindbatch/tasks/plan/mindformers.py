@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from mindbatch.engine.described import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
-from mindbatch.screen_text import say, show, show_json
-from mindbatch.tasks.plan.mindformers_page import layout_page
+from mindbatch.screen_text import printable, say, show, show_json
+from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
+from mindbatch.tasks.plan.strategy_folder import refuse_other_files, strategy_lines, write_strategies
 
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 
@@ -34,7 +36,7 @@ def run(config: PlanConfig) -> int:
     job = _job(config, arch)
     folder = Path(config.layout.dir) if config.layout.dir is not None else None
     if folder is not None:
-        refuse_strangers(folder, map(strategy_name, job.leaders))
+        refuse_other_files(folder, map(strategy_name, job.leaders))
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
@@ -96,3 +98,53 @@ def _parameter_json(parameter: ParameterLayout) -> dict[str, Any]:
         "device_matrix": [*parameter.layout.device_matrix],
         "tensor_map": [*parameter.layout.tensor_map],
     }
+
+
+def layout_page(model_type: str, job: LayoutJob, layout: ModelLayout, paths: Sequence[Path]) -> str:
+    """Every parameter with its cut, what each rank holds, and where the strategy files are."""
+    blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), strategy_lines(paths)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _head(model_type: str, job: LayoutJob) -> list[str]:
+    return [
+        f"MindSpore's layout of MindFormers' Llama as {model_type}",
+        f"data_parallel {job.data_parallel} x model_parallel {job.model_parallel} x pipeline_stage "
+        f"{job.pipeline_stage}: {job.num_ranks} ranks",
+    ]
+
+
+def _parameters(layout: ModelLayout) -> list[str]:
+    rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
+    rows += [
+        [str(each.stage), printable(each.name), _shape(each.shape), _shape(each.local_shape), _cut(each)]
+        for each in layout.parameters
+    ]
+    return table(rows, right=(0,))
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _cut(parameter: ParameterLayout) -> str:
+    cuts = [
+        f"dimension {index} into {whole // part}"
+        for index, (whole, part) in enumerate(zip(parameter.shape, parameter.local_shape, strict=True))
+        if whole != part
+    ]
+    return ", ".join(cuts) or "whole"
+
+
+def _sums(job: LayoutJob, layout: ModelLayout) -> list[str]:
+    lines: list[str] = []
+    for stage in range(job.pipeline_stage):
+        held = [each for each in layout.parameters if each.stage == stage]
+        here = sum(math.prod(each.local_shape) for each in held)
+        whole = sum(math.prod(each.shape) for each in held)
+        lines.append(f"stage {stage}: {len(held)} parameters; a rank holds {here:,} of {whole:,} elements")
+    lines += [
+        f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage only"
+        for stage, name in layout.borrowed
+    ]
+    return lines

@@ -32,7 +32,7 @@ from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.plan.strategy_folder import refuse_strangers, write_strategies
+from mindbatch.tasks.plan.strategy_folder import refuse_other_files, write_strategies
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _NO_BATCH = (
@@ -89,7 +89,7 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     copies = with_copies(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
     if config.layout.dir is not None:
-        refuse_strangers(Path(config.layout.dir), files)
+        refuse_other_files(Path(config.layout.dir), files)
     return RankPlan(arch, parallel, copies, dtypes, said, files, tuple(_notes(config)))
 
 
@@ -136,14 +136,14 @@ def _dtypes(
 
 def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placements) -> dict[str, bytes]:
     """The strategy file of each stage, named after its first rank."""
-    ways, stages = parallel.model_parallel, parallel.pipeline_stage
+    size, stages = parallel.model_parallel, parallel.pipeline_stage
     try:
-        strategies = stage_strategies(copies, ways, stages)
+        strategies = stage_strategies(copies, size, stages)
     except CheckpointError as error:
         able = ", ".join(map(str, _writable(specs, stages)))
         hint = f"allowed with layout.dir: parallel.model_parallel={able}; without it there is the table"
         raise ConfigError(f"layout.dir: {fault}; {hint}" for fault in error.faults) from None
-    devices = parallel.data_parallel * ways
+    devices = parallel.data_parallel * size
     return {
         strategy_name(stage * devices): strategy_bytes(strategy) for stage, strategy in enumerate(strategies)
     }
@@ -151,12 +151,12 @@ def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placem
 
 def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
     """The values of model_parallel for which strategy files can say what ranks hold."""
-    for ways in allowed_model_parallel(specs):
+    for size in allowed_model_parallel(specs):
         try:
-            stage_strategies(placements(specs, ways, stages), ways, stages)
+            stage_strategies(placements(specs, size, stages), size, stages)
         except CheckpointError:
             continue
-        yield ways
+        yield size
 
 
 def _notes(config: PlanConfig) -> Iterator[str]:

@@ -12,17 +12,17 @@ from mindbatch.screen_text import printable
 from mindbatch.storage import StorageError, write_whole
 
 
-def refuse_strangers(folder: Path, own: Iterable[str]) -> None:
+def refuse_other_files(folder: Path, own: Iterable[str]) -> None:
     """ConfigError when other files are there than those of the names `own`.
 
     MindSpore reads all strategy files of a folder as one strategy: those of another must not be among them.
     """
     if not folder.is_dir():
         return
-    strangers = sorted({path.name for path in folder.iterdir()}.difference(own))
-    if strangers:
+    others = sorted({path.name for path in folder.iterdir()}.difference(own))
+    if others:
         raise ConfigError(
-            f"layout.dir={folder}: holds {strangers[0]}, which is no strategy file of this layout; "
+            f"layout.dir={folder}: holds {others[0]}, which is no strategy file of this layout; "
             "give a new folder"
         )
 
