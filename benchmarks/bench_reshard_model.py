@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
+from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
@@ -37,6 +38,24 @@ CONFIG: dict[str, Any] = {
 }
 SMALLER = {"hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 16000}
 PIECE = 1 << 22
+
+
+def write_tensor_file(
+    path: Path, layout: FileLayout, contents: Callable[[str], Iterable[bytes | memoryview]]
+) -> None:
+    """Writes a whole file; `contents` gives the bytes of a tensor in pieces."""
+    with path.open("wb") as file:
+        for offset, piece in layout.head:
+            file.seek(offset)
+            file.write(piece)
+        for name, extents in layout.extents.items():
+            position = 0
+            for piece in contents(name):
+                rest = memoryview(piece)
+                for offset, nbytes in byte_ranges(extents, position, len(rest)):
+                    file.seek(offset)
+                    file.write(rest[:nbytes])
+                    position, rest = position + nbytes, rest[nbytes:]
 
 
 def write_llama(folder: Path, nbytes: int) -> int:

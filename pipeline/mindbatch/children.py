@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mindbatch.child_main import READY
 
 _PACKAGE = Path(__file__).parent
 _MAIN = _PACKAGE / "child_main.py"
+_CHUNK = 4096
 _TICK_SECONDS = 1.0
 _IDLE_TICKS = 60
 """So long a child may sleep over a request without computing anything."""
@@ -64,6 +66,29 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(whole, start_new_session=True, **options)
 
     return _lasting_thread().submit(start).result()
+
+
+def output_of(process: subprocess.Popen[bytes], seconds_left: Callable[[], float]) -> Iterator[bytes]:
+    """What a process writes to its pipe, as it comes, until it closes that.
+
+    seconds_left: asked before each wait. TimeoutError when it is used up.
+    """
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(max(0.0, seconds_left())):
+            chunk = os.read(process.stdout.fileno(), _CHUNK)
+            if not chunk:
+                return
+            yield chunk
+    raise TimeoutError
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that leads a session of its own, with its children, and returns when it is gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Child:

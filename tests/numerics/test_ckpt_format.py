@@ -10,11 +10,11 @@ from safetensors import safe_open
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES, ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.errors import CheckpointError
+from tensor_files import write_tensor_file
 
 MS_TYPES = {
     "BOOL": ms.bool_, "I8": ms.int8, "U8": ms.uint8, "I16": ms.int16, "U16": ms.uint16, "I32": ms.int32,

@@ -18,7 +18,7 @@ from mindbatch import children
 from mindbatch.child_main import main
 from mindbatch.children import AnsweringProcess, Child, ChildDied, Limits, ProcessorTimeUsedUp
 
-TESTS = str(Path(__file__).parents[1])
+TESTS = str(Path(__file__).parents[1] / "processes")
 LIMITS = Limits(seconds=60.0, memory_bytes=1 << 30)
 PARENT = """
 import os, signal, sys, threading

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
-import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.backends.failure import BackendError
-from mindbatch.children import spawn
+from mindbatch.children import end_session, output_of, spawn
 
 LOG_NAME = "worker.log"
 _CHUNK = 4096
@@ -43,6 +40,10 @@ class _Progress:
     joined: int = 0
     is_done: bool = False
     failure: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_done or self.failure is not None
 
 
 class LayoutProcess:
@@ -85,31 +86,20 @@ class LayoutProcess:
             _end(process)
 
     def _follow(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
-        progress = _Progress(time.monotonic())
-        assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            for line in self._lines(process.stdout.fileno(), selector, progress, limits):
-                _note(progress, line)
-                if progress.failure or progress.is_done:
+        progress, rest = _Progress(time.monotonic()), b""
+        try:
+            for chunk in output_of(process, lambda: self._seconds_left(progress, limits)):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    _note(progress, line)
+                if progress.is_over:
                     break
+        except TimeoutError:
+            raise self._overdue(progress, limits) from None
         if progress.failure:
             raise BackendError(progress.failure)
         if not progress.is_done:
             raise BackendError(f"the process for the layout {_how(process)}{self._last_words()}")
-
-    def _lines(
-        self, file: int, selector: selectors.BaseSelector, progress: _Progress, limits: Limits
-    ) -> Iterator[bytes]:
-        rest = b""
-        while True:
-            if not selector.select(max(0.0, self._seconds_left(progress, limits))):
-                raise self._overdue(progress, limits)
-            chunk = os.read(file, _CHUNK)
-            if not chunk:
-                return
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
 
     def _seconds_left(self, progress: _Progress, limits: Limits) -> float:
         end = progress.started + limits.total
@@ -138,6 +128,9 @@ class LayoutProcess:
 
 
 def _note(progress: _Progress, line: bytes) -> None:
+    """Takes a report; after the end, or the first failure, no other counts."""
+    if progress.is_over:
+        return
     report = _parsed(line)
     event = report.get("event")
     if event == "started":
@@ -171,9 +164,7 @@ def _how(process: subprocess.Popen[bytes]) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kills the whole group and returns when nobody of it is left."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    end_session(process)
     if process.stdout is not None:
         while process.stdout.read(_CHUNK):  # its end: the last holder of the pipe is gone
             pass

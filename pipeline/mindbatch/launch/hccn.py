@@ -1,19 +1,16 @@
 """What a server says of itself: its address, and its devices' from `hccn_tool` or /etc/hccn.conf."""
 
 import ipaddress
-import os
 import re
-import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mindbatch.children import end_session, output_of
 from mindbatch.launch.table_json import address_fault, as_given, shown
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
@@ -134,7 +131,6 @@ def find_addresses(
 
 
 MOST_OUTPUT = 64 << 10
-_CHUNK = 8192
 
 
 def run_bounded(command: Sequence[str], seconds: float) -> Finished:
@@ -150,41 +146,22 @@ def run_bounded(command: Sequence[str], seconds: float) -> Finished:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    deadline = time.monotonic() + seconds
+    output = b""
     try:
-        deadline = time.monotonic() + seconds
-        output = _read(process, deadline)
-        if len(output) < MOST_OUTPUT:
+        for chunk in output_of(process, lambda: deadline - time.monotonic()):
+            output += chunk
+            if len(output) >= MOST_OUTPUT:
+                break
+        else:
             process.wait(max(deadline - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     finally:
-        _end(process)
+        end_session(process)
+        if process.stdout is not None:
+            process.stdout.close()
     return Finished(process.returncode, output.decode(errors="replace"))
-
-
-def _read(process: "subprocess.Popen[bytes]", deadline: float) -> bytes:
-    """What the program writes until it ends or there is too much of it."""
-    assert process.stdout is not None
-    output = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while len(output) < MOST_OUTPUT:
-            if not selector.select(max(deadline - time.monotonic(), 0)):
-                raise TimeoutError
-            chunk = os.read(process.stdout.fileno(), _CHUNK)
-            if not chunk:
-                break
-            output += chunk
-    return output
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kills whatever is left of the process group, children of the program too."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def own_address() -> str:

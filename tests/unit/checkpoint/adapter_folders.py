@@ -9,7 +9,7 @@ import numpy as np
 from safetensors_writer import safetensors_bytes
 
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
+from tensor_files import write_tensor_file
 
 RANK, OUTPUTS, INPUTS = 2, 6, 4
 MODULES = tuple(

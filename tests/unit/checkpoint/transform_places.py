@@ -8,10 +8,10 @@ import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.floats import array_type
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from tensor_files import write_tensor_file
 
 TOOLS = Path(__file__).parents[3] / "tools"
 RANK, ALPHA = 2, 8

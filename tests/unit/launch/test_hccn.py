@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.launch import hccn
+from mindbatch import children
 from mindbatch.launch.hccn import (
     LARGEST_CONF,
     MOST_OUTPUT,
@@ -94,7 +94,7 @@ def test_a_tool_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> No
 def test_endless_output_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = executable(tmp_path / "hccn_tool", "exec yes ipaddr")
     finished = run_bounded([str(tool)], 60)
-    assert MOST_OUTPUT <= len(finished.output) <= MOST_OUTPUT + hccn._CHUNK
+    assert MOST_OUTPUT <= len(finished.output) <= MOST_OUTPUT + children._CHUNK
     assert finished.code != 0
     assert "failed with exit code" in ask_hccn_tool([0], str(tool), 60).faults[0]
 

@@ -13,8 +13,8 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.errors import CheckpointError, ConfigError
+from tensor_files import write_tensor_file
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
     "embed.weight": np.ones((4, 2), np.float32),

@@ -8,7 +8,6 @@ import pytest
 
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
-from mindbatch.checkpoint.formats.file_layout import write_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
@@ -21,6 +20,7 @@ from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import Targets, write_job
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
+from tensor_files import write_tensor_file
 
 FUSED = np.arange(6 * 9, dtype=np.float32).reshape(6, 9)  # [inputs, outputs of q, k, v]
 GATE, UP = (np.arange(5 * 4, dtype=np.float32).reshape(5, 4) + start for start in (100, 200))
