@@ -43,11 +43,13 @@ class Layers:
 
     def rms_norm(self, name: str) -> nn.Cell:
         """x / rms(x) * weight, after the residual sum."""
-        return AddNorm(name, self.weights, self.kernels.add_norm(self.arch.norm_epsilon, centred=False))
+        operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
+        return AddNorm(self.weights.get(f"{name}.weight"), self.weights.optional(f"{name}.bias"), operator)
 
     def layer_norm(self, name: str) -> nn.Cell:
         """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""
-        return AddNorm(name, self.weights, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
+        weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
+        return AddNorm(weight, bias, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
 
     def attention(self, name: str, index: int) -> nn.Cell:
         """Self-attention of block `index`, with rotary positions where the architecture has them."""
