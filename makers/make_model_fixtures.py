@@ -63,10 +63,11 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral": GROUPED | {"num_key_value_heads": 1, "sliding_window": 7},
     "qwen2": GROUPED | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     "qwen3": GROUPED | {"head_dim": 12, "tie_word_embeddings": True},
+    "gemma": GROUPED | {"num_key_value_heads": 1, "head_dim": 16},
 }
-DTYPES = {"qwen3": "bfloat16", "qwen2": "float16"}
+DTYPES = {"qwen3": "bfloat16", "qwen2": "float16", "gemma": "bfloat16"}
 SHARDS = {"mistral": 3}
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("gemma", "gpt2", "llama", "mistral", "qwen2", "qwen3")
 ROPE_CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "linear": {"rope_scaling": {"rope_type": "linear", "factor": 2.5}},
@@ -89,17 +90,19 @@ def describe(case: str, settings: dict[str, Any]) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_config(config)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
-    tensors = {name: [shape, spread(name, shape, bool(tied))] for name, shape in shapes.items()}
+    tensors = {name: [shape, spread(family, name, shape, bool(tied))] for name, shape in shapes.items()}
     kept = {**config.to_diff_dict(), "tie_word_embeddings": bool(tied)}
     kept.pop("transformers_version", None)
     dtype = DTYPES.get(case, "float32")
     return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": SHARDS.get(case, 1)}
 
 
-def spread(name: str, shape: list[int], tied: bool) -> float:
+def spread(family: str, name: str, shape: list[int], tied: bool) -> float:
     """Half the width of the uniform distribution: logits of size 1 to 10, and layers that matter."""
     if len(shape) == 1:
         return 0.3
+    if family == "gemma":  # whose norms are around 2, 1 + weight
+        return 0.25
     if tied and ("embed" in name or "wte" in name):
         return 0.8
     return 1.0 if "embed" in name or "wte" in name else 0.5

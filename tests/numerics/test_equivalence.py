@@ -9,7 +9,8 @@ from mindbatch.kernels.native_library import find_library
 
 GREEDY = DecodingParams(max_new_tokens=20)
 SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)
-CASES = [("qwen2", "native"), ("gpt2", "native"), ("llama3", "native"), ("qwen2", "reference")]
+NATIVE = ("qwen2", "gpt2", "llama3", "gemma")
+CASES = [*((case, "native") for case in NATIVE), ("qwen2", "reference")]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mindspore import Parameter, nn
+import numpy as np
+from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.interface import Kernels, constant
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import Block, Decoder, Network
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
@@ -18,6 +19,17 @@ from mindbatch.layers.rotary import RotaryAngles
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import TensorSlice
+
+
+class Scale(nn.Cell):
+    """x * factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.factor = factor
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 @dataclass(frozen=True)
@@ -37,14 +49,24 @@ class Layers:
         """Rows of the token embedding."""
         return TokenEmbedding(self.weights, self.kernels, self.shard)
 
+    def scaled(self, layer: nn.Cell, factor: float) -> nn.Cell:
+        """The layer's output times a factor."""
+        return nn.SequentialCell(layer, Scale(factor))
+
     def learned_positions(self) -> nn.Cell:
         """Rows of a table, to be added to the embedding."""
         return LearnedPositions(self.weights)
 
-    def rms_norm(self, name: str) -> nn.Cell:
-        """x / rms(x) * weight, after the residual sum."""
+    def rms_norm(self, name: str, offset: float = 0.0) -> nn.Cell:
+        """x / rms(x) * (offset + weight), after the residual sum.
+
+        The offset is added to the loaded weight here, once: in float32 the model itself computes the same.
+        """
+        weight = self.weights.get(f"{name}.weight")
+        if offset:
+            weight = constant(weight.asnumpy() + np.float32(offset), np.float32)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
-        return AddNorm(self.weights.get(f"{name}.weight"), self.weights.optional(f"{name}.bias"), operator)
+        return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
 
     def layer_norm(self, name: str) -> nn.Cell:
         """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""

@@ -16,7 +16,7 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
-MODEL_TYPES = ("gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = ("gemma", "gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
 # These are described as far as their checkpoints can be cut and renamed, and no further.
 ONLY_CUT = ("chatglm",)
 

@@ -50,5 +50,5 @@ def models(draw: st.DrawFn) -> list[TensorSpec]:
     if draw(st.booleans()):
         return gpt2_specs(heads, draw(st.integers(1, 3)), vocabulary, layers)
     kv_heads = draw(st.sampled_from([size for size in (1, 2, 3, 4, 6, 8, 12, 24) if heads % size == 0]))
-    model_type = draw(st.sampled_from(["llama", "qwen2", "qwen3", "mistral"]))
+    model_type = draw(st.sampled_from(["gemma", "llama", "qwen2", "qwen3", "mistral"]))
     return llama_specs(heads, kv_heads, 2, 24, vocabulary, layers, draw(st.booleans()), model_type)

@@ -105,7 +105,7 @@ def test_options_given_from_python_are_checked_too() -> None:
     assert option_faults(ModelConfig(), RuntimeConfig(num_threads=2)) == []
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
     assert option_faults(model, RuntimeConfig(block_size=16.0, kernels=None)) == [  # type: ignore[arg-type]
-        "model.type=lama: must be one of auto, gpt2, llama, minimind, mistral, qwen2, qwen3; "
+        "model.type=lama: must be one of auto, gemma, gpt2, llama, minimind, mistral, qwen2, qwen3; "
         "did you mean llama?",
         "model.use_past=1: must be true or false",
         "model.batch_size=true: must be a whole number",

@@ -35,7 +35,10 @@ def quantised(**settings: Any) -> dict[str, Any]:
         (LLAMA | {"architectures": ["Qwen2ForProcessRewardModel"]}, "scores texts"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "fills gaps in a text"),
         ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
-        ({"model_type": "qwen2_moe"}, "'qwen2_moe', a mixture of experts, is not supported; allowed: gpt2"),
+        (
+            {"model_type": "qwen2_moe"},
+            "'qwen2_moe', a mixture of experts, is not supported; allowed: gemma, gpt2",
+        ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
         ({"model_type": "t5"}, "'t5', an encoder-decoder model,"),
         ({"model_type": "odd", "is_encoder_decoder": True}, "'odd', an encoder-decoder model,"),
