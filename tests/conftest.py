@@ -1,7 +1,9 @@
-"""For all tests: none reaches a network, and none hides values from the messages of others."""
+"""For all tests: none reaches a network, none hides values from the messages of others; a model folder."""
 
+import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +48,12 @@ def _no_network() -> Iterator[None]:
 def _nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a configuration took from the environment is hidden for the life of a process."""
     monkeypatch.setattr(hidden_values, "_hidden", {})
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """A folder whose config.json says 32 heads; that is all that configurations look at."""
+    folder = tmp_path / "llama-32-heads"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 32}))
+    return folder
