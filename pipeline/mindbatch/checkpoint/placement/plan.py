@@ -75,11 +75,9 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     """
     raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
     is_renamed = source.is_renamed or target.is_renamed
-    holders = _holders(source)
+    copies = _Copies(source, is_renamed=is_renamed)
     plans = [
-        TensorPlan(
-            name, rank, stored.shape, stored.view, _copies(stored, holders, is_renamed), stored.padding
-        )
+        TensorPlan(name, rank, stored.shape, stored.view, copies.of(name, stored), stored.padding)
         for rank, tensors in enumerate(target.ranks)
         for name, stored in tensors.items()
     ]
@@ -116,12 +114,31 @@ def _holders(source: RankFiles) -> Holders:
     return {name: [*holders.values()] for name, holders in found.items()}
 
 
-def _copies(wanted: StoredShard, holders: Holders, is_renamed: bool) -> tuple[Copy, ...]:
-    """What makes a stored tensor; the sections of renamed ones stay apart, others are joined."""
-    found = [copy for segment in wanted.segments for copy in _sources_of(segment, holders[segment.tensor])]
-    if not is_renamed and len(found) > 1:
-        found = [*_joined(found)]
-    return tuple(sorted(found, key=lambda copy: copy.target))
+class _Copies:
+    """Finds the copies that make stored tensors, in order of their targets.
+
+    Sections of renamed files stay apart. Others are joined to as few copies as may be; the layers of a model are
+    all cut alike, so those are found for one of them.
+    """
+
+    def __init__(self, source: RankFiles, *, is_renamed: bool) -> None:
+        self._holders = _holders(source)
+        self._is_renamed = is_renamed
+        self._known: dict[object, list[Copy]] = {}
+
+    def of(self, name: str, wanted: StoredShard) -> tuple[Copy, ...]:
+        """What makes the tensor of this name in a target rank's file."""
+        if self._is_renamed:
+            return tuple(sorted(self._found(wanted), key=lambda copy: copy.target))
+        held = ((rank, *segment[2:], segment.stored) for rank, _, segment in self._holders[name])
+        key = (wanted.geometry, tuple(held))
+        if key not in self._known:
+            self._known[key] = sorted(_joined(self._found(wanted)), key=lambda copy: copy.target)
+        return tuple(copy._replace(source_name=name) for copy in self._known[key])
+
+    def _found(self, wanted: StoredShard) -> Iterator[Copy]:
+        for segment in wanted.segments:
+            yield from _sources_of(segment, self._holders[segment.tensor])
 
 
 def _sources_of(wanted: StoredSegment, holders: Iterable[_Holder]) -> Iterator[Copy]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from mindbatch.checkpoint.placement.placement import Placements
@@ -43,7 +44,7 @@ class StoredShard:
         """The full tensors that it holds parts of."""
         return tuple(dict.fromkeys(segment.tensor for segment in self.segments))
 
-    @property
+    @cached_property
     def geometry(self) -> tuple[object, ...]:
         """All but names, which the layers of a model have alike; tensors are numbered in their order."""
         number = {name: index for index, name in enumerate(self.tensors)}
