@@ -22,7 +22,7 @@ import checkout  # noqa: F401
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
-from mindbatch.checkpoint.transform import open_transform, transform_order
+from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
 from mindbatch.tool_parser import ToolParser
@@ -63,10 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
         transform = open_transform(request.source, request.source_strategy, request.target_strategy)
         with transform.source:
             check_ranks(options, transform.num_ranks)
-            order = transform_order(transform, request.target, options.prefix)
+            plan = plan_transform(transform, request.target, options.prefix)
             wanted = options.transform_process_num
-            workers = worker_count(None if wanted == 1 else wanted, order.nbytes)
-            outcome = carry_out(replace(order, workers=workers), progress=PlainProgress(NAME))
+            workers = worker_count(None if wanted == 1 else wanted, plan.nbytes)
+            outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.faults, name=NAME)
         return error.exit_code

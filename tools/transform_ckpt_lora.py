@@ -25,7 +25,7 @@ import checkout  # noqa: F401
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
-from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, transform_order
+from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         with transform.source:
             lora = plan_merge(transform, options.lora_scaling)
-            order = transform_order(transform, target, options.prefix, kind=options.save_format, lora=lora)
-            workers = worker_count(None, order.nbytes)
-            outcome = carry_out(replace(order, workers=workers), progress=PlainProgress(NAME))
+            plan = plan_transform(transform, target, options.prefix, kind=options.save_format, lora=lora)
+            workers = worker_count(None, plan.nbytes)
+            outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.faults, name=NAME)
         return error.exit_code

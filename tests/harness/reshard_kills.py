@@ -18,10 +18,10 @@ from harness.forks import FAILED, Send, run_forked
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import PART_SUFFIX
-from mindbatch.checkpoint.reshard.order import Order
-from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_models import LLAMA, write_model
 
 SMALL = {**LLAMA, "num_hidden_layers": 1, "vocab_size": 33}
@@ -29,13 +29,13 @@ SYNC_BYTES = 12_000
 WAYS, OTHER_WAYS = 2, 4
 
 
-def order_of(source: Path, target: Path, ways: int, *, gives_way: bool = False) -> Order:
+def plan_of(source: Path, target: Path, ways: int, *, gives_way: bool = False) -> ReshardPlan:
     """A reshard that syncs often, is read back, and replaces what was there if `gives_way`."""
     config = ReshardConfig(source=str(source), verify=True)
     config.target.dir, config.target.model_parallel, config.target.replace = str(target), ways, gives_way
-    origin = open_origin(config)
-    with origin.source:
-        return replace(plan_order(config, origin).order, sync_bytes=SYNC_BYTES)
+    opened = open_reshard_source(config)
+    with opened.source:
+        return replace(plan_reshard(config, opened), sync_bytes=SYNC_BYTES)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -57,7 +57,7 @@ class Campaign:
         for ways in (OTHER_WAYS, WAYS):
             storage = CountingStorage()
             target = folder / f"unbroken{ways}"
-            carry_out(order_of(self._source, target, ways), storage)
+            carry_out(plan_of(self._source, target, ways), storage)
             self.unbroken[ways] = files_of(target)
             self.num_operations[False] = len(storage.operations)
         self.num_operations[True] = self._count_replacement()
@@ -65,7 +65,7 @@ class Campaign:
     def _count_replacement(self) -> int:
         storage = CountingStorage()
         target = self._folder / f"unbroken{OTHER_WAYS}"
-        carry_out(order_of(self._source, target, WAYS, gives_way=True), storage)
+        carry_out(plan_of(self._source, target, WAYS, gives_way=True), storage)
         assert files_of(target) == self.unbroken[WAYS]
         assert not target.with_name(target.name + PART_SUFFIX).exists()
         return len(storage.operations)
@@ -76,14 +76,14 @@ class Campaign:
         home = self._folder / f"run{self._num_runs}"
         home.mkdir()
         if replaces:
-            carry_out(order_of(self._source, home / "target", OTHER_WAYS), CountingStorage())
+            carry_out(plan_of(self._source, home / "target", OTHER_WAYS), CountingStorage())
         return Run(self, home / "target", replaces)
 
     def session(self, target: Path, ways: int, storage: CountingStorage, *, gives_way: bool) -> bool:
         """One session in a child; whether it was killed."""
 
         def session(send: Send) -> None:
-            carry_out(order_of(self._source, target, ways, gives_way=gives_way), storage)
+            carry_out(plan_of(self._source, target, ways, gives_way=gives_way), storage)
 
         ending = run_forked(session)
         assert ending.code != FAILED, f"{target}: the session failed; see above"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from harness.faulty_storage import CountingStorage
 from harness.power_cut import PowerCut, PowerCutStorage
-from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, order_of
+from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.storage import Storage
 from reshard_models import write_model
 
@@ -51,7 +51,7 @@ class Campaign:
         self._num_folders = 0
         self.num_disks = 0
         source = write_model(folder / "source", SMALL, "BF16")
-        self._orders = {ways: order_of(source, folder / TARGET, ways) for ways in (WAYS, OTHER_WAYS)}
+        self._plans = {ways: plan_of(source, folder / TARGET, ways) for ways in (WAYS, OTHER_WAYS)}
         self._unbroken = {ways: self._made(ways) for ways in (OTHER_WAYS, WAYS)}
         self.num_operations = {replaces: self._counted(Kind(replaces)) for replaces in (False, True)}
 
@@ -91,9 +91,9 @@ class Campaign:
         gives_way: bool = True,
     ) -> None:
         """One process; it may have power to the end."""
-        order: Order = replace(self._orders[ways], target=home / TARGET, replace=gives_way)
+        plan: ReshardPlan = replace(self._plans[ways], target=home / TARGET, replace=gives_way)
         with contextlib.suppress(PowerCut):
-            carry_out(order, storage, in_background=in_background)
+            carry_out(plan, storage, in_background=in_background)
 
     def cut_at(self, place: int, kind: Kind) -> None:
         """A session that has power for `place` operations, then the disks that this may leave."""

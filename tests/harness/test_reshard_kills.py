@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.faulty_storage import CountingStorage, FailingStorage
-from harness.reshard_kills import SMALL, WAYS, files_of, order_of
+from harness.reshard_kills import SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.storage import StorageError
@@ -41,19 +41,19 @@ def test_five_hundred_kills_and_one_at_every_operation(tmp_path: Path) -> None:
 def test_a_disk_may_fail_at_every_operation(tmp_path: Path, number: int, lasting: bool) -> None:
     source = write_model(tmp_path / "source", SMALL, "F16")
     counting = CountingStorage()
-    carry_out(order_of(source, tmp_path / "unbroken", WAYS), counting)
+    carry_out(plan_of(source, tmp_path / "unbroken", WAYS), counting)
     unbroken = files_of(tmp_path / "unbroken")
     for place, name in enumerate(counting.operations):
         target = tmp_path / f"target{place}"
-        order = order_of(source, target, WAYS)
+        plan = plan_of(source, target, WAYS)
         try:
-            carry_out(order, FailingStorage(place, number, lasting=lasting))
+            carry_out(plan, FailingStorage(place, number, lasting=lasting))
             assert name == "close", f"the failure of {name} at {place} went unnoticed"
         except StorageError as error:
             (line,) = error.faults
             assert line.startswith(f"{target}"), f"{place} ({name}): {line}"
             assert line.endswith(f"cannot be written ({os.strerror(number)})")
         assert files_of(target) in ({}, unbroken)
-        carry_out(order, CountingStorage())
+        carry_out(plan, CountingStorage())
         assert files_of(target) == unbroken, f"{place} ({name})"
         assert not target.with_name(f"{target.name}.part").exists()

@@ -11,14 +11,14 @@ import pytest
 
 from harness.faulty_storage import CountingStorage
 from harness.power_cut import PowerCut, PowerCutStorage
-from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, order_of
+from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
 from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from reshard_models import write_model
 
 DISKS = 25
-Orders = Callable[[Path, int], Order]
+Orders = Callable[[Path, int], ReshardPlan]
 
 
 def test_150_power_cuts(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_power_cut_at_every_operation_and_two_thousand_at_random(tmp_path: Pat
 @pytest.fixture
 def orders(tmp_path: Path) -> Orders:
     source = write_model(tmp_path / "source", SMALL, "BF16")
-    planned = {ways: order_of(source, tmp_path / "none", ways, gives_way=True) for ways in (WAYS, OTHER_WAYS)}
+    planned = {ways: plan_of(source, tmp_path / "none", ways, gives_way=True) for ways in (WAYS, OTHER_WAYS)}
     return lambda home, ways: replace(planned[ways], target=home / "target")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import mindspore as ms
 import pytest
 
-from mindbatch.checkpoint.placement.data_parallel import with_copies
-from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.placements import placements, with_replicas
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.models.registry import describe, tensor_specs
@@ -134,7 +133,7 @@ def test_what_was_cut_by_them_is_merged_by_them(cut: Cut, tmp_path: Path) -> Non
 def test_they_say_what_the_specs_say(cut: Cut) -> None:
     case = cut.case
     specs = tensor_specs(describe(case.config))
-    expected = with_copies(
+    expected = with_replicas(
         placements(specs, case.model_parallel, case.pipeline_stage), case.model_parallel, case.data_parallel
     )
     strategy = read_strategy(cut.place / "strategy")

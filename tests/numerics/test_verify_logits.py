@@ -13,9 +13,9 @@ from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
-from mindbatch.tasks.reshard.order import Planned, plan_order
+from mindbatch.tasks.reshard.plan import Planned, plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.source import open_reshard_source
 from mindbatch.tasks.reshard.whole_model import WholeModel
 from reshard_models import LLAMA, write_model
 
@@ -34,23 +34,23 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[Planned, 
     config = ReshardConfig(source=str(source), verify="logits")
     config.target.dir, config.target.dtype = str(folder / "target"), dtype
     config.target.model_parallel = ways
-    origin = open_origin(config)
-    with origin.source:
-        found = plan_order(config, origin)
-        return found, dataclasses.replace(logits_check(config, origin, found), run=here)
+    opened = open_reshard_source(config)
+    with opened.source:
+        found = plan_reshard(config, opened)
+        return found, dataclasses.replace(logits_check(config, opened, found), run=here)
 
 
 @pytest.mark.parametrize("ways", [1, 8])
 def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None:
     found, check = planned(tmp_path, ways=ways)
-    assert carry_out(found.order, approve=check).is_new
+    assert carry_out(found, approve=check).is_new
     assert str(check.found) == "first logits equal at 32 positions"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
     found, check = planned(tmp_path, dtype)
-    carry_out(found.order, approve=check)
+    carry_out(found, approve=check)
     assert check.found is not None
     assert 0 < check.found.largest < check.found.scale
 
@@ -59,7 +59,7 @@ def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
 def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
     """Every element is read back as the plan says, and all digests are right."""
     found, check = planned(tmp_path, dtype)
-    jobs = {job.name: job for job in found.order.jobs}
+    jobs = {job.name: job for job in found.jobs}
 
     def wrong(job: Job) -> Job:
         other = {KEY: VALUE, VALUE: KEY}.get(job.name, job.name)
@@ -67,23 +67,23 @@ def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
             job, readings=dict(zip(job.readings, jobs[other].readings.values(), strict=True))
         )
 
-    order = dataclasses.replace(found.order, jobs=tuple(map(wrong, found.order.jobs)))
-    assert order.verify
+    plan = dataclasses.replace(found, jobs=tuple(map(wrong, found.jobs)))
+    assert plan.verify
     with pytest.raises(CheckpointError, match="first logits differ"):
-        carry_out(order, approve=check)
-    assert not order.target.exists()
+        carry_out(plan, approve=check)
+    assert not plan.target.exists()
 
 
 def test_an_element_that_changed_with_its_digest_is_found(tmp_path: Path) -> None:
     found, check = planned(tmp_path, ways=1)
-    carry_out(found.order)
-    layout = found.order.layouts["model.safetensors"]
-    path = found.order.target / "model.safetensors"
+    carry_out(found)
+    layout = found.layouts["model.safetensors"]
+    path = found.target / "model.safetensors"
     data = np.memmap(path, np.uint8, "r+")
     data[layout.extents[NORM][0].offset + 3] ^= 1
     data.flush()
     with pytest.raises(CheckpointError, match="is damaged"):
-        check(found.order.target)
-    write_digests(found.order.target, replace=True)
+        check(found.target)
+    write_digests(found.target, replace=True)
     with pytest.raises(CheckpointError, match="must be equal to the last bit"):
-        check(found.order.target)
+        check(found.target)

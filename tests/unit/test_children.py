@@ -200,7 +200,7 @@ import sys
 sys.path[:0] = {paths!r}
 from mindbatch import children
 from mindbatch.backends import layout_worker
-from mindbatch.checkpoint.reshard.worker import work
+from mindbatch.checkpoint.reshard.pool import work
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]

@@ -15,12 +15,12 @@ from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.lora.names import is_lora_name
 from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
-from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies, plan_digest
+from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import jobs_of
-from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, part_fault, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -105,9 +105,9 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
     return whole_placements(source.ranks[0].shapes)
 
 
-def transform_order(
+def plan_transform(
     transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
-) -> Order:
+) -> ReshardPlan:
     """What makes target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 
     Raises:
@@ -124,11 +124,11 @@ def transform_order(
         files = files if len(files) > 1 else [f"merged_lora.{kind}"]
         settings |= {"format": kind, MERGED_KEY: {lora.digest: lora.scaling}}
     layouts = layouts_of(plans, files, dtypes, kind)
-    return Order(
+    return ReshardPlan(
         target=target.resolve(),
         settings=settings,
         source=transform.source.identity(),
-        plan=plan_digest(plans),
+        tensors=tuple(plans),
         layouts=layouts,
         jobs=tuple(
             jobs_of(

@@ -1,10 +1,13 @@
-"""Which model types have MindFormers names."""
+"""Which model types have MindFormers names, and which names the tensors of a checkpoint have."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from importlib import import_module
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.checkpoint.names.correspondence import known_names
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
@@ -38,3 +41,29 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
 def heads_of(arch: Architecture) -> Heads:
     """The heads of an architecture."""
     return Heads(arch.heads, arch.kv_heads, arch.head_dim)
+
+
+def has_mindformers_names(model_type: str, names: Collection[str]) -> bool:
+    """Whether more of the names are MindFormers' than Hugging Face's."""
+    if model_type not in NAMED_MODEL_TYPES:
+        return False
+    original = known_names(dialect(model_type), names, is_stored=False)
+    stored = [known_names(dialect(model_type, options), names, is_stored=True) for options in _KINDS]
+    return max(map(len, stored)) > len(original)
+
+
+def detected_options(model_type: str, names: Collection[str], options: Options) -> Options:
+    """The options with the qkv_concat that fits more of the names, which are MindFormers'."""
+    kinds = [replace(options, qkv_concat=is_fused) for is_fused in (False, True)]
+    return max(
+        kinds, key=lambda each: len(known_names(dialect(model_type, each), names, is_stored=True))
+    )  # the first of equals
+
+
+def has_fused_form(model_type: str) -> bool:
+    """Whether the model type has the option qkv_concat."""
+    plain, fused = (dialect(model_type, options) for options in _KINDS)
+    return plain != fused
+
+
+_KINDS = (Options(), Options(qkv_concat=True))

@@ -1,15 +1,16 @@
-"""From the specs of a model to the place of every checkpoint tensor over model-parallel and pipeline ranks.
+"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks, from its specs.
 
-A rank is stage * model_parallel + its place among the neighbours of one model-parallel group, which is how
-MindSpore counts devices.
+A rank is (stage * data_parallel + replica) * model_parallel + its place among its model-parallel neighbours,
+which is how MindSpore counts devices.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers, stages_of
-from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, joined_segments
+from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
@@ -110,3 +111,74 @@ def _shard(parts: Cuts, piece: TensorSlice) -> Shard:
             padding.append(part.box((filled, end), columns))
     shape = tuple(stop for _, stop in parts[0][0].box((0, end), columns))
     return Shard(shape, joined_segments(pieces), tuple(padding))
+
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_FIRST = ("embedding.", "positions.")
+_LAST = ("norm.", "head.")
+
+
+def number_of_layers(specs: Sequence[TensorSpec]) -> int:
+    """Layers of the model that the specs declare."""
+    return 1 + max((layer for spec in specs if (layer := _layer(spec)) is not None), default=-1)
+
+
+def stage_of_layer(layer: int, layers: int, stages: int) -> int:
+    """The stage of a layer: as many neighbours to each stage, one more to the first ones if some are over."""
+    share, over = divmod(layers, stages)
+    longer = over * (share + 1)
+    return layer // (share + 1) if layer < longer else over + (layer - longer) // share
+
+
+def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:
+    """The stages that hold each checkpoint tensor, by its name.
+
+    The embeddings are on the first stage, the last norm and the head on the last one, and so is the token
+    embedding where it is the head too.
+
+    Raises:
+        ValueError: a spec with a name that neither a layer nor the ends of a decoder have.
+    """
+    layers = number_of_layers(specs)
+    tied = not any(spec.name.startswith("head.") for spec in specs)
+    found: dict[str, set[int]] = {}
+    for spec in specs:
+        held = _stages(spec, layers, stages, tied)
+        for part in spec.parts:
+            found.setdefault(part.source, set()).update(held)
+    return found
+
+
+def _layer(spec: TensorSpec) -> int | None:
+    match = _LAYER.match(spec.name)
+    return int(match[1]) if match else None
+
+
+def _stages(spec: TensorSpec, layers: int, stages: int, tied: bool) -> set[int]:
+    layer = _layer(spec)
+    if layer is not None:
+        return {stage_of_layer(layer, layers, stages)}
+    if spec.name.startswith(_LAST):
+        return {stages - 1}
+    if not spec.name.startswith(_FIRST):
+        raise ValueError(f"{spec.name}: neither a layer nor {', '.join((*_FIRST, *_LAST))}")
+    return {0, stages - 1} if tied and spec.name.startswith("embedding.") else {0}
+
+
+def with_replicas(found: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:
+    """The placements of `data_parallel` copies of a model that is cut over `model_parallel` ranks a stage.
+
+    A rank is (stage * data_parallel + copy) * model_parallel + its place among its model-parallel
+    neighbours: as MindSpore counts devices, of which each stage has a row, cut first by copies.
+    """
+    return {
+        name: replace(
+            placement,
+            shards=tuple(
+                shard
+                for start in range(0, len(placement.shards), model_parallel)
+                for shard in placement.shards[start : start + model_parallel] * data_parallel
+            ),
+        )
+        for name, placement in found.items()
+    }

@@ -117,8 +117,8 @@ def _holders(source: RankFiles) -> Holders:
 class _Copies:
     """Finds the copies that make stored tensors, in order of their targets.
 
-    Sections of renamed files stay apart. Others are joined to as few copies as may be; the layers of a model are
-    all cut alike, so those are found for one of them.
+    Sections of renamed files stay apart. Others are joined to as few copies as may be; the layers of a model
+    are all cut alike, so those are found for one of them.
     """
 
     def __init__(self, source: RankFiles, *, is_renamed: bool) -> None:

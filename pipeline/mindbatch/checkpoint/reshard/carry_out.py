@@ -11,30 +11,33 @@ from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.open_files import allow_open_files
 from mindbatch.checkpoint.reshard.files import Recorder, TargetFiles, refuse_without_room
-from mindbatch.checkpoint.reshard.folder import locked, make_folders, marker_json, part_of, remove_tree
-from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.order import Order, Outcome, Place
-from mindbatch.checkpoint.reshard.pool import do_jobs
-from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.replicas import compare
-from mindbatch.checkpoint.reshard.resume import opened_journal, verified
-from mindbatch.checkpoint.reshard.target import (
+from mindbatch.checkpoint.reshard.folder import (
     give_name,
     is_complete,
     is_there,
     keep_name,
+    locked,
+    make_folders,
+    marker_json,
+    part_of,
     refuse_changed,
     refuse_source_in,
     remove_displaced,
+    remove_tree,
 )
-from mindbatch.checkpoint.reshard.worker import CHECK, WRITE
+from mindbatch.checkpoint.reshard.job import Job
+from mindbatch.checkpoint.reshard.journal import opened_journal, verified
+from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
+from mindbatch.checkpoint.reshard.pool import CHECK, WRITE, do_jobs
+from mindbatch.checkpoint.reshard.progress import Progress, silent
+from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError, write_whole
 
 
 def carry_out(
-    order: Order,
+    plan: ReshardPlan,
     storage: Storage | None = None,
     progress: Progress = silent,
     *,
@@ -57,63 +60,69 @@ def carry_out(
     if in_background is None:
         in_background = storage is None
     storage = storage or Storage()
-    part = part_of(order.target)
-    refuse_source_in(part, order)
-    if is_there(order):
-        keep_name(order, storage)
-        remove_displaced(order, storage)
-        _look_again(order, order.target, storage, progress)
+    part = part_of(plan.target)
+    refuse_source_in(part, plan)
+    if is_there(plan):
+        keep_name(plan, storage)
+        remove_displaced(plan, storage)
+        _look_again(plan, plan.target, storage, progress)
         return Outcome(is_new=False)
-    allow_open_files(len(order.sources) + len(order.layouts))
+    allow_open_files(len(plan.sources) + len(plan.layouts))
     make_folders(part, storage)
     with locked(part):
-        if is_there(order):  # another process has just ended
-            keep_name(order, storage)
+        if is_there(plan):  # another process has just ended
+            keep_name(plan, storage)
             remove_tree(part, storage, last=[MARKER_NAME])
-            _look_again(order, order.target, storage, progress)
+            _look_again(plan, plan.target, storage, progress)
             return Outcome(is_new=False)
         outcome = Outcome()
-        if is_complete(order, part):
-            _look_again(order, part, storage, progress)
+        if is_complete(plan, part):
+            _look_again(plan, part, storage, progress)
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
-            compare(order.twins, progress)
-            _make(order, part, storage, progress, outcome, in_background=in_background)
+            compare(plan.replicas, progress)
+            _make(plan, part, storage, progress, outcome, in_background=in_background)
         if approve is not None:
             approve(part)
-        give_name(order, part, storage)
+        give_name(plan, part, storage)
     return outcome
 
 
 def _make(
-    order: Order, part: Path, storage: Storage, progress: Progress, outcome: Outcome, *, in_background: bool
+    plan: ReshardPlan,
+    part: Path,
+    storage: Storage,
+    progress: Progress,
+    outcome: Outcome,
+    *,
+    in_background: bool,
 ) -> None:
-    with opened_journal(order, part, storage, outcome) as (journal, noted):
-        refuse_without_room(part, order.layouts)
-        with TargetFiles(part, order.layouts, storage) as files:
+    with opened_journal(plan, part, storage, outcome) as (journal, noted):
+        refuse_without_room(part, plan.layouts)
+        with TargetFiles(part, plan.layouts, storage) as files:
             known = verified(part, noted, progress)
             outcome.kept = len(known)
             if len(known) < len(noted):
                 outcome.notes.append(f"{part}: {len(noted) - len(known)} tensors are not as noted; made anew")
-            recorder = Recorder(files, journal, order.sync_bytes, in_background=in_background)
-            with closing(recorder), closing(_write(order, known, part, storage, progress)) as all_written:
+            recorder = Recorder(files, journal, plan.sync_bytes, in_background=in_background)
+            with closing(recorder), closing(_write(plan, known, part, storage, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)
                     known |= {(each.file, each.tensor): each.digest for each in written}
                 recorder.finish()
             files.sync()
-        _finish(order, part, known, storage, progress)
+        _finish(plan, part, known, storage, progress)
 
 
 def _write(
-    order: Order, known: Mapping[Place, str], part: Path, storage: Storage, progress: Progress
+    plan: ReshardPlan, known: Mapping[Place, str], part: Path, storage: Storage, progress: Progress
 ) -> Generator[tuple[Written, ...], None, None]:
     """Does what is left to do."""
-    jobs = [*_unfinished(order.jobs, known)]
-    total = order.nbytes
+    jobs = [*_unfinished(plan.jobs, known)]
+    total = plan.nbytes
     done = total - sum(job.nbytes for job in jobs)
     progress("resharding", done, total)
-    with closing(do_jobs(WRITE, jobs, part, order.workers, storage)) as results:
+    with closing(do_jobs(WRITE, jobs, part, plan.workers, storage)) as results:
         for result in results:
             done += result.nbytes
             progress("resharding", done, total)
@@ -129,23 +138,23 @@ def _unfinished(jobs: Iterable[Job], known: Mapping[Place, str]) -> Iterator[Job
 
 
 def _finish(
-    order: Order, part: Path, known: Mapping[Place, str], storage: Storage, progress: Progress
+    plan: ReshardPlan, part: Path, known: Mapping[Place, str], storage: Storage, progress: Progress
 ) -> None:
     """Everything besides the tensors, and the marker last."""
-    for folder, files in order.by_folder().items():
+    for folder, files in plan.by_folder().items():
         digests = {
             name: {tensor: known[str(folder / name), tensor] for tensor in layout.extents}
             for name, layout in files.items()
         }
         heads = {name: layout.head_digest for name, layout in files.items()}
         write_whole(part / folder / DIGESTS_NAME, Digests(digests, heads).as_json(), storage)
-    for name, data in order.beside.items():
+    for name, data in plan.beside.items():
         write_whole(part / name, data, storage)
-    refuse_changed(order)
-    if order.verify:
-        _read_back(order, part, storage, progress)
-        refuse_changed(order)
-    write_whole(part / MARKER_NAME, marker_json(order.marker()), storage)
+    refuse_changed(plan)
+    if plan.verify:
+        _read_back(plan, part, storage, progress)
+        refuse_changed(plan)
+    write_whole(part / MARKER_NAME, marker_json(plan.marker()), storage)
     try:
         storage.remove(part / JOURNAL_NAME)
         storage.sync_folder(part)
@@ -153,22 +162,22 @@ def _finish(
         raise StorageError.writing(part, error) from error
 
 
-def _look_again(order: Order, folder: Path, storage: Storage, progress: Progress) -> None:
+def _look_again(plan: ReshardPlan, folder: Path, storage: Storage, progress: Progress) -> None:
     """Compares what an earlier session has finished, where that is asked for."""
-    if not order.verify:
+    if not plan.verify:
         return
-    compare(order.twins, progress)
+    compare(plan.replicas, progress)
     try:
-        _read_back(order, folder, storage, progress)
+        _read_back(plan, folder, storage, progress)
     except CheckpointError as error:
         hint = f"unless the source is damaged, remove {folder}, and the same command makes it anew"
         raise CheckpointError(f"{fault}; {hint}" for fault in error.faults) from None
 
 
-def _read_back(order: Order, part: Path, storage: Storage, progress: Progress) -> None:
+def _read_back(plan: ReshardPlan, part: Path, storage: Storage, progress: Progress) -> None:
     """Every element of every file, compared with its source."""
-    done, total = 0, order.nbytes
-    with closing(do_jobs(CHECK, order.jobs, part, order.workers, storage)) as results:
+    done, total = 0, plan.nbytes
+    with closing(do_jobs(CHECK, plan.jobs, part, plan.workers, storage)) as results:
         for result in results:
             done += result.nbytes
             progress("reading back", done, total)

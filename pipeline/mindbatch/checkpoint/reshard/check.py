@@ -9,10 +9,9 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.band import BAND_BYTES
+from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
-from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
-from mindbatch.checkpoint.reshard.turn import Turned
+from mindbatch.checkpoint.reshard.read import Sources, TransposedRegions, all_rows, as_array
 from mindbatch.errors import CheckpointError
 
 
@@ -21,20 +20,28 @@ def check_job(job: Job, folder: Path, sources: Sources) -> None:
 
     CheckpointError names the first tensor and file that differ.
     """
-    turned = Turned(job, sources, {})
+    transposed_regions = TransposedRegions(job, sources, {})
     for writing in job.writings:
         written = Reading(
             str(folder / writing.file), writing.name, writing.dtype, writing.shape, view=writing.view
         )
         widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings.values())])
-        step = max(1, BAND_BYTES // max(1, widest))
+        step = max(1, CHUNK_BYTES // max(1, widest))
         for start in range(0, writing.rows, step):
-            _check_rows(job, writing, written, start, min(start + step, writing.rows), sources, turned)
+            _check_rows(
+                job, writing, written, start, min(start + step, writing.rows), sources, transposed_regions
+            )
     sources.forget()
 
 
 def _check_rows(
-    job: Job, writing: Writing, written: Reading, start: int, stop: int, sources: Sources, turned: Turned
+    job: Job,
+    writing: Writing,
+    written: Reading,
+    start: int,
+    stop: int,
+    sources: Sources,
+    transposed_regions: TransposedRegions,
 ) -> None:
     """Takes away all that comes from a source; nothing but zeros may be left."""
     data = sources.rows(written, start, stop, "written")
@@ -45,7 +52,7 @@ def _check_rows(
             continue
         place = (slice(low - start, high - start), *all_rows(copy.target)[1:])
         if copy.transposed:
-            expected = turned.rows(copy, low, high)
+            expected = transposed_regions.rows(copy, low, high)
         else:
             expected = _source_rows(job.readings[copy.source_tensor], copy, low, high, sources)
         values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)

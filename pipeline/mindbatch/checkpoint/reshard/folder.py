@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import first_lines, shown
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker
-from mindbatch.errors import ConfigError
+from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
+from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.storage import Storage, StorageError
 
 PART_SUFFIX = ".part"
@@ -108,10 +109,10 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
     last: names in it that go after all others are gone for good, so that a removal that was killed, or cut
     short with the power, is known for what it is. StorageError when that fails.
     """
-    order = [*last]
+    after = [*last]
     try:
-        for path in sorted(folder.iterdir(), key=lambda path: (path.name in order, path.name)):
-            if path.name in order:
+        for path in sorted(folder.iterdir(), key=lambda path: (path.name in after, path.name)):
+            if path.name in after:
                 storage.sync_folder(folder)
             if stat.S_ISDIR(path.lstat().st_mode):
                 remove_tree(path, storage)
@@ -136,3 +137,95 @@ def is_ours(part: Path) -> bool:
         or bool(names & {JOURNAL_NAME, MARKER_NAME})
         or all(name.startswith(f".{JOURNAL_NAME}.") for name in names)
     )
+
+
+def is_there(plan: ReshardPlan) -> bool:
+    """Whether the target folder is what is wanted. ConfigError when it is something that must not go."""
+    target = plan.target
+    if not os.path.lexists(target) or (target.is_dir() and not os.listdir(target)):
+        return False
+    marker = read_marker(target) if target.is_dir() else None
+    if marker is None:
+        raise ConfigError(f"target.dir={target}: exists and was not written by reshard; give another folder")
+    gone = marker.changed(target) if marker.identity == plan.identity else []
+    if marker.identity == plan.identity and not gone:
+        return True
+    if gone and not plan.replace:
+        raise ConfigError(
+            f"target.dir={target}: is this reshard, but {shown(gone[0])} is missing or not of the size that "
+            f"{MARKER_NAME} says; remove the folder, or give target.replace=true"
+        )
+    if not plan.replace:
+        changed = changed_settings(marker.settings, plan.settings)
+        raise ConfigError(
+            f"target.dir={target}: holds another reshard ({changed}); give another folder, or "
+            "target.replace=true"
+        )
+    refuse_foreign(target, marker)
+    return False
+
+
+def is_complete(plan: ReshardPlan, part: Path) -> bool:
+    """Whether an earlier session was killed just before the rename."""
+    marker = None if (part / JOURNAL_NAME).exists() else read_marker(part)
+    return marker is not None and marker.identity == plan.identity and not marker.changed(part)
+
+
+def refuse_source_in(part: Path, plan: ReshardPlan) -> None:
+    """ConfigError when what is read is in the folder that is written, which is emptied first."""
+    for path in sorted(plan.sources):
+        if Path(path).resolve().is_relative_to(part):
+            raise ConfigError(f"{path}: is in {part}, where the target is made; move the source away")
+
+
+def keep_name(plan: ReshardPlan, storage: Storage) -> None:
+    """Makes the name of a finished target durable, which a killed process may not have done.
+
+    Comes before anything beside it is removed: a power cut might bring that back as the target.
+    """
+    try:
+        storage.sync_folder(plan.target.parent)
+    except OSError as error:
+        raise StorageError.writing(plan.target, error) from error
+
+
+def refuse_changed(plan: ReshardPlan) -> None:
+    """CheckpointError when files of the source, of which no digests tell, are not as they were."""
+    faults = []
+    for path, stamp in plan.stamps.items():
+        status = path.stat() if path.exists() else None
+        if status is None or (status.st_size, status.st_mtime_ns) != stamp:
+            faults.append(f"{path}: was changed while it was read; the same command begins anew")
+    raise_if_any(faults)
+
+
+def remove_displaced(plan: ReshardPlan, storage: Storage) -> None:
+    """What was in the target folder before it was replaced, if a kill has left that."""
+    part = part_of(plan.target)
+    if not part.is_dir() or (part / JOURNAL_NAME).exists():
+        return
+    if read_marker(part) is not None or not os.listdir(part):
+        with locked(part):
+            remove_tree(part, storage, last=[MARKER_NAME])
+
+
+def give_name(plan: ReshardPlan, part: Path, storage: Storage) -> None:
+    """The rename; a reshard that is to give way is exchanged for the new one first, and then removed."""
+    target = plan.target
+    gives_way = plan.replace and read_marker(target) is not None
+    try:
+        storage.sync_folder(part)  # a process that was killed has perhaps just removed the journal
+        if gives_way:
+            storage.exchange(part, target)
+        else:
+            storage.replace(part, target)
+        storage.sync_folder(target.parent)
+    except OSError as error:
+        if gives_way and error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise CheckpointError(
+                f"{target}: this file system cannot replace a folder at once; remove it, and the same "
+                "command gives the new one its name"
+            ) from error
+        raise StorageError.writing(target, error) from error
+    if gives_way:
+        remove_tree(part, storage, last=[MARKER_NAME])

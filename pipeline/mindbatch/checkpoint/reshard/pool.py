@@ -1,18 +1,24 @@
-"""Doing the jobs of a reshard, in this process or in several."""
+"""Runs the jobs of a reshard, in this process or in several."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
+from mindbatch.checkpoint.reshard.check import check_job
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.worker import Done, Failed, Workshop, work
+from mindbatch.checkpoint.reshard.read import Sources
+from mindbatch.checkpoint.reshard.write import Targets, Written, write_job
 from mindbatch.children import Child
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage
+from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.storage import Storage, StorageError
 
 AHEAD = 2
 """Jobs that a process has at once: one that it does, and those that it need not wait for."""
@@ -47,15 +53,15 @@ def do_jobs(
 
 
 def _here(action: str, jobs: Iterable[Job], folder: Path, storage: Storage) -> Generator[Done, None, None]:
-    workshop = Workshop(folder, storage)
+    runner = JobRunner(folder, storage)
     try:
         for job in jobs:
-            yield workshop.do(action, job)
+            yield runner.do(action, job)
     except BaseException:
         with contextlib.suppress(Exception):  # what went wrong first counts
-            workshop.close()
+            runner.close()
         raise
-    workshop.close()
+    runner.close()
 
 
 def _in_processes(action: str, jobs: list[Job], folder: Path, workers: int) -> Generator[Done, None, None]:
@@ -109,3 +115,85 @@ def _death(process: Child) -> CheckpointError:
         f"a process of the reshard has died ({process.death()}), perhaps for lack of memory; the same "
         "command goes on, and fewer workers need less"
     )
+
+
+WRITE, CHECK = "write", "check"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that was done; `written` is empty when it was a check."""
+
+    name: str
+    nbytes: int
+    written: tuple[Written, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The lines of the error that ended a job."""
+
+    faults: tuple[str, ...]
+    is_storage: bool
+
+    def error(self) -> MindBatchError:
+        """The exception to raise where the job was asked for."""
+        return (StorageError if self.is_storage else CheckpointError)(self.faults)
+
+
+class JobRunner:
+    """What does jobs, in this process: writes them into a folder, or checks what is there."""
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self._folder = folder
+        self._sources = Sources()
+        self._targets = Targets(folder, storage)
+
+    def do(self, action: str, job: Job) -> Done:
+        """Does one job. Raises CheckpointError or StorageError."""
+        if action == CHECK:
+            check_job(job, self._folder, self._sources)
+            return Done(job.name, job.nbytes)
+        return Done(job.name, job.nbytes, tuple(write_job(job, self._sources, self._targets)))
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._sources.close()
+        self._targets.close()
+
+
+def work(connection: Connection, folder: str) -> None:
+    """The whole life of the process: until there is nothing more to do, or nobody to do it for.
+
+    folder: the target's.
+    """
+    runner = JobRunner(Path(folder), Storage())
+    asked: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
+    # A job may be too large for the pipe: if it were not taken in while an answer is sent, both sides would
+    # wait for each other to read.
+    Thread(target=_take_in, args=(connection, asked), daemon=True).start()
+    with suppress(BrokenPipeError):
+        while (job := asked.get()) is not None:
+            connection.send(_answer(runner, *job))
+
+
+def _take_in(connection: Connection, asked: SimpleQueue[tuple[str, Job] | None]) -> None:
+    """Receives until nobody is at the other end any more."""
+    try:
+        with suppress(EOFError, OSError):
+            while True:
+                asked.put(connection.recv())
+    finally:
+        asked.put(None)
+
+
+def _answer(runner: JobRunner, action: str, job: Job) -> Done | Failed:
+    try:
+        return runner.do(action, job)
+    except MindBatchError as error:
+        return Failed(error.faults, isinstance(error, StorageError))
+    except MemoryError:
+        return Failed((f"tensor {job.name!a}: not enough memory; fewer workers need less",), False)
+    except Exception as error:  # the parent shows it: this process has no place to
+        text = " ".join(str(error).split())
+        return Failed((f"tensor {job.name!a}: {type(error).__name__}: {text}",), False)

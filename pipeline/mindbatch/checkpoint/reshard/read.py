@@ -1,7 +1,8 @@
-"""Reading the sources of a reshard in bands, checked against their digests and merged on the way."""
+"""Reads the sources of a reshard in rows, checked against their digests and merged on the way."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -13,13 +14,15 @@ from mindbatch.checkpoint.formats.floats import Array, array_type, widen
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.lora.merge import Adder
+from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region
-from mindbatch.checkpoint.reshard.job import Reading
+from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
+from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
 from mindbatch.errors import CheckpointError
 
 
 class Sources:
-    """The files of the sources, opened when they are needed, and memory that bands are read into."""
+    """The files of the sources, opened when they are needed, and memory that chunks are read into."""
 
     def __init__(self) -> None:
         self._files: dict[str, StoredFile] = {}
@@ -134,3 +137,49 @@ class ReadCheck:
             raise CheckpointError(
                 f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
             )
+
+
+class TransposedRegions:
+    """What the transposed copies of a job need of its sources.
+
+    A row of the target is a column of the source there, so that chunks of rows would read all of the source
+    again and again. Kept is no more than the boxes that are moved. checks: of readings.
+    """
+
+    def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
+        self._job = job
+        self._sources = sources
+        self._checks = checks
+        self._kept: dict[tuple[SourceTensor, Region], Array] = {}
+
+    def rows(self, copy: Copy, start: int, stop: int) -> Array:
+        """What a transposed copy has for the rows start..stop of its target, [rows, columns of its box]."""
+        if (copy.source_tensor, copy.source) not in self._kept:
+            self._turn(copy.source_tensor)
+        first = copy.target_rows[0]
+        return self._kept[copy.source_tensor, copy.source][start - first : stop - first]
+
+    def _turn(self, number: SourceTensor) -> None:
+        """Reads all boxes that the job copies from one reading and transposes."""
+        reading = self._job.readings[number]
+        copies = [copy for writing in self._job.writings for copy in writing.copies]
+        boxes = {copy.source for copy in copies if copy.transposed and copy.source_tensor == number}
+        for box in boxes:
+            (top, bottom), (left, right) = box
+            self._kept[number, box] = np.empty((right - left, bottom - top), array_type(reading.values_dtype))
+        last = max(box[0][1] for box in boxes)
+        step = max(1, CHUNK_BYTES // max(1, reading.row_bytes))
+        for start in range(min(box[0][0] for box in boxes), last, step):
+            stop = min(start + step, last)
+            data = self._sources.rows(reading, start, stop, "transposed_regions", self._checks.get(number))
+            chunk = as_array(data, reading.values_dtype, stop - start, reading.counted)
+            for box in boxes:
+                _keep(chunk, start, stop, box, self._kept[number, box])
+
+
+def _keep(chunk: Array, start: int, stop: int, box: Region, kept: Array) -> None:
+    """Puts what the chunk, the rows start..stop, has of a box at its place."""
+    (top, bottom), (left, right) = box
+    low, high = max(start, top), min(stop, bottom)
+    if low < high:
+        kept[:, low - top : high - top] = chunk[low - start : high - start, left:right].T

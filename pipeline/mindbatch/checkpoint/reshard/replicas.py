@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment
 from mindbatch.checkpoint.placement.regions import Region, intersection, rows_of, volume
-from mindbatch.checkpoint.reshard.band import BAND_BYTES
+from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
@@ -29,17 +29,17 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class ReplicaPair:
     """Regions of two tensors, of one dtype, that must hold the same; counted in the views of the two."""
 
     first: Reading
     other: Reading
-    pairs: tuple[tuple[Region, Region], ...]
+    regions: tuple[tuple[Region, Region], ...]
 
     @property
     def nbytes(self) -> int:
         """Of what is compared, on one of the two sides."""
-        return sum(volume(other) for _, other in self.pairs) * DTYPES[self.other.dtype]
+        return sum(volume(other) for _, other in self.regions) * DTYPES[self.other.dtype]
 
     def fault(self) -> str:
         """The line when they differ."""
@@ -60,11 +60,11 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
                 continue
             first = known.setdefault((reading.dtype, reading.shape, stored.segments), reading)
             if (first.digest or "").lower() != reading.digest.lower():
-                faults.append(Twins(first, reading, ()).fault())
+                faults.append(ReplicaPair(first, reading, ()).fault())
     return faults
 
 
-def twins_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[Twins]:
+def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaPair]:
     """Everything that must be compared so that all ranks agree on every element that several have."""
     pairs: dict[tuple[int, str, int, str], list[tuple[Region, Region]]] = {}
     for first, other, regions in _shared(files):
@@ -74,7 +74,7 @@ def twins_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[Twins]:
         return reading_of(sources[rank], name, files.ranks[rank][name])
 
     return [
-        Twins(reading(rank, name), reading(other_rank, other_name), tuple(regions))
+        ReplicaPair(reading(rank, name), reading(other_rank, other_name), tuple(regions))
         for (rank, name, other_rank, other_name), regions in pairs.items()
     ]
 
@@ -104,40 +104,40 @@ def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tup
                 yield first, place, (first.segment.stored_at(common), place.segment.stored_at(common))
 
 
-def compare(all_twins: Sequence[Twins], progress: Progress = silent) -> None:
+def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
     """Reads and compares all of them, in threads. CheckpointError lists tensors and files that differ."""
-    done, total = 0, sum(each.nbytes for each in all_twins)
-    by_files: dict[tuple[str, str], list[Twins]] = {}
-    for twins in all_twins:
-        by_files.setdefault((twins.first.path, twins.other.path), []).append(twins)
+    done, total = 0, sum(each.nbytes for each in pairs)
+    by_files: dict[tuple[str, str], list[ReplicaPair]] = {}
+    for pair in pairs:
+        by_files.setdefault((pair.first.path, pair.other.path), []).append(pair)
     faults: list[str] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for found, pair in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
+        for found, same in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
             faults += found
-            done += sum(each.nbytes for each in pair)
+            done += sum(each.nbytes for each in same)
             progress("comparing what several ranks hold", done, total)
     raise_if_any(faults)
 
 
-def _differing(all_twins: Sequence[Twins]) -> list[str]:
+def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
     """A line for each that differs; a thread has its own files and memory."""
     with Sources() as sources:
-        return [twins.fault() for twins in all_twins if not _are_alike(twins, sources)]
+        return [pair.fault() for pair in pairs if not _are_alike(pair, sources)]
 
 
-def _are_alike(twins: Twins, sources: Sources) -> bool:
+def _are_alike(pair: ReplicaPair, sources: Sources) -> bool:
     """Whether the two hold the same bytes."""
-    return all(_regions_are_alike(twins, sources, *pair) for pair in twins.pairs)
+    return all(_regions_are_alike(pair, sources, *regions) for regions in pair.regions)
 
 
-def _regions_are_alike(twins: Twins, sources: Sources, first: Region, other: Region) -> bool:
+def _regions_are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region) -> bool:
     """Compares some rows after others."""
     low, high = rows_of(other)
-    step = max(1, BAND_BYTES // max(1, twins.first.row_bytes, twins.other.row_bytes))
+    step = max(1, CHUNK_BYTES // max(1, pair.first.row_bytes, pair.other.row_bytes))
     for start in range(0, high - low, step):
         stop = min(start + step, high - low)
-        one = _bytes_of(twins.first, first, start, stop, sources, "first")
-        if one != _bytes_of(twins.other, other, start, stop, sources, "other"):
+        one = _bytes_of(pair.first, first, start, stop, sources, "first")
+        if one != _bytes_of(pair.other, other, start, stop, sources, "other"):
             return False
     return True
 

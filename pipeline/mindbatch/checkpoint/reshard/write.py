@@ -1,4 +1,4 @@
-"""One job of a reshard: bands are read, put together, written at their places and digested."""
+"""One job of a reshard: chunks are read, put together, written at their places and digested."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.band import Band, Fetch, bands_of
+from mindbatch.checkpoint.reshard.chunks import Chunk, Fetch, chunks_of
 from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
-from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, all_rows, as_array
-from mindbatch.checkpoint.reshard.turn import Turned
+from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegions, all_rows, as_array
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage, StorageError
 
@@ -89,22 +88,22 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
     checks = {
         place: ReadCheck(reading) for place, reading in job.readings.items() if reading.digest is not None
     }
-    twins: dict[object, list[Writing]] = {}
+    replicas: dict[object, list[Writing]] = {}
     for writing in job.writings:
-        twins.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
-    alike = {(same[0].file, same[0].name): same for same in twins.values()}
+        replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
+    alike = {(same[0].file, same[0].name): same for same in replicas.values()}
     digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
     reads = _Reads(job, sources, checks)
-    for band in bands_of(job):
-        fetched = reads.fetched(band)
-        for writing in band.writings:
+    for chunk in chunks_of(job):
+        fetched = reads.fetched(chunk)
+        for writing in chunk.writings:
             place = writing.file, writing.name
             if place not in alike:
                 continue
-            content = _content(job, writing, band, fetched, reads)
+            content = _content(job, writing, chunk, fetched, reads)
             digests[place].update(content)
             for same in alike[place]:
-                targets.write(same, band.start * same.row_bytes, content)
+                targets.write(same, chunk.start * same.row_bytes, content)
     for check in checks.values():
         check.finish(sources)
     sources.forget()
@@ -122,23 +121,23 @@ class _Reads:
         self._job = job
         self._checks = checks
         self.sources = sources
-        self.turned = Turned(job, sources, checks)
+        self.transposed = TransposedRegions(job, sources, checks)
 
-    def fetched(self, band: Band) -> dict[Fetch, memoryview]:
-        """The bytes of the rows that the band needs."""
+    def fetched(self, chunk: Chunk) -> dict[Fetch, memoryview]:
+        """The bytes of the rows that the chunk needs."""
         found: dict[Fetch, memoryview] = {}
-        for number, fetch in enumerate(band.fetches):
+        for number, fetch in enumerate(chunk.fetches):
             reading, check = self._job.readings[fetch.reading], self._checks.get(fetch.reading)
-            start, stop = band.start + fetch.offset, band.stop + fetch.offset
+            start, stop = chunk.start + fetch.offset, chunk.stop + fetch.offset
             found[fetch] = self.sources.rows(reading, start, stop, number, check)
         return found
 
 
 def _content(
-    job: Job, writing: Writing, band: Band, fetched: Mapping[Fetch, memoryview], reads: _Reads
+    job: Job, writing: Writing, chunk: Chunk, fetched: Mapping[Fetch, memoryview], reads: _Reads
 ) -> memoryview:
-    """The bytes of the writing's rows in the band."""
-    copies, rows = band.copies(writing), band.stop - band.start
+    """The bytes of the writing's rows in the chunk."""
+    copies, rows = chunk.copies(writing), chunk.stop - chunk.start
     if len(copies) == 1 and (only := copies[0][0]) is not None and _is_as_read(job, writing, copies[0][1]):
         return fetched[only]
     data = reads.sources.buffer("target", rows * writing.row_bytes)
@@ -148,7 +147,7 @@ def _content(
     for fetch, copy in copies:
         reading = job.readings[copy.source_tensor]
         if fetch is None:
-            part = reads.turned.rows(copy, band.start, band.stop)
+            part = reads.transposed.rows(copy, chunk.start, chunk.stop)
         else:
             source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
             part = source[all_rows(copy.source)]

@@ -17,10 +17,9 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.checkpoint.placement.data_parallel import with_copies
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.placement import Placement, Placements
-from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -86,7 +85,7 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
         check_tensors(arch, specs, weights)
         placed = _as_named(placed, checkpoint_names(arch, weights))
     dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
-    copies = with_copies(placed, parallel.model_parallel, parallel.data_parallel)
+    copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
     if config.layout.dir is not None:
         refuse_other_files(Path(config.layout.dir), files)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
-from mindbatch.checkpoint.placement.pipeline_stages import stage_of_layer
 from mindbatch.checkpoint.placement.placement import Placement, Shard
+from mindbatch.checkpoint.placement.placements import stage_of_layer
 from mindbatch.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.ranks import RankPlan

@@ -1,1 +1,1 @@
-"""`mindbatch reshard`, from its settings to a checked order, and what it prints."""
+"""`mindbatch reshard`: its settings, the plan that it makes of them, and what it prints."""

@@ -14,10 +14,10 @@ from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import ModelTensors, Origin
+from mindbatch.tasks.reshard.source import ModelTensors, ReshardSource
 
 
-def plan_adapter(config: ReshardConfig, origin: Origin) -> LoraPlan | None:
+def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
     """The adapter that is to be merged, None where there is none.
 
     Raises:
@@ -30,26 +30,26 @@ def plan_adapter(config: ReshardConfig, origin: Origin) -> LoraPlan | None:
     try:
         plan = plan_lora(
             adapter,
-            origin.files.shapes,
-            {name: {*map(origin.stored_dtype, stored)} for name, stored in origin.stored_names.items()},
-            _renames(origin.model, origin.files.shapes),
-            _transposed(origin),
+            opened.files.shapes,
+            {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
+            _renames(opened.model, opened.files.shapes),
+            _transposed(opened),
         )
     finally:
         adapter.close()
-    before = merged_before(origin.source.path)
+    before = merged_before(opened.source.path)
     if plan.digest in before:
         raise ConfigError(
-            f"lora.merge={plan.path}: {origin.source.path} has this adapter merged already, with scaling "
+            f"lora.merge={plan.path}: {opened.source.path} has this adapter merged already, with scaling "
             f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
         )
-    origin.notes.append(f"{plan.path}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
+    opened.notes.append(f"{plan.path}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
     return plan
 
 
-def adapter_settings(origin: Origin, plan: LoraPlan | None) -> dict[str, Any]:
+def adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
     """What the marker says of adapters: of this one, and of those that are in the source."""
-    merged = merged_before(origin.source.path)
+    merged = merged_before(opened.source.path)
     if plan is not None:
         merged[plan.digest] = plan.scaling
     return {MERGED_KEY: merged} if merged else {}
@@ -70,7 +70,7 @@ def _renames(model: ModelTensors | None, names: Collection[str]) -> dict[str, st
 
 
 def _theirs(model: ModelTensors) -> dict[str, str]:
-    """Hugging Face names by MindFormers', of the weights that are the same, neither joined nor turned."""
+    """Hugging Face names by MindFormers', of the weights that are the same, neither joined nor transposed."""
     arch = model.architecture
     if arch.model_type not in NAMED_MODEL_TYPES:
         return {}
@@ -85,9 +85,9 @@ def _theirs(model: ModelTensors) -> dict[str, str]:
     }
 
 
-def _transposed(origin: Origin) -> set[str] | None:
+def _transposed(opened: ReshardSource) -> set[str] | None:
     """The weights that are stored [inputs, outputs]; None where no model says it."""
-    if origin.model is None:
+    if opened.model is None:
         return None
-    found = {part.source for spec in origin.model.specs for part in spec.parts if part.transposed}
-    return found | {name.removeprefix(origin.model.prefix) for name in found}
+    found = {part.source for spec in opened.model.specs for part in spec.parts if part.transposed}
+    return found | {name.removeprefix(opened.model.prefix) for name in found}

@@ -12,6 +12,7 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.memory import free_memory
 from mindbatch.engine.first_logits import FloatArray
@@ -21,9 +22,8 @@ from mindbatch.models.registry import ONLY_CUT
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.logits_process import logits_of
-from mindbatch.tasks.reshard.order import Planned
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import Origin
+from mindbatch.tasks.reshard.source import ReshardSource
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 """By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
@@ -104,24 +104,24 @@ class LogitsCheck:
             raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
 
 
-def logits_check(config: ReshardConfig, origin: Origin, planned: Planned) -> LogitsCheck:
+def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan) -> LogitsCheck:
     """The comparison that is to be made, before anything is written.
 
     Raises:
         ConfigError: why the logits cannot be compared, all reasons at once.
     """
-    faults = [*_faults(origin)]
+    faults = [*_faults(opened)]
     if faults:
         raise ConfigError(f"verify=logits: {fault}; {_OTHERWISE}" for fault in faults)
-    assert origin.model is not None
+    assert opened.model is not None
     exact = all(
         writing.dtype in (reading.dtype, "F32")
-        for job in planned.order.jobs
+        for job in plan.jobs
         for writing in job.writings
         for reading in job.readings.values()
     )
     allowed = None if exact else ALLOWED[config.target.dtype]
-    return LogitsCheck(config, origin.model.architecture, allowed, logits_of, nbytes=planned.order.nbytes)
+    return LogitsCheck(config, opened.model.architecture, allowed, logits_of, nbytes=plan.nbytes)
 
 
 def difference_fault(found: Difference, allowed: float | None) -> str | None:
@@ -135,29 +135,29 @@ def difference_fault(found: Difference, allowed: float | None) -> str | None:
     return None
 
 
-def _faults(origin: Origin) -> Iterator[str]:
+def _faults(opened: ReshardSource) -> Iterator[str]:
     if find_spec("mindspore") is None:
         yield "MindSpore is not installed"
-    if origin.model is None:
-        yield f"no config.json says what model {origin.source.path} is; give source_config=FOLDER"
+    if opened.model is None:
+        yield f"no config.json says what model {opened.source.path} is; give source_config=FOLDER"
         return
-    if origin.model.architecture.model_type in ONLY_CUT:
-        yield f"model type {origin.model.architecture.model_type} cannot be run here"
+    if opened.model.architecture.model_type in ONLY_CUT:
+        yield f"model type {opened.model.architecture.model_type} cannot be run here"
     others = {
-        name: dtype for name in origin.files.shapes if (dtype := origin.dtype(name)) not in FLOAT_DTYPES
+        name: dtype for name in opened.files.shapes if (dtype := opened.dtype(name)) not in FLOAT_DTYPES
     }
     for name, dtype in [*others.items()][:1]:
         yield (
             f"tensor {shown(name)} is {dtype}, and the model runs with {', '.join(FLOAT_DTYPES)} only "
             f"({len(others)} such tensors)"
         )
-    needed = _needed_memory(origin)
+    needed = _needed_memory(opened)
     if (free := free_memory()) is not None and needed > free:
         yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
 
 
-def _needed_memory(origin: Origin) -> int:
+def _needed_memory(opened: ReshardSource) -> int:
     """Parameters in float32, and the largest tensor twice: as it is stored, and widened."""
-    assert origin.model is not None
-    sizes = [4 * prod(shape) for shape in source_shapes(origin.model.specs).values()]
+    assert opened.model is not None
+    sizes = [4 * prod(shape) for shape in source_shapes(opened.model.specs).values()]
     return sum(sizes) + 2 * max(sizes) + _MIN_ROOM

@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch.checkpoint.reshard.worker import Failed
+from mindbatch.checkpoint.reshard.pool import Failed
 from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
 from mindbatch.engine.first_logits import FloatArray, first_logits

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
-from mindbatch.checkpoint.names.detected import detected_options, has_fused_form, has_mindformers_names
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
-from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.registry import (
+    detected_options,
+    dialect,
+    has_fused_form,
+    has_mindformers_names,
+    heads_of,
+)
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
 from mindbatch.checkpoint.placement.placement import Placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed

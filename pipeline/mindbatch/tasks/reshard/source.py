@@ -53,7 +53,7 @@ class ModelTensors:
 
 
 @dataclass
-class Origin:
+class ReshardSource:
     """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix.
 
     files: what each rank's file holds of which tensor of the model.
@@ -88,7 +88,7 @@ class Origin:
         return self.model is not None and self.model.is_unused(name)
 
 
-def open_origin(config: ReshardConfig) -> Origin:
+def open_reshard_source(config: ReshardConfig) -> ReshardSource:
     """Opens the source and finds where its tensors are.
 
     Raises:
@@ -98,13 +98,13 @@ def open_origin(config: ReshardConfig) -> Origin:
     assert config.source is not None
     source = open_source(config.source)
     try:
-        return _origin(config, source)
+        return _opened(config, source)
     except BaseException:
         source.close()
         raise
 
 
-def _origin(config: ReshardConfig, source: Source) -> Origin:
+def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     source.check_heads()
     folder = _model_folder(config, source)
     model = _model(folder, config.ignore_config_keys) if folder else None
@@ -113,13 +113,13 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
     is_bare = (
         model is not None and naming is None and not any(name.startswith(model.prefix) for name in names)
     )
-    origin = Origin(source, folder, model, RankFiles({}, ()), is_bare, naming=naming)
+    opened = ReshardSource(source, folder, model, RankFiles({}, ()), is_bare, naming=naming)
     if config.source_strategy is not None:
-        origin.files = _by_strategy(Path(config.source_strategy), origin)
+        opened.files = _by_strategy(Path(config.source_strategy), opened)
     elif model is not None:
         ways, stages = _ranks(config, source)
         placed = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
-        origin.files = named(naming, placed, ways, len(source.ranks))
+        opened.files = named(naming, placed, ways, len(source.ranks))
     elif source.kind == RANKS:
         raise ConfigError(
             f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
@@ -128,13 +128,13 @@ def _origin(config: ReshardConfig, source: Source) -> Origin:
     else:
         _refuse_one_rank_of_several(source)
         (only,) = source.ranks
-        origin.files = as_placed(whole_placements(only.shapes), 1)
+        opened.files = as_placed(whole_placements(only.shapes), 1)
     if is_bare and config.target.names == MINDFORMERS:
-        _name_fully(origin)
-    _note_names(origin)
-    raise_if_any(_faults(origin))
-    raise_if_any(digest_faults(origin.files, source.ranks))
-    return origin
+        _name_fully(opened)
+    _note_names(opened)
+    raise_if_any(_faults(opened))
+    raise_if_any(digest_faults(opened.files, source.ranks))
+    return opened
 
 
 def _refuse_one_rank_of_several(source: Source) -> None:
@@ -148,17 +148,17 @@ def _refuse_one_rank_of_several(source: Source) -> None:
         )
 
 
-def _name_fully(origin: Origin) -> None:
+def _name_fully(opened: ReshardSource) -> None:
     """A base model's tensors get the names that they have in the whole model; the files keep theirs."""
-    assert origin.model is not None
-    prefix = origin.model.prefix
-    full = {name.removeprefix(prefix): name for name in source_shapes(origin.model.specs)}
-    shapes = {full[name]: shape for name, shape in origin.files.shapes.items()}
+    assert opened.model is not None
+    prefix = opened.model.prefix
+    full = {name.removeprefix(prefix): name for name in source_shapes(opened.model.specs)}
+    shapes = {full[name]: shape for name, shape in opened.files.shapes.items()}
     ranks = tuple(
-        {name: stored.of_renamed(full) for name, stored in tensors.items()} for tensors in origin.files.ranks
+        {name: stored.of_renamed(full) for name, stored in tensors.items()} for tensors in opened.files.ranks
     )
-    origin.files = RankFiles(shapes, ranks, is_renamed=True)
-    origin.is_bare = False
+    opened.files = RankFiles(shapes, ranks, is_renamed=True)
+    opened.is_bare = False
 
 
 def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
@@ -193,32 +193,32 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
     return ways, stages
 
 
-def _by_strategy(path: Path, origin: Origin) -> RankFiles:
-    strategy, ranks = read_strategy(path), origin.source.ranks
-    with located(origin.source.path):
+def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
+    strategy, ranks = read_strategy(path), opened.source.ranks
+    with located(opened.source.path):
         shapes = full_shapes(strategy, [rank.shapes for rank in ranks])
         placed = strategy_placements(strategy, shapes)
-        placed = {name: placement for name, placement in placed.items() if not origin.is_unused(name)}
-        return origin.naming.cut(placed, len(ranks)) if origin.naming else as_placed(placed, len(ranks))
+        placed = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
+        return opened.naming.cut(placed, len(ranks)) if opened.naming else as_placed(placed, len(ranks))
 
 
-def _note_names(origin: Origin) -> None:
+def _note_names(opened: ReshardSource) -> None:
     """What the user may not expect of the source's names."""
-    held = {name: None for rank in origin.source.ranks for name in rank.tensors}
-    if origin.naming is not None:
-        fused = ", queries, keys and values in one" if origin.naming.options.qkv_concat else ""
-        origin.notes.append(f"{origin.source.path}: the tensors have MindFormers' names{fused}")
-    if dropped := [name for name in held if origin.is_unused(name)]:
+    held = {name: None for rank in opened.source.ranks for name in rank.tensors}
+    if opened.naming is not None:
+        fused = ", queries, keys and values in one" if opened.naming.options.qkv_concat else ""
+        opened.notes.append(f"{opened.source.path}: the tensors have MindFormers' names{fused}")
+    if dropped := [name for name in held if opened.is_unused(name)]:
         listed = ", ".join(first_lines(dropped, shown, limit=3, noun="tensors"))
-        origin.notes.append(f"{origin.source.path}: left out, for the model does not use them: {listed}")
+        opened.notes.append(f"{opened.source.path}: left out, for the model does not use them: {listed}")
 
 
-def _faults(origin: Origin) -> list[str]:
+def _faults(opened: ReshardSource) -> list[str]:
     """Whether each rank has what it should, and all have it in one dtype."""
     faults: list[str] = []
-    for number, rank in enumerate(origin.source.ranks):
-        faults += _rank_faults(rank, origin.files.stored_shapes(number), origin.is_unused)
-    return faults + origin.source.dtype_faults(origin.is_unused)
+    for number, rank in enumerate(opened.source.ranks):
+        faults += _rank_faults(rank, opened.files.stored_shapes(number), opened.is_unused)
+    return faults + opened.source.dtype_faults(opened.is_unused)
 
 
 def _rank_faults(

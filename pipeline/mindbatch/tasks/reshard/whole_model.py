@@ -12,9 +12,9 @@ from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
 from mindbatch.parallel.topology import WHOLE
-from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig
-from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.source import open_reshard_source
 
 _NOWHERE = "whole-model"
 
@@ -32,15 +32,15 @@ class WholeModel:
         """config: what `source...` says of the checkpoint; its target and adapter are left out.
 
         Raises:
-            ConfigError, CheckpointError: as `reshard_source.open_origin` and `reshard_order.plan_order`.
+            ConfigError, CheckpointError: as `open_reshard_source` and `plan_reshard`.
         """
         merging = dataclasses.replace(
             config, target=ReshardTargetConfig(dir=_NOWHERE), lora=ReshardLoraConfig()
         )
-        origin = open_origin(merging)
-        with origin.source:
-            jobs = plan_order(merging, origin).order.jobs
-        self.path = origin.source.path
+        opened = open_reshard_source(merging)
+        with opened.source:
+            jobs = plan_reshard(merging, opened).jobs
+        self.path = opened.source.path
         self._jobs = {writing.name: job for job in jobs for writing in job.writings}
         self._writings = {writing.name: writing for job in jobs for writing in job.writings}
         self._sources = Sources()

@@ -2,13 +2,12 @@
 
 from drawn_models import llama_specs
 
-from mindbatch.checkpoint.placement.data_parallel import with_copies
-from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.placements import placements, with_replicas
 
 
 def test_neighbours_are_slices_of_one_copy_and_stages_come_one_after_another() -> None:
     found = placements(llama_specs(vocabulary=12), 2, 2)
-    copies = with_copies(found, 2, 3)
+    copies = with_replicas(found, 2, 3)
     embedding, head = copies["model.embed_tokens.weight"], copies["lm_head.weight"]
     assert [rank[0].whole[0] for rank in embedding.ranks[:6]] == [(0, 6), (6, 12)] * 3
     assert embedding.holders == (0, 1, 2, 3, 4, 5)
@@ -19,4 +18,4 @@ def test_neighbours_are_slices_of_one_copy_and_stages_come_one_after_another() -
 
 def test_one_copy_is_the_model() -> None:
     found = placements(llama_specs(), 2, 2)
-    assert with_copies(found, 2, 1) == found
+    assert with_replicas(found, 2, 1) == found

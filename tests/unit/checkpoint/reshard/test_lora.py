@@ -8,7 +8,7 @@ import pytest
 
 import transform_ckpt_lora
 from mindbatch.checkpoint.reshard import write
-from mindbatch.checkpoint.reshard.band import bands_of
+from mindbatch.checkpoint.reshard.chunks import chunks_of
 from reshard_adapters import (
     ALPHA,
     RANK,
@@ -60,14 +60,14 @@ def test_stages_and_formats(tmp_path: Path) -> None:
     assert contents(tmp_path / "whole") == [merged_at_once(contents(start)[0], adapter)]
 
 
-@pytest.mark.parametrize("band_bytes", [1, 5000, 10**5, 10**8])
+@pytest.mark.parametrize("chunk_bytes", [1, 5000, 10**5, 10**8])
 @pytest.mark.parametrize("ways", [1, 4])
 def test_any_size_of_bands_gives_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, band_bytes: int, ways: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, ways: int
 ) -> None:
     start = write_model(tmp_path / "start", TALL, "BF16")
     adapter = write_adapter_for(tmp_path / "adapter", TALL)
-    monkeypatch.setattr(write, "bands_of", partial(bands_of, band_bytes=band_bytes))
+    monkeypatch.setattr(write, "chunks_of", partial(chunks_of, chunk_bytes=chunk_bytes))
     reshard(start, tmp_path / "cut", adapter, target_model_parallel=ways)
     monkeypatch.undo()
     reshard(tmp_path / "cut", tmp_path / "whole")

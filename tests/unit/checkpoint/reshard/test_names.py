@@ -18,14 +18,14 @@ from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe
 from mindbatch.storage import StorageError
-from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
@@ -260,32 +260,32 @@ def test_one_that_was_broken_off_goes_on(tmp_path: Path, model: str) -> None:
     layers = "n_layer" if model == "gpt2" else "num_hidden_layers"
     source = write_model(tmp_path / "source", {**MODELS[model], layers: 1}, "BF16")
     counting = CountingStorage()
-    carry_out(named_order(source, tmp_path / "unbroken"), counting)
+    carry_out(named_plan(source, tmp_path / "unbroken"), counting)
     unbroken = files_of(tmp_path / "unbroken")
     num_kept = 0
     for place in range(5, len(counting.operations), 11):
-        order = named_order(source, tmp_path / f"target{place}")
+        plan = named_plan(source, tmp_path / f"target{place}")
         with pytest.raises(StorageError):
-            carry_out(order, FailingStorage(place, errno.EIO, lasting=True))
-        num_kept += carry_out(order, CountingStorage()).kept
-        assert files_of(order.target) == unbroken, place
+            carry_out(plan, FailingStorage(place, errno.EIO, lasting=True))
+        num_kept += carry_out(plan, CountingStorage()).kept
+        assert files_of(plan.target) == unbroken, place
     assert num_kept > 20
 
 
-def named_order(source: Path, target: Path) -> Order:
+def named_plan(source: Path, target: Path) -> ReshardPlan:
     """A reshard to MindFormers' names that syncs often and is read back."""
     config = ReshardConfig(source=str(source), verify=True)
     config.target.dir, config.target.model_parallel, config.target.names = str(target), 2, "mindformers"
     config.target.qkv_concat = "gpt2" not in source.joinpath("config.json").read_text()
-    origin = open_origin(config)
-    with origin.source:
-        return dataclasses.replace(plan_order(config, origin).order, sync_bytes=SYNC_BYTES)
+    opened = open_reshard_source(config)
+    with opened.source:
+        return dataclasses.replace(plan_reshard(config, opened), sync_bytes=SYNC_BYTES)
 
 
 def test_what_is_told_wrongly_is_found_before_a_byte_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = write_model(tmp_path / "start", LLAMA)
-    monkeypatch.setattr("mindbatch.tasks.reshard.order.plan_copies", lambda *a: plan_copies(*a)[1:])
+    monkeypatch.setattr("mindbatch.tasks.reshard.plan.plan_copies", lambda *a: plan_copies(*a)[1:])
     with pytest.raises(CheckpointError, match="not made for target rank 0"):
         reshard(start, tmp_path / "cut", **mindformers(), dry_run=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from mindbatch.checkpoint.formats.stored import Extent
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.pool import do_jobs
-from mindbatch.checkpoint.reshard.worker import WRITE
+from mindbatch.checkpoint.reshard.pool import WRITE
 from mindbatch.storage import Storage
 
 COUNT = 5000

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, single_segment
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, twins_of
+from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError
@@ -161,11 +161,11 @@ def test_boxes_may_overlap_in_part(tmp_path: Path, row: int, is_shared: bool) ->
         "scale": Placement("scale", (), (scalar, scalar)),
     }
     with open_source(ranks_of(tmp_path, touch)) as source:
-        twins = twins_of(as_placed(placements, 2), source.ranks)
+        replicas = replicas_of(as_placed(placements, 2), source.ranks)
         assert digest_faults(as_placed(placements, 2), source.ranks) == []
-    assert {each.other.name for each in twins} == {"w", "scale"}
+    assert {each.other.name for each in replicas} == {"w", "scale"}
     if not is_shared:
-        compare(twins)
+        compare(replicas)
         return
     with pytest.raises(CheckpointError, match="rank_1/model.safetensors: tensor 'w' is not as in"):
-        compare(twins)
+        compare(replicas)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, order_of
+from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.errors import CheckpointError, ConfigError
 from reshard_models import write_model
@@ -20,7 +20,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def target(source: Path, tmp_path: Path) -> Path:
     """A finished reshard."""
-    carry_out(order_of(source, tmp_path / "cut", WAYS))
+    carry_out(plan_of(source, tmp_path / "cut", WAYS))
     return tmp_path / "cut"
 
 
@@ -36,8 +36,8 @@ def test_a_finished_target_that_is_not_whole_any_more_is_told_and_made_again(
     whole = files_of(target)
     damage(target / name)
     with pytest.raises(ConfigError, match=f"is this reshard, but '{name}' is missing or not of the size"):
-        carry_out(order_of(source, target, WAYS))
-    assert carry_out(order_of(source, target, WAYS, gives_way=True)).is_new
+        carry_out(plan_of(source, target, WAYS))
+    assert carry_out(plan_of(source, target, WAYS, gives_way=True)).is_new
     assert files_of(target) == whole
 
 
@@ -45,7 +45,7 @@ def test_what_only_lacks_its_name_gets_it_only_if_it_is_whole(source: Path, targ
     whole = files_of(target)
     part = target.rename(target.with_name("cut.part"))
     (part / "rank_0/model.safetensors").unlink()
-    outcome = carry_out(order_of(source, target, WAYS))
+    outcome = carry_out(plan_of(source, target, WAYS))
     assert (outcome.is_new, outcome.notes) == (True, [])
     assert files_of(target) == whole
 
@@ -54,7 +54,7 @@ def test_a_link_to_a_folder_is_a_foreign_file(source: Path, target: Path, tmp_pa
     (tmp_path / "mine").mkdir()
     (target / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError, match="holds 'link', which reshard did not write"):
-        carry_out(order_of(source, target, OTHER_WAYS, gives_way=True))
+        carry_out(plan_of(source, target, OTHER_WAYS, gives_way=True))
     assert (target / "link").is_symlink()
 
 
@@ -65,11 +65,11 @@ def test_a_source_where_the_target_is_made_is_not_emptied(
     """Such as what was displaced by a reshard that was killed at its very end."""
     part = target.rename(tmp_path / "new.part")
     if is_made:
-        carry_out(order_of(part, tmp_path / "elsewhere", 1))
+        carry_out(plan_of(part, tmp_path / "elsewhere", 1))
         (tmp_path / "elsewhere").rename(tmp_path / "new")
     before = files_of(part)
     with pytest.raises(ConfigError, match="new.part, where the target is made; move the source away"):
-        carry_out(order_of(part, tmp_path / "new", 1))
+        carry_out(plan_of(part, tmp_path / "new", 1))
     assert files_of(part) == before
 
 
@@ -77,7 +77,7 @@ def test_a_source_where_the_target_is_made_is_not_emptied(
 def test_a_source_that_changes_meanwhile_makes_no_target(tmp_path: Path, how: str) -> None:
     """Half of the old checkpoint and half of the new one would go together, shape by shape."""
     source = write_model(tmp_path / "source", SMALL, "BF16", digests=False) / "model.safetensors"
-    order = order_of(source.parent, tmp_path / "cut", WAYS)
+    plan = plan_of(source.parent, tmp_path / "cut", WAYS)
 
     def change(what: str, done: int, total: int) -> None:
         if what != "resharding" or done < total:
@@ -92,14 +92,14 @@ def test_a_source_that_changes_meanwhile_makes_no_target(tmp_path: Path, how: st
             os.utime(source, ns=(0, 0))  # another time even where the clock is coarse
 
     with pytest.raises(CheckpointError, match="model.safetensors: was changed while it was read"):
-        carry_out(order, progress=change)
+        carry_out(plan, progress=change)
     assert not (tmp_path / "cut").exists()
     if how != "removed":
-        outcome = carry_out(order_of(source.parent, tmp_path / "cut", WAYS))
+        outcome = carry_out(plan_of(source.parent, tmp_path / "cut", WAYS))
         assert "the source has changed" in outcome.notes[0]
 
 
 def test_a_source_with_digests_may_be_touched(source: Path, tmp_path: Path) -> None:
-    order = order_of(source, tmp_path / "cut", WAYS)
+    plan = plan_of(source, tmp_path / "cut", WAYS)
     os.utime(source / "model.safetensors", ns=(0, 0))
-    assert carry_out(order).is_new
+    assert carry_out(plan).is_new

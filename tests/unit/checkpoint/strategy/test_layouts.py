@@ -10,10 +10,13 @@ from drawn_models import gpt2_specs, llama_specs, models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.placement.data_parallel import with_copies
-from mindbatch.checkpoint.placement.pipeline_stages import number_of_layers
 from mindbatch.checkpoint.placement.placement import Placement, single_segment
-from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.placement.placements import (
+    allowed_model_parallel,
+    number_of_layers,
+    placements,
+    with_replicas,
+)
 from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
@@ -25,7 +28,7 @@ PREFIX = "model.layers.0."
 
 
 def layouts(specs: list[TensorSpec], ways: int, copies: int = 1) -> Mapping[str, TensorLayout]:
-    (strategy,) = stage_strategies(with_copies(placements(specs, ways), ways, copies), ways, 1)
+    (strategy,) = stage_strategies(with_replicas(placements(specs, ways), ways, copies), ways, 1)
     return strategy.of_stage(0)
 
 
@@ -43,7 +46,7 @@ def test_a_file_says_what_was_placed_or_there_is_none(
     ways = data.draw(st.sampled_from(allowed_model_parallel(specs)))
     stages = data.draw(st.integers(1, min(2, number_of_layers(specs))))
     copies = data.draw(st.integers(1, 3))
-    found = with_copies(placements(specs, ways, stages), ways, copies)
+    found = with_replicas(placements(specs, ways, stages), ways, copies)
     shards = [(name, shard) for name, placement in found.items() for shard in placement.shards if shard]
     unfit = [name for name, shard in shards if shard.padding or len(shard.segments) > 1]
     if unfit:

@@ -10,9 +10,9 @@ from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
-from mindbatch.tasks.reshard.order import plan_order
+from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_origin
+from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_models import LLAMA, write_model
 
 MIB = 1 << 20
@@ -50,10 +50,10 @@ def test_ranks_that_are_compared_count(tmp_path: Path) -> None:
     assert reshard.run(config) == 0
     back = ReshardConfig(source=config.target.dir, verify=True)
     back.target.dir = str(tmp_path / "whole")
-    with (origin := open_origin(back)).source:
-        twins = plan_order(back, origin).order.twins
+    with (opened := open_reshard_source(back)).source:
+        replicas = plan_reshard(back, opened).replicas
     said: list[tuple[str, int, int]] = []
-    compare(twins, lambda *state: said.append(state))
+    compare(replicas, lambda *state: said.append(state))
     assert {what for what, _, _ in said} == {"comparing what several ranks hold"}
     norms, heads = 7 * 32 * 3, 3 * 2 * 4 * 32 * 2  # three ranks after the first; two ranks after two others
     assert said[-1][1:] == ((norms + heads) * 4,) * 2

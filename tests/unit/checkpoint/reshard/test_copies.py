@@ -1,4 +1,4 @@
-"""Jobs with views and transposed copies, with bands of every size: each element as NumPy puts it."""
+"""Jobs with views and transposed copies, with chunks of every size: each element as NumPy puts it."""
 
 import functools
 from pathlib import Path
@@ -12,9 +12,9 @@ from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.reshard import check, turn, write
-from mindbatch.checkpoint.reshard.band import bands_of
+from mindbatch.checkpoint.reshard import check, read, write
 from mindbatch.checkpoint.reshard.check import check_job
+from mindbatch.checkpoint.reshard.chunks import chunks_of
 from mindbatch.checkpoint.reshard.job import Job, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import Targets, write_job
@@ -91,13 +91,13 @@ def jobs(source: Source, folder: Path) -> list[Job]:
     )
 
 
-@pytest.mark.parametrize("band_bytes", SIZES)
+@pytest.mark.parametrize("chunk_bytes", SIZES)
 def test_bands_of_any_size(
-    source: Source, tmp_path: Path, band_bytes: int, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "bands_of", functools.partial(bands_of, band_bytes=band_bytes))
-    for module in (turn, check):
-        monkeypatch.setattr(module, "BAND_BYTES", band_bytes)
+    monkeypatch.setattr(write, "chunks_of", functools.partial(chunks_of, chunk_bytes=chunk_bytes))
+    for module in (read, check):
+        monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
     with Sources() as sources, Targets(tmp_path, Storage()) as targets:
         made = jobs(source, tmp_path)
         written = [each for job in made for each in write_job(job, sources, targets)]
@@ -126,14 +126,14 @@ def test_a_transposed_source_is_read_once(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[tuple[int, int]] = []
-    read = Sources.rows
+    rows_of_source = Sources.rows
 
     def counting(self, reading, start, stop, *rest):  # type: ignore[no-untyped-def]
         rows.append((start, stop))
-        return read(self, reading, start, stop, *rest)
+        return rows_of_source(self, reading, start, stop, *rest)
 
     monkeypatch.setattr(Sources, "rows", counting)
-    monkeypatch.setattr(turn, "BAND_BYTES", 2 * 36)
+    monkeypatch.setattr(read, "CHUNK_BYTES", 2 * 36)
     alone = [plan for plan in plans() if plan.name in "qkv"]
     (job,) = jobs(source, tmp_path)
     writings = tuple(writing for writing in job.writings if writing.name in "qkv")

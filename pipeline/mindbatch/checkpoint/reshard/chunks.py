@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 
-BAND_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 """About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 
@@ -21,7 +21,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class Chunk:
     """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
 
     Transposed copies have no fetch: a row of theirs is a column of the source.
@@ -33,7 +33,7 @@ class Band:
     fetches: tuple[Fetch, ...]
 
     def copies(self, writing: Writing) -> list[tuple[Fetch | None, Copy]]:
-        """The copies that fill the band's rows of a writing, each with where its rows are."""
+        """The copies that fill the chunk's rows of a writing, each with where its rows are."""
         return [(fetch_of(copy), copy) for copy in writing.copies if _is_over(copy, self.start, self.stop)]
 
 
@@ -42,7 +42,7 @@ def fetch_of(copy: Copy) -> Fetch | None:
     return None if copy.transposed else Fetch(copy.source_tensor, copy.source_rows[0] - copy.target_rows[0])
 
 
-def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
+def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """All rows of all writings, each once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
         cuts = {0, group[0].rows} | {
@@ -50,7 +50,7 @@ def bands_of(job: Job, band_bytes: int = BAND_BYTES) -> Iterator[Band]:
         }
         ordered = sorted(cuts)
         for start, stop in zip(ordered, ordered[1:], strict=False):
-            yield from _portions(job, tuple(group), start, stop, band_bytes)
+            yield from _portions(job, tuple(group), start, stop, chunk_bytes)
 
 
 def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
@@ -69,14 +69,16 @@ def _first_place(writing: Writing) -> tuple[SourceTensor, int]:
     return min(((copy.source_tensor, copy.source_rows[0]) for copy in writing.copies), default=((0, ""), 0))
 
 
-def _portions(job: Job, group: tuple[Writing, ...], start: int, stop: int, band_bytes: int) -> Iterator[Band]:
+def _portions(
+    job: Job, group: tuple[Writing, ...], start: int, stop: int, chunk_bytes: int
+) -> Iterator[Chunk]:
     copies = [copy for writing in group for copy in writing.copies if _is_over(copy, start, stop)]
     fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, copies) if fetch is not None))
     width = sum(job.readings[fetch.reading].values_row_bytes for fetch in fetches)
     width += sum(writing.row_bytes for writing in group)
-    step = max(1, band_bytes // max(1, width))
+    step = max(1, chunk_bytes // max(1, width))
     for first in range(start, stop, step):
-        yield Band(first, min(first + step, stop), group, fetches)
+        yield Chunk(first, min(first + step, stop), group, fetches)
 
 
 def _is_over(copy: Copy, start: int, stop: int) -> bool:

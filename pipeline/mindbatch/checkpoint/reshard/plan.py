@@ -6,13 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.replicas import Twins
+from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
 SYNC_BYTES = 64 << 20
 
@@ -21,38 +23,43 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Order:
+class ReshardPlan:
     """A reshard that was asked for, planned and proved.
 
-    settings: what the user may compare, as JSON. source, plan: what identifies both, as JSON.
-    layouts: of the files of tensors, by path below the target. beside: further files with their contents.
-    replace: another reshard in the target folder gives way. twins: what of the sources is compared first.
-    stamps: size and time of the files that must not change until all of them is read.
+    settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of the
+    target's is made. layouts: of the files of tensors, by path below the target. beside: further files with
+    their contents. replace: another reshard in the target folder gives way. replicas: what of the sources is
+    compared first. stamps: size and time of the files that must not change until all of them is read.
     sync_bytes: about how much a kill may undo.
     """
 
     target: Path
     settings: Mapping[str, Any]
     source: Any
-    plan: str
+    tensors: tuple[TensorPlan, ...]
     layouts: Mapping[str, FileLayout]
     jobs: tuple[Job, ...]
     beside: Mapping[str, bytes]
     workers: int = 1
     verify: bool = False
     replace: bool = False
-    twins: tuple[Twins, ...] = ()
+    replicas: tuple[ReplicaPair, ...] = ()
     stamps: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     sync_bytes: int = SYNC_BYTES
 
-    @property
+    @cached_property
+    def digest(self) -> str:
+        """Of all copies."""
+        return plan_digest(self.tensors)
+
+    @cached_property
     def identity(self) -> str:
-        """Of what the target will hold: equal for two orders that make the same files."""
+        """Of what the target will hold: equal for two plans that make the same files."""
         files: dict[str, Any] = {
             name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
         }
         files |= {name: hashlib.sha256(data).hexdigest() for name, data in self.beside.items()}
-        whole = json.dumps([self.settings, self.source, self.plan, files], sort_keys=True)
+        whole = json.dumps([self.settings, self.source, self.digest, files], sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()
 
     @property
@@ -61,6 +68,11 @@ class Order:
         readings = [reading for job in self.jobs for reading in job.readings.values()]
         adapters = {path for reading in readings for addition in reading.additions for path in addition.paths}
         return {*(reading.path for reading in readings), *adapters}
+
+    @property
+    def names(self) -> set[str]:
+        """Of the target's tensors."""
+        return {tensor.name for tensor in self.tensors}
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +95,7 @@ class Order:
             "identity": self.identity,
             "settings": self.settings,
             "source": self.source,
-            "plan": self.plan,
+            "plan": self.digest,
             "files": sizes,
         }
 

@@ -1,10 +1,9 @@
-"""From the settings of `mindbatch reshard` to an order that can be carried out: planned, proved, laid out."""
+"""Plans `mindbatch reshard`: copies planned and proved, files laid out, an adapter merged."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
 from mindbatch.checkpoint.placement.placement import Placements, whole_placements
-from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies, plan_digest
+from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.reshard.job import jobs_of
-from mindbatch.checkpoint.reshard.order import Order
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.pool import worker_count
-from mindbatch.checkpoint.reshard.replicas import twins_of
+from mindbatch.checkpoint.reshard.replicas import replicas_of
 from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.hidden_values import concealed
@@ -26,7 +25,7 @@ from mindbatch.regular_file import read_regular
 from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import Origin
+from mindbatch.tasks.reshard.source import ReshardSource
 
 BESIDE = (
     CONFIG_NAME,
@@ -50,38 +49,25 @@ _MAX_BESIDE_BYTES = 1 << 28
 _DTYPE_KEYS = ("torch_dtype", "dtype")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """An order and the plan behind it, in the names of the target's files."""
-
-    order: Order
-    tensors: tuple[TensorPlan, ...]
-
-    @property
-    def names(self) -> set[str]:
-        """Of the target's tensors."""
-        return {tensor.name for tensor in self.tensors}
-
-
-def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
+def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     """Plans and proves the reshard of an opened source.
 
     Raises:
         ConfigError: the model cannot be cut so, or nobody knows how it is cut.
         CheckpointError: what cannot be done or stored, or a plan that is not right.
     """
-    target = _target(config, origin)
-    plan = plan_copies(origin.files, target)
-    prove(plan, origin.files, target)
-    dtypes = _dtypes(config, origin, target)
+    target = _target(config, opened)
+    tensors = plan_copies(opened.files, target)
+    prove(tensors, opened.files, target)
+    dtypes = _dtypes(config, opened, target)
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
-    layouts = layouts_of(plan, file_of, dtypes, config.target.format)
-    adapter = plan_adapter(config, origin)
+    layouts = layouts_of(tensors, file_of, dtypes, config.target.format)
+    adapter = plan_adapter(config, opened)
     jobs = jobs_of(
-        plan,
-        origin.files,
-        origin.source.ranks,
+        tensors,
+        opened.files,
+        opened.source.ranks,
         layouts,
         file_of,
         dtypes,
@@ -89,30 +75,29 @@ def plan_order(config: ReshardConfig, origin: Origin) -> Planned:
         allow_overflow=config.target.overflow == "infinity",
         overflow_hint="; give another target.dtype, or target.overflow=infinity",
     )
-    order = Order(
+    return ReshardPlan(
         target=Path(config.target.dir or "").resolve(),
-        settings=concealed(_settings(config) | adapter_settings(origin, adapter)),
-        source=origin.source.identity(),
-        plan=plan_digest(plan),
+        settings=concealed(_settings(config) | adapter_settings(opened, adapter)),
+        source=opened.source.identity(),
+        tensors=tuple(tensors),
         layouts=layouts,
         jobs=tuple(jobs),
-        beside=_beside(config, origin.folder),
+        beside=_beside(config, opened.folder),
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
-        twins=tuple(twins_of(origin.files, origin.source.ranks)) if config.verify else (),
+        replicas=tuple(replicas_of(opened.files, opened.source.ranks)) if config.verify else (),
         verify=config.reads_back,
         replace=config.target.replace,
-        stamps=origin.source.stamps(),
+        stamps=opened.source.stamps(),
     )
-    return Planned(order, tuple(plan))
 
 
-def _target(config: ReshardConfig, origin: Origin) -> RankFiles:
+def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
     """Where each tensor is in the target, and what it is called there."""
     ways, stages = config.target.model_parallel, config.target.pipeline_stage
-    naming = target_naming(config, origin.model.architecture if origin.model else None)
-    wanted = _wanted(config, origin)
+    naming = target_naming(config, opened.model.architecture if opened.model else None)
+    wanted = _wanted(config, opened)
     if naming is not None:
-        origin.notes += _foreign_cuts(naming, wanted, ways)
+        opened.notes += _foreign_cuts(naming, wanted, ways)
     return named(naming, wanted, ways, ways * stages)
 
 
@@ -133,25 +118,25 @@ def _foreign_cuts(naming: Naming, wanted: Placements, ways: int) -> Iterator[str
         yield f"target.model_parallel={ways}: several ranks have the same key/value head; {reads}"
 
 
-def _wanted(config: ReshardConfig, origin: Origin) -> Placements:
+def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
     """Where each tensor of the source is in the target."""
     ways, stages = config.target.model_parallel, config.target.pipeline_stage
-    if origin.model is not None:
-        return origin.model.placed(ways, stages, is_bare=origin.is_bare, keys="target.")
+    if opened.model is not None:
+        return opened.model.placed(ways, stages, is_bare=opened.is_bare, keys="target.")
     if ways * stages == 1:
-        return whole_placements(origin.files.shapes)
+        return whole_placements(opened.files.shapes)
     raise ConfigError(
-        f"source={origin.source.path}: no {CONFIG_NAME}, which says how the model is cut; give "
+        f"source={opened.source.path}: no {CONFIG_NAME}, which says how the model is cut; give "
         "source_config=FOLDER of the model"
     )
 
 
-def _dtypes(config: ReshardConfig, origin: Origin, target: RankFiles) -> dict[str, str]:
+def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> dict[str, str]:
     """The dtype of each tensor of the target's files."""
     wanted = STORED_FLOATS.get(config.target.dtype)
     faults, found = [], {}
-    for name, sources in _made_of(origin, target).items():
-        read = {origin.stored_dtype(each): each for each in sources}
+    for name, sources in _made_of(opened, target).items():
+        read = {opened.stored_dtype(each): each for each in sources}
         if wanted is not None and read.keys() <= {*FLOAT_DTYPES}:
             found[name] = wanted
             continue
@@ -168,15 +153,15 @@ def _dtypes(config: ReshardConfig, origin: Origin, target: RankFiles) -> dict[st
     return found
 
 
-def _made_of(origin: Origin, target: RankFiles) -> dict[str, dict[str, None]]:
+def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, None]]:
     """The tensors of the source's files that each tensor of the target's files is made of."""
     found: dict[str, dict[str, None]] = {}
     for tensors in target.ranks:
         for name, stored in tensors.items():
             made_of = found.setdefault(name, {})
             for tensor in dict.fromkeys(segment.tensor for segment in stored.segments):
-                made_of |= dict.fromkeys(origin.stored_names[tensor])
-    return {name: made_of or dict.fromkeys(origin.stored_names[name]) for name, made_of in found.items()}
+                made_of |= dict.fromkeys(opened.stored_names[tensor])
+    return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in found.items()}
 
 
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.checkpoint.formats.stored import Extent
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.band import Band, bands_of
+from mindbatch.checkpoint.reshard.chunks import Chunk, chunks_of
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
 
 ROWS, COLUMNS, WAYS = 24, 16, 4
@@ -36,29 +36,29 @@ def replicated() -> Job:
     return Job("x", {(0, "x"): FULL}, tuple(writing(rank, (ROWS, COLUMNS), move) for rank in range(WAYS)))
 
 
-def rows_of(band: Band) -> range:
-    return range(band.start, band.stop)
+def rows_of(chunk: Chunk) -> range:
+    return range(chunk.start, chunk.stop)
 
 
-def rows_read(bands: list[Band]) -> list[int]:
-    return [row + f.offset for band in bands for f in band.fetches for row in rows_of(band)]
+def rows_read(chunks: list[Chunk]) -> list[int]:
+    return [row + f.offset for chunk in chunks for f in chunk.fetches for row in rows_of(chunk)]
 
 
 @pytest.mark.parametrize("job", [by_rows(), by_columns(), replicated()], ids=["rows", "columns", "replicas"])
-@pytest.mark.parametrize("band_bytes", [1, 1000, 10**6])
-def test_each_row_is_read_once_and_in_order(job: Job, band_bytes: int) -> None:
-    bands = list(bands_of(job, band_bytes))
-    assert rows_read(bands) == list(range(ROWS))
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 10**6])
+def test_each_row_is_read_once_and_in_order(job: Job, chunk_bytes: int) -> None:
+    chunks = list(chunks_of(job, chunk_bytes))
+    assert rows_read(chunks) == list(range(ROWS))
     made = Counter(
-        (writing.file, row) for band in bands for writing in band.writings for row in rows_of(band)
+        (writing.file, row) for chunk in chunks for writing in chunk.writings for row in rows_of(chunk)
     )
     assert set(made.values()) == {1}
     assert len(made) == sum(writing.rows for writing in job.writings)
 
 
 def test_a_band_is_as_large_as_it_may_be() -> None:
-    bands = list(bands_of(by_columns(), 4 * COLUMNS * 2 * 5))  # a row is read, and written once in all
-    assert [(band.start, band.stop) for band in bands] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 24)]
+    chunks = list(chunks_of(by_columns(), 4 * COLUMNS * 2 * 5))  # a row is read, and written once in all
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 24)]
 
 
 def test_padding_and_seams_divide_bands() -> None:
@@ -69,15 +69,15 @@ def test_padding_and_seams_divide_bands() -> None:
         Copy(1, "x", ((0, 4), (0, 2)), ((3, 7), (0, 2))),
     )
     job = Job("x", sources, (writing(0, (8, 2), *copies),))
-    bands = list(bands_of(job))
-    assert [(band.start, band.stop) for band in bands] == [(0, 3), (3, 7), (7, 8)]
-    assert [[(f.reading, f.offset) for f in band.fetches] for band in bands] == [
+    chunks = list(chunks_of(job))
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(0, 3), (3, 7), (7, 8)]
+    assert [[(f.reading, f.offset) for f in chunk.fetches] for chunk in chunks] == [
         [((0, "x"), 0)],
         [((1, "x"), -3)],
         [],
     ]
-    assert bands[2].copies(job.writings[0]) == []
+    assert chunks[2].copies(job.writings[0]) == []
 
 
 def test_nothing_is_done_for_no_rows() -> None:
-    assert list(bands_of(Job("x", {}, (writing(0, (0, 4)),)))) == []
+    assert list(chunks_of(Job("x", {}, (writing(0, (0, 4)),)))) == []
