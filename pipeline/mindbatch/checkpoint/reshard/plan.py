@@ -26,10 +26,10 @@ Place = tuple[str, str]
 class ReshardPlan:
     """A reshard that was asked for, planned and proved.
 
-    settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of the
-    target's is made. layouts: of the files of tensors, by path below the target. beside: further files with
-    their contents. replace: another reshard in the target folder gives way. replicas: what of the sources is
-    compared first. stamps: size and time of the files that must not change until all of them is read.
+    settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of
+    the target's is made. layouts: of the files of tensors, by path below the target. beside: further files
+    with their contents. replace: another reshard in the target folder gives way. replicas: what of the
+    sources is compared first. stamps: size and time of the files that must not change until all is read.
     sync_bytes: about how much a kill may undo.
     """
 

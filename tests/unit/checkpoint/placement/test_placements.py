@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
-from mindbatch.checkpoint.placement.placement import placement_faults
-from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.placement.placements import (
+    allowed_model_parallel,
+    placements,
+    with_replicas,
+)
+from mindbatch.checkpoint.placement.plan import plan_copies
+from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
@@ -114,9 +120,9 @@ def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choi
     stages = min(stages, layers)
     found = placements(specs, ways, stages)
     arrays = numbered(source_shapes(specs))
-    ranks = scattered(found, arrays)
-    assert len(ranks) == ways * stages
-    assert not any(placement_faults(placement) for placement in found.values())
+    files = as_placed(found, ways * stages)
+    ranks = scattered(files, arrays)
+    prove(plan_copies(files, files), files, files)
     for spec in specs:
         for part in spec.parts:
             for rank in found[part.source].holders:
@@ -202,3 +208,19 @@ def test_every_model_has_placements(model_type: str) -> None:
 def test_a_spec_of_no_known_stage_is_a_mistake_of_the_model() -> None:
     with pytest.raises(ValueError, match="extra.weight: neither a layer nor"):
         placements([*llama_specs(), TensorSpec("extra.weight", (Part("x", 1),))], 1)
+
+
+def test_neighbours_are_shards_of_one_replica_and_stages_come_one_after_another() -> None:
+    found = placements(llama_specs(vocabulary=12), 2, 2)
+    replicas = with_replicas(found, 2, 3)
+    embedding, head = replicas["model.embed_tokens.weight"], replicas["lm_head.weight"]
+    assert [rank[0].whole[0] for rank in embedding.ranks[:6]] == [(0, 6), (6, 12)] * 3
+    assert embedding.holders == (0, 1, 2, 3, 4, 5)
+    assert head.holders == (6, 7, 8, 9, 10, 11)
+    assert head.shards[6] == head.shards[8] != head.shards[7]
+    assert embedding.shape == (12, 6)
+
+
+def test_one_replica_is_the_model() -> None:
+    found = placements(llama_specs(), 2, 2)
+    assert with_replicas(found, 2, 1) == found

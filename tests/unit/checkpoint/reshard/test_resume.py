@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def order(source: Path, tmp_path: Path) -> ReshardPlan:
+def plan(source: Path, tmp_path: Path) -> ReshardPlan:
     return plan_of(source, tmp_path / "cut", WAYS)
 
 
@@ -57,7 +57,7 @@ def test_what_was_noted_is_not_written_again(
     outcome = carry_out(plan, storage)
     assert (outcome.kept, outcome.notes) == (kept, [])
     assert kept > 5
-    assert storage.operations.count("write_at") == WAYS + sum(len(j.writings) for j in order.jobs) - kept
+    assert storage.operations.count("write_at") == WAYS + sum(len(j.writings) for j in plan.jobs) - kept
     assert files_of(plan.target) == unbroken
 
 
