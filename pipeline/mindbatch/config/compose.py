@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from mindbatch.config import paths
 from mindbatch.config.continued import read_saved
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.options import OptionFiles, OptionReader
 from mindbatch.config.overrides import read_overrides, read_words
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
-from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader, shown
+from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
 from mindbatch.config.tree import assign, build, portable_yaml, resolved, settings_of, yaml_of
 from mindbatch.errors import ConfigError
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.paths import SAVED_CONFIG, near_sibling, resolve_path
-from mindbatch.config.settings import Assignment, Setting, SettingReader, shown
+from mindbatch.config.settings import Assignment, Setting, SettingReader
 
 FOLDER = "output.dir"
 NOT_CONTINUED = {"output.on_mismatch"}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mindbatch.config.faults import shown
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
-from mindbatch.config.settings import shown
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import first_bytes

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import near_sibling
 from mindbatch.config.schema import SchemaKeys
-from mindbatch.config.settings import Assignment, Choice, SettingReader, shown
+from mindbatch.config.settings import Assignment, Choice, SettingReader
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean

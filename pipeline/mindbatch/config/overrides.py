@@ -12,10 +12,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
-from mindbatch.config.settings import Assignment, Setting, SettingReader, shown
+from mindbatch.config.settings import Assignment, Setting, SettingReader
 from mindbatch.strict_json import JsonFault, StrictReader
 
 _READER = StrictReader()

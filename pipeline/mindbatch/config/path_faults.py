@@ -6,11 +6,10 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, how_to_get, near_sibling, resolve_path
-from mindbatch.config.settings import shown
 from mindbatch.foreign_formats import foreign_file, foreign_folder
 from mindbatch.regular_file import check_own
-from mindbatch.storage import reason_of
 
 LONGEST_SHOWN = 200
 """Characters of a path: its end tells more than its beginning."""
@@ -136,6 +135,8 @@ def output_file_fault(path: Path) -> str | None:
     try:
         check_own(path)
     except OSError as error:
+        from mindbatch.storage import reason_of  # only a mistake pays for the import
+
         return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"

@@ -2,17 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch import fault_lines
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
-
-shown = partial(fault_lines.shown, notation=fault_lines.as_typed)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
-from mindbatch.config.settings import Assignment, Listing, shown
+from mindbatch.config.settings import Assignment, Listing
 from mindbatch.hidden_values import hide
 from mindbatch.storage import Storage, write_whole
 

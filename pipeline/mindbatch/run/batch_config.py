@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.config.settings import shown
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
 
 RESULT_FIELDS = frozenset(

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mindbatch.config.faults import shown
 from mindbatch.config.model_task import settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
-from mindbatch.config.settings import shown
 from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.run.batch_config import BatchConfig
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mindbatch.config.faults import shown
 from mindbatch.config.path_faults import any_path, input_file_fault, output_file_fault, settled
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
-from mindbatch.config.settings import shown
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
 OF_ALL = ("action", "files", "num_ranks", "uneven", "verbose", "output.format")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import KEY_LIST
 from mindbatch.config.model_task import ignored_faults
 from mindbatch.config.path_faults import (
@@ -17,7 +18,6 @@ from mindbatch.config.path_faults import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
-from mindbatch.config.settings import shown
 
 UNROUNDED = ("keep", "float32")
 LARGEST_SCALING = 1e9
