@@ -42,41 +42,9 @@ class Asks:
 
 @dataclass(frozen=True)
 class Parameter:
-    """See `parameter`."""
+    """What is said of a parameter.
 
-    default: Any
-    kind: Kind
-    meaning: str
-    needs: tuple[Need, ...]
-    idle: Any
-    asks: Asks | None
-    is_filter: bool
-    widens: bool
-    openai: tuple[str, ...]
-    of_model: bool
-    in_config: bool
-    accepts: str
-    topic: str
-
-
-def parameter(
-    default: Any,
-    kind: Kind,
-    meaning: str,
-    *,
-    needs: tuple[Need, ...] = (),
-    idle: Any = None,
-    asks: Asks | None = None,
-    is_filter: bool = False,
-    widens: bool = False,
-    openai: tuple[str, ...] = (),
-    of_model: bool = True,
-    in_config: bool = True,
-    accepts: str = "",
-    topic: str = "",
-) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
-    """A field of `DecodingParams`. The default is the value without effect.
-
+    default: the value without effect.
     kind: the values allowed.
     meaning: its line in help and in docs/decoding.md.
     needs: what another value than the default, or than `idle`, is at fault without.
@@ -86,24 +54,34 @@ def parameter(
     openai: its names in OpenAI's requests.
     of_model: whether a model's files may recommend a value.
     in_config: whether configurations and data can hold a value.
-    accepts: what those may give, in words, where no plain type says it.
+    in_every_record: false where it is newer than the format of runs' records, which name it only where it has
+        an effect, so that older runs go on.
+    accepts: what configurations take, in words, where no plain type says it.
     topic: what heads this parameter and the next ones in help.
     """
-    said = Parameter(
-        default,
-        kind,
-        meaning,
-        needs,
-        idle,
-        asks,
-        is_filter,
-        widens,
-        openai,
-        of_model,
-        in_config,
-        accepts,
-        topic,
-    )
+
+    default: Any
+    kind: Kind
+    meaning: str
+    needs: tuple[Need, ...] = ()
+    idle: Any = None
+    asks: Asks | None = None
+    is_filter: bool = False
+    widens: bool = False
+    openai: tuple[str, ...] = ()
+    of_model: bool = True
+    in_config: bool = True
+    in_every_record: bool = True
+    accepts: str = ""
+    topic: str = ""
+
+
+def parameter(default: Any, kind: Kind, meaning: str, **more: Any) -> Any:
+    """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said.
+
+    Any, as `dataclasses.field` has it: the annotation of the class attribute is the type.
+    """
+    said = Parameter(default, kind, meaning, **more)
     return dataclasses.field(default=default, metadata={"parameter": said})
 
 

@@ -66,12 +66,19 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         "data.tools": chat.tools,
         "data.chat_template_kwargs": chat.chat_template_kwargs,
-        **{
-            f"decoding.{name}": PARAMETERS[name].kind.normal(value)
-            for name, value in dataclasses.asdict(config.decoding).items()
-        },
+        **_decoding_fields(config),
     }
     return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
+
+
+def _decoding_fields(config: BatchConfig) -> dict[str, Any]:
+    fields = {}
+    for name, value in dataclasses.asdict(config.decoding).items():
+        parameter = PARAMETERS[name]
+        normal = parameter.kind.normal(value)
+        if parameter.in_every_record or normal != parameter.default:
+            fields[f"decoding.{name}"] = normal
+    return fields
 
 
 def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
