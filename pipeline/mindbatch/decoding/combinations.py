@@ -10,6 +10,7 @@ from typing import Any
 from mindbatch.decoding.parameter import Asks, Need, Parameter, shown
 
 Parameters = Mapping[str, Parameter]
+_FEWEST_FIRST = ("one", "value", "any")
 
 SAMPLING = Need(lambda p: p.do_sample, "do_sample", "set do_sample=true")
 CHOICE_OF_SEVERAL = Need(lambda p: p.do_sample or p.penalty_alpha > 0, "do_sample", "set do_sample=true")
@@ -32,9 +33,7 @@ FREE_BEGINNING = Need(
 
 def combination_faults(params: Any, parameters: Parameters) -> list[str]:
     """A line for each set of values that cannot go together."""
-    asked = {
-        name: each.asks for name, each in parameters.items() if each.asks and _is_given(params, name, each)
-    }
+    asked = _strategies_asked(params, parameters)
     return [
         *_several_strategies(params, asked),
         *_never_sampling(params, asked),
@@ -46,6 +45,14 @@ def combination_faults(params: Any, parameters: Parameters) -> list[str]:
         *_crossed_lengths(params),
         *_forced_and_suppressed(params),
     ]
+
+
+def _strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
+    """By parameter, the strategies asked for; those with the fewest outputs, the strictest, come first."""
+    asked = {
+        name: each.asks for name, each in parameters.items() if each.asks and _is_given(params, name, each)
+    }
+    return dict(sorted(asked.items(), key=lambda item: _FEWEST_FIRST.index(item[1].outputs)))
 
 
 def _is_given(params: Any, name: str, parameter: Parameter) -> bool:
@@ -118,8 +125,8 @@ def _too_many_outputs(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
     count = _shown(params, "num_return_sequences")
     if params.num_return_sequences == 1:
         return
-    limits = {name: asks for name, asks in asked.items() if asks.outputs != "any"}
-    for name, asks in limits.items():
+    limits = [(name, asks) for name, asks in asked.items() if asks.outputs != "any"]
+    for name, asks in limits[:1]:
         if asks.outputs == "one":
             yield f"{count} cannot go with {_shown(params, name)}: {asks.strategy} has one output; use 1"
         elif params.num_return_sequences > getattr(params, name):
