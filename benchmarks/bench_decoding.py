@@ -77,6 +77,7 @@ CASES = [
     sampled("epsilon_cutoff=3e-4", epsilon_cutoff=3e-4),
     sampled("eta_cutoff=3e-4", eta_cutoff=3e-4),
     sampled("top_h=0.5", top_h=0.5),
+    sampled("top_n_sigma=1", top_n_sigma=1),
     searched("4 beams", BEAMS, num_beams=4),
     searched("4 beams, no_repeat_ngram_size=2", num_beams=4, no_repeat_ngram_size=2),
     searched("4 beams, sampled, top_k=50", num_beams=4, do_sample=True, top_k=50),

@@ -42,6 +42,13 @@ def eta(scores: Scores, epsilon: float) -> Mask:
     return mask
 
 
+def top_n_sigma(scores: Scores, n: float) -> Mask:
+    possible = [float(score) for score in scores if score > -np.inf]
+    mean = sum(possible) / len(possible)
+    deviation = (sum((score - mean) ** 2 for score in possible) / len(possible)) ** 0.5
+    return np.array([score >= max(possible) - n * deviation for score in scores.tolist()])
+
+
 def top_h(scores: Scores, share: float) -> Mask:
     order = np.argsort(-scores, kind="stable")[:100]
     shares = probabilities(scores[order])

@@ -1,8 +1,9 @@
 """Which tokens sampling may choose from: temperature and the filters after it, in transformers' order.
 
 The rules are those of transformers 4.57 (generation/logits_process.py) without sorting the vocabulary; top_h
-is that of transformers 5. Each filter is a mask over the scores that the filters before it left. Rows are
-taken one by one: a row stays in the core's cache from one filter to the next.
+is that of transformers 5, and top_n_sigma that of llama.cpp, where it comes first. Each filter is a mask over
+the scores that the filters before it left. Rows are taken one by one: a row stays in the core's cache from
+one filter to the next.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,21 @@ def sampling_candidates(
 def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.bool_]:
     """The k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin, 2018."""
     mask: NDArray[np.bool_] = candidates.scores >= kth_largest(candidates.scores, max(k, least))
+    return mask
+
+
+def top_n_sigma_mask(candidates: Candidates, n: float, least: int = 1) -> NDArray[np.bool_]:
+    """Those [n] whose score is within `n` standard deviations of the largest, and the `least` likeliest.
+
+    As in llama.cpp, the deviation is that of all scores but forbidden ones, which are minus infinity. A
+    temperature changes nothing, for it scales both.
+    Source: Tang et al., "Top-nσ: not all logits are you need", 2024 (arXiv 2411.07641), section 3.
+    """
+    scores = candidates.scores
+    deviation = scores[scores > -np.inf].std(dtype=np.float64)
+    mask: NDArray[np.bool_] = scores >= np.float32(scores.max() - n * deviation)
+    if least > 1:
+        mask[largest(scores, least)] = True
     return mask
 
 
@@ -130,6 +146,7 @@ def _likely(candidates: Candidates, bound: np.float32, least: int) -> NDArray[np
 
 
 _IN_ORDER: dict[str, Filter] = {
+    "top_n_sigma": top_n_sigma_mask,
     "top_h": top_h_mask,
     "top_k": top_k_mask,
     "top_p": nucleus,

@@ -34,9 +34,9 @@ LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 
 
-def _filter(default: float, values: kind.Kind, meaning: str, *, openai: tuple[str, ...] = ()) -> Any:
+def _filter(default: float, values: kind.Kind, meaning: str, **more: Any) -> Any:
     """A parameter that narrows what sampling chooses among."""
-    return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, openai=openai)
+    return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,12 @@ class DecodingParams:
     )
     top_h: float = _filter(
         1.0, kind.share(), "keep the likeliest tokens up to this share of the entropy; 1: off"
+    )
+    top_n_sigma: float = _filter(
+        0.0,
+        kind.span(0, kind.LARGEST_FACTOR),
+        "keep tokens whose logit is within n standard deviations of the largest; 0: off",
+        in_every_record=False,
     )
     typical_p: float = _filter(
         1.0, kind.share(), "keep the most typical tokens up to this probability; 1: off"

@@ -207,6 +207,7 @@ class TestCombinations:
             ("top_p", 0.9),
             ("min_p", 0.1),
             ("top_h", 0.4),
+            ("top_n_sigma", 1.5),
             ("typical_p", 0.9),
             ("epsilon_cutoff", 0.1),
             ("eta_cutoff", 0.1),

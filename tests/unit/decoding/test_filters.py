@@ -18,6 +18,7 @@ from mindbatch.decoding.filters import (
     sampling_candidates,
     top_h_mask,
     top_k_mask,
+    top_n_sigma_mask,
     typical_mask,
 )
 from mindbatch.decoding.nucleus import nucleus
@@ -131,6 +132,16 @@ def test_top_h_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top
     assert_same_but_for(top_h_mask(Candidates(scores), top_h), plain_filters.top_h(scores, top_h), 1)
 
 
+@given(score_arrays, st.floats(0.01, 6.0), st.integers(0, 4))
+@settings(max_examples=200, deadline=None)
+def test_top_n_sigma_by_its_definition(scores: NDArray[np.float32], n: float, forbidden: int) -> None:
+    scores[1 : 1 + forbidden] = -np.inf
+    mask, expected = top_n_sigma_mask(Candidates(scores), n), plain_filters.top_n_sigma(scores, n)
+    assert mask[scores.argmax()]
+    assert not mask[1 : 1 + forbidden].any()
+    assert np.unique(scores[mask != expected]).size <= 1
+
+
 @given(score_arrays, st.floats(1e-6, 0.5))
 @settings(max_examples=200, deadline=None)
 def test_eta_by_its_definition(scores: NDArray[np.float32], epsilon: float) -> None:
@@ -182,6 +193,18 @@ class TestByHand:
     )
     def test_top_h(self, top_h: float, kept: list[int]) -> None:
         assert np.flatnonzero(top_h_mask(self.candidates, top_h)).tolist() == kept
+
+    @pytest.mark.parametrize(
+        # Logits 4, 0, 2 and -2: the mean is 1 and the deviation the root of 5, 2.236.
+        ("n", "least", "kept"),
+        [(0.89, 1, [0]), (0.9, 1, [0, 2]), (1.79, 1, [0, 1, 2]), (2.7, 1, [0, 1, 2, 3]), (0.1, 2, [0, 2])],
+    )
+    @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+    def test_top_n_sigma(self, n: float, least: int, kept: list[int], temperature: float) -> None:
+        logits = np.array([4, 0, 2, -2], dtype=np.float32)
+        params = DecodingParams(do_sample=True, temperature=temperature, top_n_sigma=n)
+        left = sampling_candidates(logits, params, least).dense(4)
+        assert np.flatnonzero(left > -np.inf).tolist() == kept
 
     @pytest.mark.parametrize(("least", "kept"), [(1, [0]), (2, [0, 2]), (3, [0, 1, 2])])
     def test_min_p_keeps_the_least(self, least: int, kept: list[int]) -> None:

@@ -46,6 +46,8 @@ class TestRanges:
             ("num_return_sequences", 2**16 + 1),
             ("top_h", 0),
             ("top_h", 1.1),
+            ("top_n_sigma", -1),
+            ("top_n_sigma", float("nan")),
             ("typical_p", 0.0),
             ("typical_p", 2),
             ("epsilon_cutoff", 1),

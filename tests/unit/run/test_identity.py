@@ -133,3 +133,9 @@ def test_keys_of_the_model_that_the_user_ignores(folder: Path) -> None:
     after = fields(folder, model__ignore_config_keys=["riddle", "mystery"])
     assert after.keys() - before.keys() == {"model.ignore_config_keys"}
     assert after["model.ignore_config_keys"] == ["mystery", "riddle"]
+
+
+def test_a_newer_decoding_parameter_is_in_it_where_it_has_an_effect(folder: Path) -> None:
+    """Elsewhere it is that of runs from before there was one."""
+    before, after = fields(folder), fields(folder, decoding__do_sample=True, decoding__top_n_sigma=1.5)
+    assert after.keys() - before.keys() == {"decoding.top_n_sigma"}
