@@ -1,4 +1,4 @@
-"""How names and lists of faults from a checkpoint are put into short, printable, one-line messages."""
+"""Fault lines about checkpoints: short, printable, counted, and collected into CheckpointError."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

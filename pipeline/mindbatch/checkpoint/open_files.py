@@ -1,4 +1,4 @@
-"""How many files may be open at once: a checkpoint of a thousand ranks has as many."""
+"""Raises the limit of open files: a checkpoint of a thousand ranks has as many."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""The plots of the page, as inline SVG that says in words what it shows: where everything stands on them."""
+"""The plots of the page as inline SVG with text alternatives: coordinates of everything on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says of itself: its address, and its devices' from `hccn_tool` or /etc/hccn.conf."""
+"""Discovers a server's own address, and its devices' by `hccn_tool` or /etc/hccn.conf."""
 
 import ipaddress
 import re
@@ -117,7 +117,7 @@ def _take_lines(text: str, devices: set[int], found: Addresses) -> None:
 def find_addresses(
     ask: Callable[[], Addresses], read: Callable[[], Addresses]
 ) -> tuple[Addresses, str | None]:
-    """What the tool says; where it does not answer for every device, what the file says, and a line on it.
+    """Addresses from the tool; where it lacks any, those of the file, with a note.
 
     Never some of each. When neither has all addresses, the faults are those of both.
     """
@@ -174,7 +174,7 @@ def own_address() -> str:
 
 
 def loopback_note(server_id: str) -> str | None:
-    """What to say of an address that every server has of itself; None for any other name."""
+    """A note on a loopback address, which every server has; None for any other name."""
     try:
         is_loopback = ipaddress.ip_address(server_id).is_loopback
     except ValueError:

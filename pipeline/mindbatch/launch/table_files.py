@@ -14,7 +14,7 @@ from mindbatch.storage import StorageError, write_whole
 
 ABSENT = object()
 MOST_LINES = 100
-"""Faults of one file that are told one by one."""
+"""Faults listed of one file."""
 
 
 @dataclass

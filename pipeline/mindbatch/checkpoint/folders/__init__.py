@@ -1,1 +1,1 @@
-"""Folders of such files: what may be opened, which file holds what, and digests."""
+"""Checkpoint folders: files that may be opened, tensors by file, digests."""

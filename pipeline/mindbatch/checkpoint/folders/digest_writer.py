@@ -1,4 +1,4 @@
-"""Recording digests beside checkpoints of every kind, so that a changed bit can be told from then on."""
+"""Writes digests.json beside checkpoints of every kind."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
 
     Raises:
         ConfigError: no such folder; or there is a digests.json already, unless `replace`.
-        CheckpointError: lists what is not in order with the files, or a digests.json that cannot be written.
+        CheckpointError: lists the faults of the files, or a digests.json that cannot be written.
     """
     folder = existing_folder(path)
     names = {*file_names(folder)}
@@ -56,7 +56,7 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
 
     Raises:
         ConfigError: no such folder; or there is a digests.json already, unless `replace`.
-        CheckpointError: the weights are not in order, or the file cannot be written.
+        CheckpointError: the weights have faults, or the file cannot be written.
     """
     home = existing_folder(folder)
     _refuse_existing([home], replace)
@@ -64,7 +64,7 @@ def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> P
 
 
 def _refuse_existing(homes: Iterable[Path], replace: bool) -> None:
-    """One that is there is the only witness, perhaps, of damaged weights."""
+    """Refuses to replace digests.json, which may be the only sign of damaged weights."""
     there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
     if there and not replace:
         raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)

@@ -35,7 +35,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Digests:
-    """What digests.json says. files: by file and tensor; heads: by file, perhaps none."""
+    """Content of digests.json. files: digests by file and tensor; heads: by file, may be empty."""
 
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
@@ -48,7 +48,7 @@ class Digests:
             )
 
     def head_faults(self, files: Mapping[str, StoredFile]) -> list[str]:
-        """A line for each file whose head is not as it was: where no tensor is damaged, something else is."""
+        """A line for each file whose head does not match its digest."""
         return [
             f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
             for name, file in files.items()
@@ -84,7 +84,7 @@ def in_threads(work: Callable[[Item], str], items: Iterable[Item]) -> dict[Item,
     """The result of `work` for each item, in threads, as many as there are processors.
 
     Reading and hashing leave the interpreter to the other threads, and each of them has no more than one
-    piece of a tensor in memory.
+    chunk of a tensor in memory.
     """
     found = list(items)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -104,7 +104,7 @@ def digests_of(files: Mapping[str, StoredFile]) -> Digests:
 
 
 def verify_files(digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
-    """A line for every tensor of the files that is not as its digest says, or else for every such head."""
+    """A line for every tensor, or else every head, that does not match its digest."""
 
     def fault(place: tuple[str, str]) -> str:
         faults: list[str] = []
@@ -124,7 +124,7 @@ def _places(files: Mapping[str, StoredFile]) -> list[tuple[str, str]]:
 def read_digests(
     folder: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False
 ) -> Digests | None:
-    """The folder's digests of these files, whose heads are as they say; None without a digests.json.
+    """Reads the folder's digests of these files and checks their heads; None without a digests.json.
 
     others_allowed: it may list other files, too; None when it lists none of these.
 
@@ -162,7 +162,7 @@ def read_digests(
 
 
 def _other_heads(folder: Path, digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
-    """A line for each file without tensors, such as config.json, that is not as it was: it is all head."""
+    """A line for each file without tensors, such as config.json, that does not match its digest."""
     faults: list[str] = []
     others = digests.heads.keys() - files.keys()
     if len(others) > _MAX_OTHERS:

@@ -88,14 +88,14 @@ _MAX_BYTES = 4 << 20
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says. CheckpointError when it is missing or not in order."""
+    """Reads config.json. CheckpointError when it is missing or not strict JSON."""
     return _read(folder, CONFIG_NAME)
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """config.json, and generation_config.json or None where that is absent.
 
-    CheckpointError with what is wrong with both.
+    CheckpointError lists the faults of both.
     """
     faults: list[str] = []
     config: dict[str, Any] = {}

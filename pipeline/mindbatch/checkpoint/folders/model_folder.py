@@ -156,7 +156,7 @@ def _rank_tensors(home: Path, held: TensorSlice) -> TensorSet:
 
 
 def _cut_faults(settings: Mapping[str, Any], num_ranks: int, held: TensorSlice) -> list[str]:
-    """Whether the folder was made for such ranks; without a marker the number of folders tells."""
+    """Faults of a folder cut for other ranks; without a marker the number of folders counts."""
     stages, names = settings.get("pipeline_stage", 1), settings.get("names", "hf")
     size = settings.get("model_parallel", num_ranks)
     how = f"`mindbatch reshard ... target.model_parallel={held.size}` cuts it so"
@@ -175,7 +175,7 @@ def _cut_faults(settings: Mapping[str, Any], num_ranks: int, held: TensorSlice) 
 
 
 def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the folder brings of its own code, which is not executed."""
+    """Notes on code in the folder, which is never executed."""
     notes = []
     if "auto_map" in config:
         notes.append(f"{folder / CONFIG_NAME}: auto_map is ignored; code of a model folder is never executed")

@@ -17,11 +17,11 @@ _RANK = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
 
 Step = tuple[int, int]
-"""Epoch and step, as MindSpore puts them at the end of a name."""
+"""Epoch and step at the end of a checkpoint's name."""
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """The rank folders in order of their ranks; none when there is none.
+    """The rank folders by rank; empty when there is none.
 
     CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
     link that leads out.
@@ -41,7 +41,7 @@ def rank_folders(folder: Path) -> list[Path]:
 
 
 def _folder_faults(home: Path, name: str) -> list[str]:
-    """Whether it is a folder, and within the one that holds it: as it is asked of files."""
+    """Faults of a rank folder: not a folder, or a link that leads out of `home`."""
     if not (home / name).is_dir():
         return [f"{name} is not a folder; must be one with the files of its rank"]
     target = Path(os.path.realpath(home / name))
@@ -75,7 +75,7 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
 
 
 def step_faults(folder: Path, steps: Iterable[Step | None]) -> list[str]:
-    """Whether the files of all ranks are of one step: a training that was killed may leave different ones."""
+    """Fault when the ranks' files are of different steps, as a killed training may leave them."""
     ranks: dict[Step | None, int] = {}
     for rank, step in enumerate(steps):
         ranks.setdefault(step, rank)

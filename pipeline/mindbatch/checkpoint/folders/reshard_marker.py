@@ -1,4 +1,4 @@
-"""reshard.json, which marks a folder that a reshard has made: what it says, and whether that is still so."""
+"""reshard.json, the marker of a finished reshard: its settings, and the files that have changed since."""
 
 from __future__ import annotations
 

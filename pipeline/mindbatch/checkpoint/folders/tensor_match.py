@@ -1,4 +1,4 @@
-"""Whether a folder holds the tensors that a model needs, in name, shape and kind: every fault at once."""
+"""Matches a folder's tensors with those a model needs, by name, shape and dtype; all faults at once."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase

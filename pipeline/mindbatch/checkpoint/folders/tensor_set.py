@@ -1,4 +1,4 @@
-"""All tensors of a source, whatever it is: a model folder, one file, or a folder of rank folders."""
+"""Opens the tensors of a source: a model folder, one file, or a folder of rank folders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TensorSet:
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     def identity(self) -> Any:
-        """What tells these tensors from others, as JSON: digests if there are any, else sizes and times."""
+        """Identity of the tensors as JSON: digests if there are any, else sizes and times."""
         if self.digests is not None:
             content = json.dumps([self.digests.files, self.digests.heads], sort_keys=True)
             return {"digests": hashlib.sha256(content.encode()).hexdigest()}
@@ -133,7 +133,7 @@ class Source:
     ranks: list[TensorSet]
 
     def dtype(self, name: str) -> str:
-        """The dtype of a tensor, where the ranks that have it have it alike."""
+        """The dtype of a tensor; all ranks that have it agree (see dtype_faults)."""
         return next(rank.tensors[name].dtype for rank in self.ranks if name in rank.tensors)
 
     def dtype_faults(self, is_unused: Callable[[str], bool] = lambda name: False) -> list[str]:
@@ -149,7 +149,7 @@ class Source:
         return faults
 
     def identity(self) -> Any:
-        """What tells it from another source, as JSON."""
+        """Identity of the source as JSON."""
         return [rank.identity() for rank in self.ranks]
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
@@ -190,7 +190,7 @@ def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source
 
     Raises:
         ConfigError: there is nothing at the path.
-        CheckpointError: lists what is damaged, unsafe, missing or not to be told apart.
+        CheckpointError: lists what is damaged, unsafe, missing or ambiguous.
     """
     source = _opened(Path(path))
     if verify:
@@ -263,8 +263,8 @@ def _crc_faults(file: StoredFile) -> list[str]:
         return []
     end, expected = file.crc
     found = 0
-    for piece in file.byte_pieces(0, end):
-        found = crc32(piece, found)
+    for chunk in file.byte_chunks(0, end):
+        found = crc32(chunk, found)
     if found == expected:
         return []
     return [f"{file.path}: damaged: its CRC-32 is {found:08x}, recorded is {expected:08x}"]

@@ -1,4 +1,4 @@
-"""MindSpore's .ckpt, opened without reading what its tensors hold: every byte around them is checked.
+"""Opens MindSpore's .ckpt files without reading tensor data; every byte around it is checked.
 
 Stricter than a parser of Protocol Buffers, which takes fields in any order and skips unknown ones: fields
 come in the order in which MindSpore writes them, and each once, so that a changed byte is found.
@@ -37,7 +37,7 @@ from mindbatch.checkpoint.formats.stored import (
     name_faults,
     shape_faults,
 )
-from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, Origin, WireReader
+from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, ByteSource, WireReader
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import foreign_format
 
@@ -104,12 +104,12 @@ class _Parser:
 
     def parse(self) -> StoredFile:
         self._refuse_other_formats()
-        reader = WireReader(Origin(self._where, self._file.fetch), 0, self._file.size)
+        reader = WireReader(ByteSource(self._where, self._file.fetch), 0, self._file.size)
         crc = None
         while not reader.at_end and crc is None:
             crc = self._crc(reader.position)
             if crc is None:
-                reader.origin.subject = f"after tensor {shown(self._last.first.name)}: " if self._last else ""
+                reader.source.subject = f"after tensor {shown(self._last.first.name)}: " if self._last else ""
                 self._take(_value(reader))
         self._finish()
         raise_if_any(self._faults, self._where)
@@ -141,7 +141,7 @@ class _Parser:
         return position, int.from_bytes(trailer[len(CRC_MARK) :], "big")
 
     def _take(self, value: _Value) -> None:
-        """Begins a tensor, or goes on with the one whose first parts came just before."""
+        """Begins a tensor, or adds the next part to the last one."""
         self._num_values += 1
         if self._num_values > MAX_VALUES:
             raise CheckpointError(f"{self._where}: more than {MAX_VALUES} entries; no more are allowed")
@@ -178,7 +178,7 @@ class _Parser:
             raise_if_any(self._faults, self._where)
 
     def _text(self, name: str, parameter: _Parameter) -> str:
-        """The string that an entry holds, without the zeros that may fill it up."""
+        """Decodes a text entry, without padding zeros."""
         try:
             return self._file.fetch(*parameter.extents[0]).decode("utf-32-le").rstrip("\0")
         except UnicodeDecodeError:
@@ -208,10 +208,10 @@ def _value(file: WireReader) -> _Value:
     value = file.message()
     _expect(value, TAG, "a name")
     name = value.message().text(4 * MAX_NAME_LENGTH)
-    value.origin.subject = f"tensor {shown(name)}: "
+    value.source.subject = f"tensor {shown(name)}: "
     start = value.position
     if not value.at_end and value.tag() == (MAP_TENSOR, BYTES):
-        value.origin.refuse(start, "a map parameter; must be a tensor")
+        value.source.refuse(start, "a map parameter; must be a tensor")
     value.position = start
     _expect(value, TENSOR, "a tensor")
     tensor = value.message()
@@ -236,7 +236,7 @@ def _dims_and_type(tensor: WireReader) -> tuple[list[int], str]:
         if len(dims) > MAX_DIMENSIONS:
             tensor.refuse(f"more than {MAX_DIMENSIONS} dims")
     if tag != (TENSOR_TYPE, BYTES):
-        tensor.origin.refuse(position, f"field {tag[0]}; must be {TENSOR_TYPE}, the dtype")
+        tensor.source.refuse(position, f"field {tag[0]}; must be {TENSOR_TYPE}, the dtype")
     kind = tensor.message().text(_MAX_TYPE_BYTES)
     _expect(tensor, TENSOR_CONTENT, "the contents")
     return dims, kind
@@ -248,4 +248,4 @@ def _expect(reader: WireReader, number: int, what: str) -> None:
         reader.refuse(f"truncated: an entry ends before {what}")
     position, tag = reader.position, reader.tag()
     if tag != (number, BYTES):
-        reader.origin.refuse(position, f"field {tag[0]}; must be {number}, {what}")
+        reader.source.refuse(position, f"field {tag[0]}; must be {number}, {what}")

@@ -35,7 +35,7 @@ WRITTEN_TYPES: Mapping[str, str] = {
 }
 
 SLICE_BYTES = 512 << 20
-"""The largest part of a parameter that one Value holds, as MindSpore cuts them."""
+"""Largest part of a parameter in one Value, as MindSpore splits them."""
 
 CRC_MARK = b"crc_num"
 CRC_BYTES = len(CRC_MARK) + 10
@@ -47,7 +47,7 @@ ENCRYPTED_MARKS = tuple(mark.to_bytes(4, "little") for mark in (0x7F3A5ED8, 0x7F
 def ckpt_layout(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]], slice_bytes: int = SLICE_BYTES
 ) -> FileLayout:
-    """Where (name, dtype, shape) go, in that order; a tensor above `slice_bytes` is cut into several parts.
+    """Lays out tensors (name, dtype, shape) in the given order, in parts of at most `slice_bytes`.
 
     CheckpointError for what cannot be stored, or what MindSpore could not load again: some dtypes, and
     tensors without any element.

@@ -1,4 +1,4 @@
-"""Where everything in a file of tensors goes, known beforehand; and what cannot be written."""
+"""The layout of a file of tensors before it is written, and faults of tensors that no file can hold."""
 
 from __future__ import annotations
 

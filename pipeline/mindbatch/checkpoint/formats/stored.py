@@ -1,4 +1,4 @@
-"""Stored tensors, in whatever format, and the opened file that holds them: read only when asked for."""
+"""Stored tensors of any format: their entries, extents in the file, and the opened file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StoredTensor:
 
 
 def byte_ranges(extents: Iterable[Extent], start: int, count: int) -> Iterator[Extent]:
-    """Where the bytes start .. start + count of a tensor are in its file, in order.
+    """File extents of the bytes start .. start + count of a tensor, in order.
 
     ValueError when the extents are shorter than that.
     """
@@ -214,7 +214,7 @@ class StoredFile:
             filled += nbytes
 
     def chunks(self, name: str) -> Iterator[memoryview]:
-        """The tensor's bytes in pieces of at most 4 MiB, each valid until the next one is asked for."""
+        """Yields the tensor's bytes in chunks of at most 4 MiB, each valid until the next one is read."""
         total = self.info(name).nbytes
         buffer = memoryview(bytearray(min(SLICE_BYTES, total)))
         for start in range(0, total, SLICE_BYTES):
@@ -222,21 +222,21 @@ class StoredFile:
             self.read_into(name, start, piece)
             yield piece
 
-    def byte_pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """The file's own bytes from `start` to `end`, in pieces of at most 4 MiB."""
+    def byte_chunks(self, start: int, end: int) -> Iterator[bytes]:
+        """Yields the file's bytes from `start` to `end` in chunks of at most 4 MiB."""
         for offset in range(start, end, SLICE_BYTES):
             yield self._file.fetch(offset, min(SLICE_BYTES, end - offset))
 
     def head_digest(self) -> str:
-        """The hex SHA-256 of all bytes of the file that are no tensor's contents, in order."""
+        """The hex SHA-256 of all bytes of the file outside tensor data, in order."""
         digest = hashlib.sha256()
         position = 0
         for offset, nbytes in sorted(e for tensor in self.tensors.values() for e in tensor.extents):
-            for piece in self.byte_pieces(position, offset):
-                digest.update(piece)
+            for chunk in self.byte_chunks(position, offset):
+                digest.update(chunk)
             position = offset + nbytes
-        for piece in self.byte_pieces(position, self.size):
-            digest.update(piece)
+        for chunk in self.byte_chunks(position, self.size):
+            digest.update(chunk)
         return digest.hexdigest()
 
     def close(self) -> None:

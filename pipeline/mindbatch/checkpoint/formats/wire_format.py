@@ -23,8 +23,8 @@ Fetch = Callable[[int, int], bytes]
 
 
 @dataclass
-class Origin:
-    """Where the bytes come from: `fetch(offset, count)` gives at most `count` bytes, fewer only at the end.
+class ByteSource:
+    """Bytes read through a window: `fetch(offset, count)` gives at most `count` bytes, fewer only at the end.
 
     subject: what is being read, for the messages, such as "tensor 'x': ".
     """
@@ -49,17 +49,17 @@ class Origin:
 
 
 class WireReader:
-    """One message: the bytes from `position` to `end` of its origin. CheckpointError names byte and fault."""
+    """One message: the bytes from `position` to `end` of its source. CheckpointError names byte and fault."""
 
-    def __init__(self, origin: Origin, position: int, end: int) -> None:
-        self.origin = origin
+    def __init__(self, source: ByteSource, position: int, end: int) -> None:
+        self.source = source
         self.position = position
         self.end = end
 
     @classmethod
     def over(cls, data: bytes, where: str) -> WireReader:
         """A message in memory."""
-        return cls(Origin(where, lambda start, count: data[start : start + count]), 0, len(data))
+        return cls(ByteSource(where, lambda start, count: data[start : start + count]), 0, len(data))
 
     @property
     def at_end(self) -> bool:
@@ -68,7 +68,7 @@ class WireReader:
 
     def refuse(self, fault: str) -> NoReturn:
         """CheckpointError at the present position."""
-        self.origin.refuse(self.position, fault)
+        self.source.refuse(self.position, fault)
 
     def varint(self) -> int:
         """An unsigned number of at most 64 bits."""
@@ -76,7 +76,7 @@ class WireReader:
         for index in range(_MAX_VARINT_BYTES):
             if self.at_end:
                 self.refuse("truncated: a number reaches beyond its message")
-            byte = self.origin.byte(self.position)
+            byte = self.source.byte(self.position)
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 if (index and not byte) or value >= 1 << 64:
@@ -96,37 +96,37 @@ class WireReader:
         position = self.position
         number, kind = divmod(self.varint(), 8)
         if kind not in (VARINT, BYTES) or not number:
-            self.origin.refuse(position, f"field {number} of wire type {kind}; must be of type 0 or 2")
+            self.source.refuse(position, f"field {number} of wire type {kind}; must be of type 0 or 2")
         return number, kind
 
     def message(self) -> WireReader:
-        """What follows as a message (or text, or bytes) of its own; this reader goes on after it."""
+        """Reads a nested message, text or bytes field; this reader continues after it."""
         length = self.varint()
         if length > self.end - self.position:
             self.refuse(f"truncated: {length} bytes needed, {self.end - self.position} are left")
-        inner = WireReader(self.origin, self.position, self.position + length)
+        inner = WireReader(self.source, self.position, self.position + length)
         self.position = inner.end
         return inner
 
     def content(self, limit: int) -> bytes:
-        """All bytes of this message that are left."""
+        """Reads the rest of the message."""
         length = self.end - self.position
         if length > limit:
             self.refuse(f"{length} bytes; at most {limit} are allowed here")
-        data = self.origin.fetch(self.position, length)
+        data = self.source.fetch(self.position, length)
         if len(data) < length:
             self.refuse("truncated")
         self.position = self.end
         return data
 
     def text(self, limit: int) -> str:
-        """All bytes that are left, as UTF-8."""
+        """Reads the rest of the message as UTF-8."""
         position = self.position
         data = self.content(limit)
         try:
             return data.decode()
         except UnicodeDecodeError:
-            self.origin.refuse(position, f"{shown(data)} is not UTF-8 text")
+            self.source.refuse(position, f"{shown(data)} is not UTF-8 text")
 
 
 def varint(value: int) -> bytes:
@@ -140,15 +140,15 @@ def varint(value: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field that holds a number."""
+    """Encodes a number field."""
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def bytes_header(number: int, length: int) -> bytes:
-    """What comes before the `length` bytes of a field that holds bytes."""
+    """Tag and length of a bytes field."""
     return varint(number << 3 | BYTES) + varint(length)
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
-    """A field that holds bytes, a text or a message."""
+    """Encodes a field of bytes, text or a message."""
     return bytes_header(number, len(content)) + content

@@ -1,4 +1,4 @@
-"""Placements from strategies and strategies from placements; and whether a rank's tensors are parts."""
+"""Placements from strategies, strategies from placements, and detection of lone rank files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mindbatch.errors import CheckpointError
 
 
 def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict[str, Placement]:
-    """Where the tensors of these full shapes are, for every rank of every stage.
+    """Placement of tensors of these full shapes over the ranks of all stages.
 
     A tensor that the strategy does not name is whole on every rank, as in MindSpore; layouts of other
     parameters are left aside.
@@ -75,7 +75,7 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
 
 
 def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
-    """Into how many parts each dimension is cut. CheckpointError when the layout is for other dimensions."""
+    """Number of parts of each dimension. CheckpointError when the layout is for other dimensions."""
     # Cut into as many elements as there are devices, each dimension tells its number of parts.
     even = (layout.num_devices,) * num_dimensions
     return tuple(size // part for size, part in zip(even, layout.local_shape(even), strict=True))
@@ -100,7 +100,7 @@ def _missing(
     found: Iterable[str],
     named: Collection[str],
 ) -> Iterator[str]:
-    """A tensor that some rank has must be on all ranks of the stages that hold it."""
+    """Tensors that a rank of their stage lacks."""
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
         for name in found:
@@ -115,7 +115,7 @@ _MAX_SHOWN = 3
 def stage_strategies(found: Placements, model_parallel: int, stages: int) -> list[Strategy]:
     """The strategy of each stage, with the tensors that it holds, in order of the placements.
 
-    A layout is made only if every rank's slice by it is the very box that the placement gives that rank.
+    A layout is used only if every rank's slice by it equals the placement's region of that rank.
 
     Raises:
         CheckpointError: the tensors that a strategy cannot describe, those of one reason in one line.
@@ -130,7 +130,7 @@ def stage_strategies(found: Placements, model_parallel: int, stages: int) -> lis
                 continue
             fault = _inexpressible(placement.shape, shards)
             layout = None if fault else _layout(name, placement.shape, shards, model_parallel)
-            if layout is not None and _says(layout, placement.shape, shards):
+            if layout is not None and _matches(layout, placement.shape, shards):
                 layouts.append(layout)
             else:
                 reason = fault or "the ranks hold their parts in an order that no device matrix tells"
@@ -142,7 +142,7 @@ def stage_strategies(found: Placements, model_parallel: int, stages: int) -> lis
 
 
 def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
-    """What the ranks of a stage hold: of all of them, or of none."""
+    """Shards of a stage's ranks: all or none."""
     devices = len(placement.shards) // stages
     shards = placement.shards[stage * devices : (stage + 1) * devices]
     held = [shard for shard in shards if shard is not None]
@@ -151,7 +151,7 @@ def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
 
 
 def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
-    """What MindSpore has no words for."""
+    """Why a strategy cannot express the shards, or None."""
     pieces = max(len(shard.segments) for shard in shards)
     if any(shard.padding for shard in shards):
         return f"shape {[*shape]} is padded with zeros to be cut evenly; a strategy knows no padding"
@@ -165,7 +165,7 @@ def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
 
 
 def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: int) -> TensorLayout | None:
-    """The device matrix has the copies first; where neighbours hold the same part, their number is last."""
+    """The device matrix begins with replicas and ends with neighbours that share a shard."""
     devices, local = len(shards), shards[0].shape
     uncut = (UNCUT,) * max(1, len(shape))
     cut = next((index for index, size in enumerate(shape) if local[index] != size), None)
@@ -180,8 +180,8 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
     return TensorLayout(name, matrix, (*uncut[:cut], axis, *uncut[cut + 1 :]))
 
 
-def _says(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
-    """Whether each rank holds by the layout what it holds by its shard."""
+def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
+    """Whether the layout gives every rank its shard."""
     try:
         local = layout.local_shape(shape)
         wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))

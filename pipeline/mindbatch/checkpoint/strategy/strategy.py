@@ -52,7 +52,7 @@ class TensorLayout:
         return tuple(self._cut(_cutting(entry), place)[1] for entry in self.tensor_map)
 
     def slice_of(self, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """What a rank, counted within its stage or over all of them, holds of a parameter of `shape`.
+        """The slice of a parameter of `shape` on a rank, counted within its stage or over all.
 
         CheckpointError when the layout does not fit the shape: dimensions, divisibility, an uneven cut.
         """
@@ -65,7 +65,7 @@ class TensorLayout:
         )  # fmt: skip
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of what each rank holds."""
+        """The shape of each rank's slice."""
         return tuple(part.stop - part.start for part in self.slice_of(0, shape))
 
     def _axes_of(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -82,11 +82,11 @@ class TensorLayout:
         return axes
 
     def _cut(self, axes: Iterable[int], coordinates: tuple[int, ...]) -> tuple[int, int]:
-        """Which of how many parts."""
+        """Index and number of parts."""
         return _joined([(coordinates[-1 - axis], self.device_matrix[-1 - axis]) for axis in axes])
 
     def _opt_cut(self, coordinates: tuple[int, ...]) -> tuple[int, int]:
-        """Which of how many parts the optimizer shard makes of a part."""
+        """Index and number of parts of the optimizer shard."""
         if not self.opt_shard_step or not self.opt_shard_size:
             return 0, 1
         used = {len(self.device_matrix) - 1 - axis for entry in self.tensor_map for axis in _cutting(entry)}
@@ -118,7 +118,7 @@ class TensorLayout:
 
 
 def layout_faults(layout: TensorLayout) -> list[str]:
-    """Whether its numbers can be true."""
+    """Faults of the layout's numbers."""
     matrix, faults = layout.device_matrix, []
     if not matrix or len(matrix) > MAX_DIMENSIONS or min(matrix) < 1 or math.prod(matrix) > MAX_DEVICES:
         faults.append(f"device matrix {shown([*matrix])} must be 1 to {MAX_DIMENSIONS} sizes above 0")
@@ -151,7 +151,7 @@ def _coordinates(rank: int, matrix: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Cuts one after another as one cut: which of how many parts."""
+    """Nested cuts as one: index and number of parts."""
     index, parts = 0, 1
     for position, size in cuts:
         index, parts = index * size + position, parts * size
@@ -169,7 +169,7 @@ class OperatorStrategy:
 
 @dataclass(frozen=True)
 class Strategy:
-    """What a strategy file says; `layouts` in file order."""
+    """Content of a strategy file; `layouts` in file order."""
 
     layouts: tuple[TensorLayout, ...]
     operators: tuple[OperatorStrategy, ...] = ()
@@ -177,7 +177,7 @@ class Strategy:
 
     @property
     def stage(self) -> int:
-        """The stage of the parameters that do not say theirs: that of the first operator, as in MindSpore."""
+        """Stage of parameters without one of their own: that of the first operator, as in MindSpore."""
         return self.operators[0].stage if self.operators else 0
 
     @property

@@ -57,7 +57,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
         return _read_file(path)
     folder = existing_folder(path)
     names = [name for name in file_names(folder) if name.endswith((".ckpt", ".json"))]
-    # What MindFormers' tools leave beside the files that they have merged.
+    # MindFormers' tools leave the merged file beside its sources.
     names = [name for name in names if not name.startswith("merged_ckpt_strategy")] or names
     if not names:
         raise CheckpointError(f"{folder}: no strategy file; needed are .ckpt or .json files")
@@ -71,7 +71,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def _merged(files: Sequence[tuple[Path, Strategy]]) -> Strategy:
-    """One strategy of the files of several stages; files of one stage must say the same."""
+    """Merges the files of several stages; files of one stage must agree."""
     if len(files) == 1:
         return files[0][1]
     stages: dict[int, tuple[Path, Strategy]] = {}
@@ -109,7 +109,7 @@ def _read_file(path: Path) -> Strategy:
 
 
 def strategy_in(data: bytes, path: Path) -> Strategy:
-    """The strategy that a file's content says; `path` tells the form, and where faults are.
+    """Parses a strategy file's content; the suffix of `path` gives its form.
 
     CheckpointError lists what is wrong with it.
     """

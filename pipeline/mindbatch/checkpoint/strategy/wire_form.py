@@ -80,7 +80,7 @@ def _operator(reader: WireReader) -> OperatorStrategy:
 
 def _layout(reader: WireReader) -> TensorLayout:
     name, inner = _item(reader)
-    inner.origin.subject = f"parameter {shown(name)}: "
+    inner.source.subject = f"parameter {shown(name)}: "
     lists: dict[int, list[tuple[int, ...]]] = {1: [], 2: [], 3: [], 4: []}
     numbers: dict[int, int] = {}
     for number, entry in _fields(inner):
@@ -92,7 +92,7 @@ def _layout(reader: WireReader) -> TensorLayout:
             inner.refuse(f"field {number} is not one of a layout, or once too often")
     if len(lists[1]) != 1 or not lists[2] or set(numbers) != {5, 6, 7}:
         inner.refuse("must have a device matrix, a tensor map, a field and an optimizer shard")
-    inner.origin.subject = ""
+    inner.source.subject = ""
     return TensorLayout(
         name,
         device_matrix=lists[1][0],
