@@ -7,6 +7,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels import ascend, reference
+from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry
 from mindbatch.parallel.context import initialise
 
@@ -106,3 +107,10 @@ def test_norms_are_the_references(kernels, centred):
 def test_a_sliding_window_is_refused(kernels):
     with pytest.raises(ConfigError, match="no sliding window .* 7 tokens"):
         kernels.attention(AttentionShape(4, 2, 8, 0.3, window=7))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("native", "auto"), ("reference", "auto"), ("auto", "bfloat16")])
+def test_other_kernels_and_half_types_are_refused(name, dtype):
+    with pytest.raises(ConfigError, match="not with runtime.device_target=Ascend"):
+        choose_kernels(name, "Ascend", dtype=dtype)
+    assert choose_kernels("auto", "Ascend", dtype="float32").dtype == np.float32

@@ -51,7 +51,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
     folder = ModelFolder(tmp_path)
     arch, chosen = describe(folder.config), choose_kernels(kernels, "CPU")
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
-    full = {source: folder.float32(names(source)) for source in source_shapes(specs)}
+    full = {source: folder.floats(names(source)) for source in source_shapes(specs)}
     allowed = allowed_model_parallel(specs)
     assert allowed[-1] > 1 or case == "gpt2_scaled"  # 3 heads, and an MLP that 3 does not divide
     for ways in allowed:

@@ -125,7 +125,7 @@ MINDSPORE = {
     "backends/*",
 }
 MINDSPORE_FREE = {
-    "kernels/cache_layout.py",
+    "kernels/memory.py",
     "kernels/choice.py",
     "kernels/native_library.py",
     "backends/cuda_stubs.py",

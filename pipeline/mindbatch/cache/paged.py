@@ -23,12 +23,14 @@ class PagedCache:
 
     def __init__(self, shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> None:
         self.geometry = geometry
+        self._itemsize = kernels.dtype.itemsize
         self.keys: list[Parameter] = []
         self.values: list[Parameter] = []
         for layer, shape in enumerate(shapes):
-            key_shape, value_shape = kernels.cache_shapes(shape, geometry)
-            self.keys.append(shared_parameter(f"cache.{layer}.keys", aligned_zeros(key_shape)))
-            self.values.append(shared_parameter(f"cache.{layer}.values", aligned_zeros(value_shape)))
+            sizes = kernels.cache_shapes(shape, geometry)
+            keys, values = (aligned_zeros(size, kernels.dtype) for size in sizes)
+            self.keys.append(shared_parameter(f"cache.{layer}.keys", keys))
+            self.values.append(shared_parameter(f"cache.{layer}.values", values))
         self._copy = CopyBlocks(self.keys + self.values)
 
     @property
@@ -39,7 +41,7 @@ class PagedCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, the padding block included."""
-        return sum(int(np.prod(tensor.shape)) * 4 for tensor in self.keys + self.values)
+        return sum(int(np.prod(tensor.shape)) * self._itemsize for tensor in self.keys + self.values)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) block in every layer."""

@@ -19,11 +19,10 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
+from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.prompts.tokenizer import Tokenizer
-
-ITEMSIZE = 4  # the CPU kernels keep float32
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ def engine_settings(
     The cache budget is shared with the `assistant`, whose cache holds as many tokens.
 
     Raises:
-        ConfigError: seq_length is beyond the model's positions, or the cache budget is too small.
+        ConfigError: seq_length is beyond the model's positions, the cache budget is too small, or the kernels
+            do not compute in the dtype.
     """
     seq_length = model.seq_length or arch.max_positions
     if seq_length > arch.max_positions:
@@ -53,7 +53,8 @@ def engine_settings(
             f"{arch.max_positions}"
         )
     architectures = [arch] if assistant is None else [arch, assistant]
-    token_bytes = sum(each.cache_bytes_per_token(ITEMSIZE) for each in architectures)
+    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
+    token_bytes = sum(each.cache_bytes_per_token(itemsize) for each in architectures)
     blocks = affordable_blocks(parse_bytes(runtime.cache_memory), token_bytes, runtime.block_size)
     return EngineSettings(
         batch_size=model.batch_size,
@@ -83,7 +84,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
     tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
     drafter = find_assistant(model, folder, arch, tokenizer)
     settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
-    _refuse_beyond_memory(runtime, settings, arch, None if drafter is None else drafter.architecture)
+    _refuse_beyond_memory(model, runtime, settings, arch, None if drafter is None else drafter.architecture)
     notice("loading MindSpore")
     # MindSpore is imported only from here on: everything that can be refused without it has been. An import
     # of it that is broken off ends the process with "Fatal Python error".
@@ -94,7 +95,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
         from mindbatch.parallel.context import initialise
 
         initialise(runtime.device_target)
-        kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads)
+        kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype)
 
     def loaded(tensors: int, total: int) -> None:
         notice(f"loading weights {100 * tensors // total}%")
@@ -120,10 +121,11 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
 
 
 def _refuse_beyond_memory(
-    runtime: RuntimeConfig, settings: EngineSettings, *architectures: Architecture | None
+    model: ModelConfig, runtime: RuntimeConfig, settings: EngineSettings, *architectures: Architecture | None
 ) -> None:
     """ConfigError when the cache is larger than the whole memory: a part of that it may find in use."""
-    token_bytes = sum(each.cache_bytes_per_token(ITEMSIZE) for each in architectures if each is not None)
+    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
+    token_bytes = sum(each.cache_bytes_per_token(itemsize) for each in architectures if each is not None)
     there, needed = whole_memory(), settings.num_blocks * settings.block_size * token_bytes
     if there is not None and needed > there:
         raise ConfigError(

@@ -84,8 +84,8 @@ class ModelRunner:
         inputs = map(Tensor, batch)
         if step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled):
             hidden, logits = self._network(*inputs)
-            return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
-        return ModelOutput(self._decoder(*inputs).asnumpy(), self)
+            return ModelOutput(_floats(hidden), self, _floats(logits))
+        return ModelOutput(_floats(self._decoder(*inputs)), self)
 
     def project(self, hidden: FloatArray) -> FloatArray:
         """Logits [S, vocabulary] of hidden states [S, hidden]."""
@@ -93,11 +93,16 @@ class ModelRunner:
         for first in range(0, len(hidden), largest):
             some = hidden[first : first + largest]
             size = pad_to_bucket(len(some), self._buckets)
-            padded = np.zeros((size, hidden.shape[1]), np.float32)
+            padded = np.zeros((size, hidden.shape[1]), self._kernels.dtype)
             padded[: len(some)] = some
-            shards.append(self._head(Tensor(padded)).asnumpy()[: len(some)])
+            shards.append(_floats(self._head(Tensor(padded)))[: len(some)])
         return shards[0] if len(shards) == 1 else np.concatenate(shards)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         return self._kernels.table_width(needed, self._settings.blocks_per_sequence)
+
+
+def _floats(tensor: Tensor) -> FloatArray:
+    """float32, whatever the kernels compute in: decoding knows no other."""
+    return tensor.asnumpy().astype(np.float32, copy=False)

@@ -10,13 +10,14 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 from mindbatch.engine.assistant_model import find_assistant
-from mindbatch.engine.build import ITEMSIZE, engine_settings
+from mindbatch.engine.build import engine_settings
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE
@@ -29,7 +30,7 @@ class ModelOutline:
 
     assistant: the model that drafts for it, if any.
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
-        its assistant.
+        its assistant. itemsize: bytes of one number of weights or cache.
     """
 
     architecture: Architecture
@@ -38,16 +39,17 @@ class ModelOutline:
     tokenizer: Tokenizer | None
     stored_bytes: int
     num_parameters: int
+    itemsize: int
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weights in memory, where they are float32."""
-        return self.num_parameters * ITEMSIZE
+        """Of the weights in memory."""
+        return self.num_parameters * self.itemsize
 
     @property
     def cache_bytes_per_token(self) -> int:
         """Of one token's keys and values, the assistant's included."""
-        return sum(each.cache_bytes_per_token(ITEMSIZE) for each in self._architectures)
+        return sum(each.cache_bytes_per_token(self.itemsize) for each in self._architectures)
 
     @property
     def _architectures(self) -> list[Architecture]:
@@ -86,8 +88,9 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
     smaller = None if drafter is None else drafter.architecture
     settings = engine_settings(arch, model, runtime, smaller)
     parameters = _num_parameters(arch) + (0 if smaller is None else _num_parameters(smaller))
+    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
     stored_bytes = folder.nbytes + (0 if drafter is None else drafter.folder.nbytes)
-    return ModelOutline(arch, smaller, settings, tokenizer, stored_bytes, parameters)
+    return ModelOutline(arch, smaller, settings, tokenizer, stored_bytes, parameters, itemsize)
 
 
 def _num_parameters(arch: Architecture) -> int:

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.kernels.native_library import describe, find_library
 
 CHOICES = ("auto", "native", "reference")
 
 
-def choose_kernels(name: str, device_target: str, num_threads: int | None = None) -> Kernels:
+def choose_kernels(
+    name: str, device_target: str, num_threads: int | None = None, dtype: str = "auto"
+) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
+    dtype: as `model.dtype` asks for it.
 
     Raises:
-        ConfigError: the name is unknown, or native kernels are asked for and were not built.
+        ConfigError: the name is unknown or not one of the device's, native kernels are asked for and were not
+            built, or the device's kernels do not compute in the dtype.
     """
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
+    kernels = _kernels(name, device_target, num_threads)
+    assert kernels.dtype == kernel_dtype(dtype, device_target)
+    return kernels
+
+
+def _kernels(name: str, device_target: str, num_threads: int | None) -> Kernels:
     if device_target == "Ascend":
+        if name != "auto":
+            raise ConfigError(
+                f"runtime.kernels={name}: not with runtime.device_target=Ascend, which has kernels of its "
+                "own; use auto"
+            )
         from mindbatch.kernels.ascend import AscendKernels
 
         return AscendKernels()

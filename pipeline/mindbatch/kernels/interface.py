@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, Tensor, nn
 
+Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
@@ -49,16 +50,24 @@ class Kernels(ABC):
 
     Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
+
+    dtype: of weights, cache and hidden states. What is read from a checkpoint and what leaves the model is
+        float32, which holds the values of every stored type.
     """
 
     name: str
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+
+    def absent(self) -> Tensor:
+        """What stands for a vector that a layer has not: [1] of zero."""
+        return constant([0.0], self.dtype)
 
     @abstractmethod
     def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
         """Shape of the packed weight."""
 
     @abstractmethod
-    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
         """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1."""
 
     @abstractmethod
@@ -107,29 +116,29 @@ class Kernels(ABC):
         return maximum
 
 
-def aligned_zeros(shape: tuple[int, ...]) -> FloatArray:
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Zeros that begin at a cache line; large arrays on huge pages where the system has them.
 
     No vector load of a kernel straddles two lines, and reading weights in a row costs few address
     translations. The pages of a large array come from the system when they are first written.
     """
-    size = math.prod(shape)
-    if size * 4 >= HUGE_PAGE:
-        mapped = mmap.mmap(-1, size * 4, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = math.prod(shape) * dtype.itemsize
+    if size >= HUGE_PAGE:
+        mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             mapped.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(mapped, np.float32).reshape(shape)
-    memory = np.zeros(size + CACHE_LINE // 4, np.float32)
-    first = -memory.ctypes.data % CACHE_LINE // 4
-    return memory[first : first + size].reshape(shape)
+        return np.frombuffer(mapped, dtype).reshape(shape)
+    memory = np.zeros(size + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
-def shared_parameter(name: str, array: FloatArray) -> Parameter:
+def shared_parameter(name: str, array: Array) -> Parameter:
     """A Parameter over the array's own memory; graphs read and write it in place.
 
     Parameter(tensor) would copy the data. It is made small first, then given the array.
     """
-    parameter = Parameter(Tensor(np.zeros(1, np.float32)), name=name, requires_grad=False)
+    parameter = Parameter(Tensor(np.zeros(1, array.dtype)), name=name, requires_grad=False)
     parameter.set_data(Tensor.from_numpy(array), slice_shape=True)
     return parameter
 

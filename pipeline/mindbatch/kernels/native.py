@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.cache_layout import padded_head
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.interface import Array, AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.memory import padded_head
 from mindbatch.kernels.native_library import NativeLibrary
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
@@ -70,7 +70,7 @@ class NativeKernels(Kernels):
     def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
         return (-(-outputs // PANEL), inputs, PANEL)
 
-    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
         done = 0
         while done < len(rows):
             panel, column = divmod(first_output + done, PANEL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.interface import Array, AttentionShape, CacheGeometry, FloatArray, Kernels, constant
 
 NEVER = -3.0e38  # a score that exp turns into 0
 
@@ -173,7 +173,7 @@ class ReferenceKernels(Kernels):
     def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
         return (outputs, inputs)
 
-    def pack(self, packed: FloatArray, first_output: int, rows: FloatArray) -> None:
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
         packed[first_output : first_output + len(rows)] = rows
 
     def linear(self, outputs: int) -> nn.Cell:

@@ -64,7 +64,7 @@ class Layers:
         """
         weight = self.weights.get(f"{name}.weight")
         if offset:
-            weight = constant(weight.asnumpy() + np.float32(offset), np.float32)
+            weight = constant(weight.asnumpy() + np.float32(offset), self.kernels.dtype)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
         return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from mindspore import Tensor, nn
 
-from mindbatch.kernels.interface import Kernels, constant
+from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice
@@ -31,7 +30,7 @@ class RowLinear(nn.Cell):
         super().__init__(auto_prefix=False)
         self.weight = weights.get(f"{name}.weight")
         self.bias = weights.optional(f"{name}.bias")
-        self.no_bias = constant([0.0], np.float32)
+        self.no_bias = weights.absent
         self.product = kernels.linear(weights.outputs[f"{name}.weight"])
         self.is_whole = shard.size == 1
         self.reduce = all_reduce(shard)
@@ -50,7 +49,7 @@ class VocabularyHead(nn.Cell):
     ) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get(name)
-        self.no_bias = constant([0.0], np.float32)
+        self.no_bias = weights.absent
         self.product = kernels.linear(weights.outputs[name])
         self.is_whole = shard.size == 1
         self.gather = all_gather(shard)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from mindspore import Parameter, Tensor
-
-from mindbatch.kernels.interface import constant
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Loaded parameters with the number of outputs of each matrix (a packed shape does not tell)."""
+    """Loaded parameters with the number of outputs of each matrix (a packed shape does not tell).
+
+    absent: what the kernels take for a vector that the model has not.
+    """
 
     parameters: Mapping[str, Parameter]
     outputs: Mapping[str, int]
+    absent: Tensor
 
     def get(self, name: str) -> Parameter:
         """A parameter that the architecture promises.
@@ -27,6 +28,5 @@ class Weights:
         return self.parameters[name]
 
     def optional(self, name: str) -> Parameter | Tensor:
-        """The parameter, or a tensor of one zero: what the kernels take for an absent vector."""
-        found = self.parameters.get(name)
-        return constant([0.0], np.float32) if found is None else found
+        """The parameter, or `absent`."""
+        return self.parameters.get(name, self.absent)

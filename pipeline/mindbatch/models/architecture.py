@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindbatch.kernels.cache_layout import padded_head
+from mindbatch.kernels.memory import padded_head
 
 
 @dataclass(frozen=True)

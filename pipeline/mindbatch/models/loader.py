@@ -35,7 +35,7 @@ def load_weights(
     shard: TensorSlice,
     progress: Progress | None = None,
 ) -> Weights:
-    """Reads this rank's parameters; float16 and bfloat16 become float32 some rows at a time.
+    """Reads this rank's parameters; stored in any float type, kept in the kernels' own.
 
     folder: the whole model, or what was cut for this very rank.
     progress: called with (tensors done, tensors in all).
@@ -56,7 +56,7 @@ def load_weights(
         outputs[spec.name] = spec.local_outputs(shard)
         if progress is not None:
             progress(done + 1, len(specs))
-    return Weights(parameters, outputs)
+    return Weights(parameters, outputs, kernels.absent())
 
 
 def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
@@ -72,10 +72,10 @@ def _load(
 ) -> Parameter:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     if spec.layout is Layout.PACKED and inputs is not None:
-        array = aligned_zeros(kernels.packed_shape(outputs, inputs))
+        array = aligned_zeros(kernels.packed_shape(outputs, inputs), kernels.dtype)
     else:
-        array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs))
-    first, whole = 0, lru_cache(maxsize=1)(folder.float32)  # fused parts are of one tensor
+        array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
+    first, whole = 0, lru_cache(maxsize=1)(folder.floats)  # fused parts are of one tensor
     for part in spec.parts:
         for rows in _rows(part, spec.cut, folder, whole, names(part.source), shard):
             if spec.layout is Layout.PACKED:
@@ -104,4 +104,4 @@ def _rows(
         yield whole(name)[left:right, low:high].T
         return
     for row in range(low, high, ROWS_AT_ONCE):
-        yield folder.float32(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)))[:, left:right]
+        yield folder.floats(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)))[:, left:right]

@@ -57,7 +57,7 @@ class ModelWeights(Protocol):
 
     def info(self, name: str) -> StoredShape: ...
 
-    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
         """The values, or those of some rows, of a tensor of FLOAT_DTYPES, in memory of their own."""
         ...
 
@@ -113,7 +113,7 @@ class ModelFolder:
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
         return self._tensors.info(name)
 
-    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
         """As read_float32, verified (the whole tensor, whatever the rows)."""
         if name not in self._verified:
             self._tensors.check(name)

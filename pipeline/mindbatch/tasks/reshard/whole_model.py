@@ -60,7 +60,7 @@ class WholeModel:
         """The tensor's dtype and full shape."""
         return self._writings[name]
 
-    def float32(self, name: str, *, rows: slice | None = None) -> FloatArray:
+    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
         """The values, or those of some rows. CheckpointError when the files are damaged."""
         writing = self._writings[name]
         if name not in self._buffers:

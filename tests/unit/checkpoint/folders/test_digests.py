@@ -48,7 +48,7 @@ def flip(path: Path, bit: int) -> None:
 def test_undamaged_folder_is_verified(folder: Path) -> None:
     model = ModelFolder(folder)
     model.verify()
-    assert model.float32("a.weight").tolist() == [0, 1, 2, 3]
+    assert model.floats("a.weight").tolist() == [0, 1, 2, 3]
     assert json.loads((folder / "digests.json").read_text())["algorithm"] == "sha256"
 
 
@@ -61,7 +61,7 @@ def test_every_flipped_data_bit_is_refused_naming_tensor_and_file(folder: Path) 
             flip(path, bit)
             model = ModelFolder(folder)
             with pytest.raises(CheckpointError, match=rf"model\.safetensors: tensor '{name}' is damaged"):
-                model.float32(name)
+                model.floats(name)
             flip(path, bit)
 
 
@@ -116,9 +116,9 @@ def test_damage_in_one_shard_leaves_the_others(tmp_path: Path) -> None:
     write_digests(folder)
     flip(folder / "2.safetensors", ModelFolder(folder).info("b").extents[0].offset * 8)
     model = ModelFolder(folder)
-    assert model.float32("a").tolist() == [1, 1]
+    assert model.floats("a").tolist() == [1, 1]
     with pytest.raises(CheckpointError, match=r"2\.safetensors: tensor 'b' is damaged"):
-        model.float32("b")
+        model.floats("b")
 
 
 def test_entries_must_be_exactly_the_tensors(folder: Path) -> None:

@@ -44,9 +44,9 @@ def test_a_folder_gives_config_and_tensors(folder: Path) -> None:
     assert model.nbytes == 32 + 4
     assert model.info("embed.weight").shape == (4, 2)
     assert model.file_name("norm.weight") == "model.safetensors"
-    assert model.float32("norm.weight").tolist() == [1, 2]
+    assert model.floats("norm.weight").tolist() == [1, 2]
     assert model.info("norm.weight").dtype == "BF16"
-    assert model.float32("embed.weight", rows=slice(1, 3)).sum() == 4
+    assert model.floats("embed.weight", rows=slice(1, 3)).sum() == 4
     assert model.notes == ()
     model.verify()
 
@@ -57,7 +57,7 @@ def test_no_generation_config(folder: Path) -> None:
 
 def test_unknown_tensor(folder: Path) -> None:
     model = ModelFolder(folder)
-    for read in (model.float32, model.info, model.file_name):
+    for read in (model.floats, model.info, model.file_name):
         with pytest.raises(CheckpointError, match=r"no tensor 'embed.wight'; did you mean 'embed.weight'\?"):
             read("embed.wight")
 
@@ -139,7 +139,7 @@ class TestTrust:
         (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto_map}))
         model = ModelFolder(folder)
         for name in model.names:
-            model.float32(name)
+            model.floats(name)
         assert not marker.exists()
         assert not any("evil" in module for module in sys.modules)
         assert len(model.notes) == 2

@@ -40,10 +40,10 @@ def test_values_are_those_of_the_slice(tmp_path: Path, dtype: str, kind: str) ->
     for rank in range(4):
         with ModelFolder(home, TensorSlice(rank, 4)) as model:
             expected = tensors_of(LLAMA)[UP][12 * rank : 12 * rank + 12]
-            assert np.abs(model.float32(UP) - expected).max() <= exact * 4
-            part = model.float32(UP, rows=slice(3, 7))
-            assert part.tobytes() == model.float32(UP)[3:7].tobytes()
-            assert model.float32("model.norm.weight").shape == (32,)
+            assert np.abs(model.floats(UP) - expected).max() <= exact * 4
+            part = model.floats(UP, rows=slice(3, 7))
+            assert part.tobytes() == model.floats(UP)[3:7].tobytes()
+            assert model.floats("model.norm.weight").shape == (32,)
             stored = contents(home)[rank]
             assert {*model.names} == stored.keys()
             assert model.config["vocab_size"] == 67
@@ -132,11 +132,11 @@ def test_a_changed_bit_of_a_tensor_is_found_when_it_is_read(tmp_path: Path, kind
     data[place] ^= 1
     path.write_bytes(data)
     with ModelFolder(home, TensorSlice(1, 2)) as model:
-        model.float32("model.norm.weight")
+        model.floats("model.norm.weight")
         with pytest.raises(CheckpointError, match=f"{path}: tensor '{UP}' is damaged"):
-            model.float32(UP, rows=slice(20, 22))
+            model.floats(UP, rows=slice(20, 22))
     with ModelFolder(home, TensorSlice(0, 2)) as other:
-        other.float32(UP)
+        other.floats(UP)
 
 
 def test_a_changed_header_is_found_at_once(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_dtype_that_no_layer_takes_is_refused(tmp_path: Path) -> None:
         ModelFolder(home, TensorSlice(0, 2)) as model,
         pytest.raises(CheckpointError, match="dtype I32; needed"),
     ):
-        model.float32(UP)
+        model.floats(UP)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "rank_0/digests.json"])

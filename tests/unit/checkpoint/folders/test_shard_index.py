@@ -31,7 +31,7 @@ def test_tensors_come_from_their_shards(folder: Path) -> None:
     model = ModelFolder(folder)
     assert model.names == ("x", "y", "z")
     assert model.file_name("z") == B
-    assert model.float32("z").tolist() == [3, 3]
+    assert model.floats("z").tolist() == [3, 3]
     assert model.nbytes == 24
 
 

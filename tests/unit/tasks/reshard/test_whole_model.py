@@ -35,11 +35,11 @@ def test_every_tensor_is_as_before(tmp_path: Path, model: str, way: dict[str, An
         assert {*after.names} == {*before.names}
         for name in before.names:
             assert after.info(name).shape == before.info(name).shape
-            expected = before.float32(name)
-            found = after.float32(name)
+            expected = before.floats(name)
+            found = after.floats(name)
             assert found.dtype == np.float32
             assert found.tobytes() == expected.tobytes()
-            assert after.float32(name, rows=slice(1, 3)).tobytes() == expected[1:3].tobytes()
+            assert after.floats(name, rows=slice(1, 3)).tobytes() == expected[1:3].tobytes()
             assert (Path(config.target.dir) / after.file_name(name)).is_file()
 
 
@@ -51,6 +51,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
     path.write_bytes(data)
     with WholeModel(ReshardConfig(source=str(source))) as model:
         for name in model.names[:-1]:
-            model.float32(name)
+            model.floats(name)
         with pytest.raises(CheckpointError, match=f"{path}: tensor '{model.names[-1]}' is damaged"):
-            model.float32(model.names[-1])
+            model.floats(model.names[-1])
