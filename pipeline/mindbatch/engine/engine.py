@@ -12,8 +12,7 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.engine.advance import Assistant, advance, draft
-from mindbatch.engine.prompt_outputs import gather_prompt_outputs
+from mindbatch.engine.advance import Assistant, advance, draft, gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner
 from mindbatch.engine.scheduler import Scheduler
