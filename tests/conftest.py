@@ -1,4 +1,4 @@
-"""For all tests: none reaches a network, none hides values from the messages of others; a model folder."""
+"""For all tests: few examples of Hypothesis, no network, nothing hidden from messages; a model folder."""
 
 import json
 import socket
@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mindbatch import hidden_values
+
+# Each run draws others. Many more: pytest --hypothesis-profile thorough tests/unit
+SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+settings.register_profile("brief", max_examples=50, deadline=None, suppress_health_check=SUPPRESSED)
+settings.register_profile("thorough", settings.get_profile("brief"), max_examples=500)
+settings.load_profile("brief")
 
 LOCAL = ("127.", "::1", "localhost")
 

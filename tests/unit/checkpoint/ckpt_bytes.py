@@ -51,13 +51,13 @@ def value(name: str, dims: Sequence[int], kind: str, content: bytes) -> bytes:
 
 def ckpt_bytes(tensors: Mapping[str, npt.NDArray[Any]], slice_bytes: int = 1 << 30) -> bytes:
     """A right file of these arrays; uint16 arrays are taken to be bfloat16 bits."""
-    data = b""
+    parts = []
     for name, array in tensors.items():
         content = array.tobytes()
         for start in range(0, max(1, len(content)), slice_bytes):
             part = content[start : start + slice_bytes]
-            data += value(name, array.shape, TYPES[array.dtype.name], part)
-    return data
+            parts.append(value(name, array.shape, TYPES[array.dtype.name], part))
+    return b"".join(parts)
 
 
 def text_value(name: str, text: str) -> bytes:

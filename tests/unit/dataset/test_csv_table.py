@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.dataset.dataset import Dataset
@@ -139,7 +139,6 @@ def test_a_field_of_50_megabytes_is_not_held(tmp_path: Path) -> None:
     assert peak < 8 * 10**6
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(*[st.text(st.sampled_from('a",\t\n\r é\u2028'), max_size=6)] * 2), max_size=6))
 def test_what_the_csv_module_writes_is_read_back(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     for name, dialect in (("rows.csv", "excel"), ("rows.tsv", "excel-tab")):

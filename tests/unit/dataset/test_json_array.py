@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.dataset import byte_streams, json_array
@@ -133,7 +133,6 @@ def test_a_long_string_of_backslashes(tmp_path: Path) -> None:
     assert record.columns == {"a": text}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.dictionaries(st.text(max_size=3), st.text('\\"[]{},:a ', max_size=8), max_size=3), max_size=5
@@ -148,7 +147,6 @@ def test_an_array_reads_like_its_lines(
         assert outcomes(tmp_path, json.dumps(rows)) == rows
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.text('[]{},:"\\a1 \n', max_size=30), size=st.sampled_from([1, 2, 5, byte_streams.BUFFER_BYTES])
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.dataset.dataset import Dataset
@@ -179,7 +179,6 @@ def test_a_line_of_50_megabytes_is_not_held(tmp_path: Path) -> None:
     assert peak < 8 * 10**6
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first text of a process is
 @given(st.dictionaries(st.text(), json_values), st.booleans())
 def test_any_object_is_read_back(row: dict[str, Any], ascii_only: bool) -> None:
     assert repr(parse_row(json.dumps(row, ensure_ascii=ascii_only))) == repr(row)

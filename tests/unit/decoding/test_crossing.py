@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -44,7 +44,6 @@ cases = st.builds(
 
 
 @given(cases, st.floats(0.001, 0.999), st.booleans())
-@settings(max_examples=300, deadline=None)
 def test_is_that_of_the_sorted_keys(case: tuple[Values, Values], share: float, reached: bool) -> None:
     keys, weights = case
     found = crossing(keys, weights, Limit(np.float32(share), float(weights.sum()), reached))

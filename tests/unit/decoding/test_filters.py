@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -46,7 +46,6 @@ def assert_same_but_for(mask: NDArray[np.bool_], expected: NDArray[np.bool_], ed
 
 
 @given(score_arrays, st.floats(1e-6, 1.0, exclude_max=True))
-@settings(max_examples=300, deadline=None)
 def test_nucleus_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top_p: float) -> None:
     mask = nucleus(Candidates(scores), top_p)
     assert_same_but_for(mask, plain_filters.top_p(scores, top_p), 1)
@@ -109,14 +108,12 @@ def test_nucleus_always_keeps_one(size: int) -> None:
 
 
 @given(score_arrays, st.integers(1, 6000))
-@settings(max_examples=200, deadline=None)
 def test_top_k_keeps_the_k_largest_and_their_equals(scores: NDArray[np.float32], k: int) -> None:
     kth = np.sort(scores)[::-1][min(k, scores.size) - 1]
     np.testing.assert_array_equal(top_k_mask(Candidates(scores), k), scores >= kth)
 
 
 @given(score_arrays, st.floats(1e-6, 0.999))
-@settings(max_examples=300, deadline=None)
 def test_typical_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], typical_p: float) -> None:
     mask, expected = typical_mask(Candidates(scores), typical_p), plain_filters.typical_p(scores, typical_p)
     differ = scores[mask != expected]
@@ -127,7 +124,6 @@ def test_typical_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], t
 
 
 @given(score_arrays, st.floats(1e-4, 0.9999))
-@settings(max_examples=200, deadline=None)
 def test_top_h_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top_h: float) -> None:
     assert_same_but_for(top_h_mask(Candidates(scores), top_h), plain_filters.top_h(scores, top_h), 1)
 
@@ -143,7 +139,6 @@ def test_top_n_sigma_by_its_definition(scores: NDArray[np.float32], n: float, fo
 
 
 @given(score_arrays, st.floats(1e-6, 0.5))
-@settings(max_examples=200, deadline=None)
 def test_eta_by_its_definition(scores: NDArray[np.float32], epsilon: float) -> None:
     mask, expected = eta_mask(Candidates(scores), epsilon), plain_filters.eta(scores, epsilon)
     assert mask.any()
@@ -151,7 +146,6 @@ def test_eta_by_its_definition(scores: NDArray[np.float32], epsilon: float) -> N
 
 
 @given(score_arrays)
-@settings(max_examples=100, deadline=None)
 def test_entropy(scores: NDArray[np.float32]) -> None:
     scores = np.append(scores, np.float32(-np.inf))
     expected = plain_filters.entropy(plain_filters.probabilities(scores))

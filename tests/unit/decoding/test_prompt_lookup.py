@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as testing
 from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
@@ -54,7 +53,6 @@ def looked_up(text: list[int], longest: int, count: int) -> tuple[int, ...] | No
     return None
 
 
-@testing(deadline=None)
 @given(
     st.lists(st.integers(0, 2), min_size=1, max_size=14),
     st.lists(st.integers(0, 2), max_size=6),

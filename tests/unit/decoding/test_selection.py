@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,7 +26,6 @@ row_blocks = st.builds(
 
 
 @given(row_blocks, st.sampled_from([0, 1, 2, 8, 32, 33, 700, 6000]))
-@settings(max_examples=150, deadline=None)
 def test_in_order_with_the_lower_place_first(scores: NDArray[np.float32], k: int) -> None:
     expected = by_sorting(scores, k)
     assert [largest(row, k).tolist() for row in scores] == expected
@@ -34,7 +33,6 @@ def test_in_order_with_the_lower_place_first(scores: NDArray[np.float32], k: int
 
 
 @given(row_blocks, st.integers(1, 6000))
-@settings(max_examples=100, deadline=None)
 def test_kth(scores: NDArray[np.float32], k: int) -> None:
     assert kth_largest(scores[0], k) == np.sort(scores[0])[-min(k, scores.shape[1])]
 

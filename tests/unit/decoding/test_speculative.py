@@ -104,14 +104,13 @@ def drafted_rows(draw: st.DrawFn) -> Row:
 
 
 class TestCertainDrafts:
-    @testing(deadline=None)
     @given(drafted_rows())
     def test_output_is_that_of_plain_decoding(self, one: Row) -> None:
         drafted = () if one.draft is None else one.draft.token_ids
         [choices] = verify([one])
         assert choices == until_it_differs(plain(one, len(drafted) + 1), drafted)
 
-    @testing(deadline=None, max_examples=40)
+    @testing(max_examples=40)
     @given(st.lists(drafted_rows(), min_size=2, max_size=5))
     def test_a_row_gets_in_a_batch_what_it_gets_alone(self, rows: list[Row]) -> None:
         assert verify(rows) == [verify([one])[0] for one in rows]

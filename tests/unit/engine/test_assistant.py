@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as testing
 from hypothesis import strategies as st
 from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
 
@@ -253,7 +252,6 @@ def programs(draw: st.DrawFn) -> list[tuple[str, Any]]:
     return draw(st.lists(st.one_of(asking, asking, growing, growing, forgetting), max_size=14))
 
 
-@testing(max_examples=60, deadline=None)
 @given(programs(), st.sampled_from([{}, TINY, {"num_blocks": 13}, {"max_batched_tokens": 3}]))
 def test_drafts_equal_those_from_scratch(program: list[tuple[str, Any]], changes: dict[str, int]) -> None:
     """The shadow runner checks besides that every token finds its own prefix in the cache."""

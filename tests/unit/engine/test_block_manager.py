@@ -149,7 +149,7 @@ def digests_of(content: list[int]) -> list[bytes]:
 
 
 TestTables = Tables.TestCase
-TestTables.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTables.settings = settings(stateful_step_count=40)
 
 
 def test_only_shared_blocks_that_are_written_are_copied() -> None:

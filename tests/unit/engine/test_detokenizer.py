@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from constrained import wrap as wrapped
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -105,7 +105,6 @@ def token_of(tokenizer: Tokenizer, text: str) -> int:
 
 @each
 @given(text=TEXTS)
-@settings(deadline=None)
 def test_any_text(tokenizer: Tokenizer, text: str):
     ids = tokenizer.encode(text, add_special_tokens=False)
     pieces = pieces_of(tokenizer, ids)
@@ -116,7 +115,6 @@ def test_any_text(tokenizer: Tokenizer, text: str):
 
 @each
 @given(text=TEXTS, data=st.data(), skip=st.booleans())
-@settings(deadline=None)
 def test_special_and_unknown_ids_among_text(tokenizer: Tokenizer, text: str, data: st.DataObject, skip: bool):
     others = st.sampled_from([*sorted(tokenizer.special_ids), token_of(tokenizer, "<think>"), UNKNOWN])
     ids: list[int] = []
@@ -186,7 +184,6 @@ def test_the_first_space_reads_on_from_the_prompt(prompt: list[int], expected: s
 
 
 @given(prompt=TEXTS.filter(bool), text=TEXTS)
-@settings(deadline=None)
 def test_prompt_and_output_join_as_decoded_together(prompt: str, text: str):
     ids = SENTENCEPIECE.encode(prompt + text, add_special_tokens=False)
     for cut in range(1, len(ids)):
@@ -209,7 +206,6 @@ DECODERS = {
 
 @pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS)
 @given(ids=st.lists(st.integers(0, len(WORDS) + 1), max_size=12))
-@settings(deadline=None)
 def test_other_decoders(decoder: Any, ids: list[int]):
     tokenizer = word_level(decoder, WORDS)
     assert "".join(pieces_of(tokenizer, ids)) == tokenizer.decode(ids)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as testing
 from hypothesis import strategies as st
 from shadow_model import (
     VOCABULARY,
@@ -317,7 +316,6 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@testing(max_examples=150, deadline=None)
 @given(rows=requests_strategy(), sizes=SIZES)
 def test_results_do_not_depend_on_the_sizes(rows: list[Request], sizes: dict[str, Any]) -> None:
     engine, fitting = make_engine(settings(**sizes)), []

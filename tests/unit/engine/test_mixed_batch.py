@@ -136,7 +136,7 @@ def alone(row: Request) -> RequestOutput:
 
 
 @given(st.data(), requests())
-@hypothesis_settings(deadline=None, max_examples=25)
+@hypothesis_settings(max_examples=25)
 def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
     results = run(make_engine(data.draw(limits(rows))), rows)
     for row in rows:
@@ -235,7 +235,7 @@ def check_score(asked: Request, output: CompletionOutput) -> None:
 
 
 @given(requests(most=4))
-@hypothesis_settings(deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 def test_every_score_can_be_computed_again(rows: list[Request]) -> None:
     results = run(make_engine(settings(batch_size=16)), rows)
     for row in rows:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as testing
 from hypothesis import strategies as st
 from shadow_model import (
     VOCABULARY,
@@ -250,7 +249,6 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@testing(max_examples=150, deadline=None)
 @given(
     rows=shared_prompts(),
     sizes=SIZES,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, settings
@@ -178,7 +177,6 @@ def test_every_parameter_is_drawn() -> None:
     st.lists(parameters(), min_size=1, max_size=4),
     st.randoms(use_true_random=False),
 )
-@hypothesis_settings(deadline=None, max_examples=60)
 def test_every_row_ends_as_it_does_alone(
     size: int, model_ends: tuple[int, ...], params: list[DecodingParams], source: Any
 ) -> None:

@@ -204,7 +204,7 @@ class Load(RuleBasedStateMachine):
 
 
 TestLoad = Load.TestCase
-TestLoad.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLoad.settings = settings(stateful_step_count=30)
 
 
 def complete(scheduler: Scheduler) -> Step:

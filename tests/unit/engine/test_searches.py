@@ -162,7 +162,7 @@ def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
     assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]
 
 
-@effort(max_examples=40, deadline=None)
+@effort(max_examples=40)
 @given(
     block_size=st.integers(1, 6),
     num_blocks=st.integers(70, 120),

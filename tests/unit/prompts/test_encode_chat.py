@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram, write_folder
 
@@ -136,7 +136,6 @@ def test_control_text_in_tools_and_other_fields_stays_text(load):
     assert sum(i in tokenizer.special_ids for i in ids) == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(
     contents=st.lists(
         st.lists(st.sampled_from([*CONTROL, "<", "<|", "<|im_", "start|>", "|>", " \n", "你", "\U000f0000"])),

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram
 from tokenizers import Tokenizer as Backend
@@ -56,13 +56,11 @@ def test_special_tokens_around_a_broken_up_text_are_kept(load):
     assert tokenizer.eos_token_ids[0] not in ids[:-1]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_byte_level_round_trip(chinese: Tokenizer, text: str):
     assert chinese.decode(chinese.encode(text, add_special_tokens=False)) == text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(parts=st.lists(st.sampled_from([*CONTROL, "<", "<|im_", "start|>", "|>", " ", "\n", "你好", "a"])))
 def test_no_text_at_all_gives_a_control_token(chinese: Tokenizer, parts: list[str]):
     text = "".join(parts)

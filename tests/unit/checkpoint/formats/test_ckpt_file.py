@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ckpt_bytes import ckpt_bytes, field, number, tensor, text_value, value, varint, with_crc
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors_writer import bfloat16_bits
@@ -27,7 +27,6 @@ SMALL: dict[str, npt.NDArray[Any]] = {
 }
 SMALL_BYTES = ckpt_bytes(SMALL)
 FLOATS = np.arange(4, dtype=np.float32).tobytes()
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Opener = Callable[[bytes], StoredFile]
 
 
@@ -58,7 +57,6 @@ arrays = hnp.arrays(
 )
 
 
-@MANY
 @given(st.dictionaries(st.text("abc._0", min_size=1).filter(lambda n: ".." not in n), arrays), st.data())
 def test_reads_every_tensor_however_it_is_cut(
     opened: Opener, tensors: dict[str, npt.NDArray[Any]], data: st.DataObject
@@ -225,8 +223,8 @@ def test_too_many_entries_are_refused(opened: Opener, monkeypatch: pytest.Monkey
 
 
 def test_a_tensor_in_very_many_parts_takes_no_longer_for_it(opened: Opener) -> None:
-    """Each part is looked at once: at 100,000 parts anything else would take minutes."""
-    count = 100_000
+    """Each part is looked at once: at 30,000 parts anything else would take very long."""
+    count = 30_000
     with opened(ckpt_bytes({"x": np.zeros(count, np.int8)}, 1)) as file:
         assert file.tensors["x"].nbytes == count
 
@@ -237,7 +235,6 @@ def test_truncation_at_every_position_is_refused_or_ends_between_tensors(opened:
         refusal(opened, SMALL_BYTES[:length])
 
 
-@MANY
 @given(st.data())
 def test_random_damage_never_crashes(opened: Opener, data: st.DataObject) -> None:
     damaged = bytearray(ckpt_bytes(SMALL, 8) + text_value("note", "ab"))

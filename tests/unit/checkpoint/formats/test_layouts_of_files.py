@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
@@ -17,7 +17,6 @@ from mindbatch.checkpoint.formats.stored import Extent, TensorEntry, byte_ranges
 from mindbatch.errors import CheckpointError
 from tensor_files import write_tensor_file
 
-MANY = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Entry = tuple[str, str, tuple[int, ...]]
 Layout = Callable[[Iterable[Entry]], FileLayout]
 
@@ -57,7 +56,6 @@ def check_read(path: Path, tensors: Iterable[Entry], layout: FileLayout) -> None
 
 
 @pytest.mark.parametrize(("layout_of", "name"), LAYOUTS)
-@MANY
 @given(tensors=entries, data=st.data())
 def test_pieces_written_in_any_order_are_the_file(
     tmp_path: Path, layout_of: Layout, name: str, tensors: list[Entry], data: st.DataObject
@@ -82,7 +80,6 @@ def test_pieces_written_in_any_order_are_the_file(
 
 
 @pytest.mark.parametrize(("layout_of", "name"), LAYOUTS)
-@MANY
 @given(tensors=entries)
 def test_a_file_of_the_layout_is_read_again(
     tmp_path: Path, layout_of: Layout, name: str, tensors: list[Entry]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
@@ -27,7 +27,6 @@ SMALL: dict[str, npt.NDArray[Any]] = {
     "layer.1.weight": np.array([[0.5, -0.25]], np.float16),
 }
 SMALL_BYTES = safetensors_bytes(SMALL)
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Opener = Callable[[bytes], StoredFile]
 
 
@@ -70,7 +69,6 @@ arrays = hnp.arrays(
 )
 
 
-@MANY
 @given(st.dictionaries(names, arrays, max_size=5))
 def test_reads_what_the_library_writes(tmp_path: Path, tensors: dict[str, npt.NDArray[Any]]) -> None:
     path = tmp_path / "w.safetensors"
@@ -86,7 +84,6 @@ def test_reads_what_the_library_writes(tmp_path: Path, tensors: dict[str, npt.ND
                 np.testing.assert_array_equal(read_float32(file, name), array.astype(np.float32))
 
 
-@MANY
 @given(hnp.arrays(np.uint16, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6)))
 def test_every_bfloat16_bit_pattern_is_widened_exactly(opened: Opener, bits: npt.NDArray[np.uint16]) -> None:
     file = opened(safetensors_bytes({"x": bits}))
@@ -94,7 +91,6 @@ def test_every_bfloat16_bit_pattern_is_widened_exactly(opened: Opener, bits: npt
     assert np.array_equal(read_float32(file, "x").view(np.uint32), expected)
 
 
-@MANY
 @given(
     hnp.array_shapes(min_dims=1, max_dims=3, max_side=7), st.sampled_from(["F32", "F16", "BF16"]), st.data()
 )
@@ -174,7 +170,6 @@ def test_every_bit_flip_of_the_header_is_refused_or_stays_inside(opened: Opener)
     assert refused > header_end * 8 * 0.75
 
 
-@MANY
 @given(st.data())
 def test_random_damage_of_the_header_never_crashes(opened: Opener, data: st.DataObject) -> None:
     damaged = bytearray(SMALL_BYTES)
@@ -202,7 +197,6 @@ entries = st.fixed_dictionaries(
 )
 
 
-@MANY
 @given(st.dictionaries(st.text(max_size=3), entries | json_values, max_size=3), st.integers(0, 40))
 def test_any_header_is_read_or_refused(opened: Opener, header: dict[str, Any], data_bytes: int) -> None:
     read_or_refused(opened, file_bytes(header, bytes(data_bytes)))

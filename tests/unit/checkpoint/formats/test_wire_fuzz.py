@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import pytest
 from ckpt_bytes import field, number, tensor, value, varint
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError
 
-MANY = settings(max_examples=250, deadline=None)
 CLAIMS = [2**20, 2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
 """Lengths, counts and sizes that no file of a few bytes has."""
 
@@ -116,13 +115,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "w.ckpt"
 
 
-@MANY
 @given(content=files)
 def test_any_ckpt_is_read_or_refused(path: Path, content: bytes) -> None:
     _read_or_refused(CKPT, path, content)
 
 
-@MANY
 @given(content=strategies)
 def test_any_strategy_is_read_or_refused(path: Path, content: bytes) -> None:
     _read_or_refused(STRATEGY, path, content)

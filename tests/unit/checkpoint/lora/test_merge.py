@@ -70,7 +70,7 @@ def added(adder: Adder, additions: tuple[Addition, ...], rows: int, columns: int
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st.DataObject) -> None:
     """The part is at some place of a larger tensor, upright or turned round."""
@@ -172,7 +172,6 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_region_of_a_product_has_the_bits_of_the_whole(data: st.DataObject) -> None:
     region = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from names_applied import stored_arrays
 from placed_arrays import copied, numbered, scattered
@@ -146,7 +146,6 @@ def test_a_tensor_that_is_left_out_is_found(number: int) -> None:
             prove([*plans[:index], *plans[index + 1 :]], source, target)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_plan_that_is_made_is_proved(data: st.DataObject) -> None:
     """Whatever the model, the cuts and the names of both sides; and its copies make the right files."""

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from drawn_models import gpt2_specs, llama_specs, models
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
@@ -110,7 +110,6 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
     assert "lm_head.weight" not in found
 
 
-@settings(deadline=None)
 @given(models(), st.integers(0, 7), st.integers(1, 3))
 def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choice: int, stages: int) -> None:
     """Element by element against the bounds that the layers go by; padding is zero."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from drawn_models import gpt2_specs, llama_specs, models
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import Ranks, copied, numbered, same, scattered
 
@@ -44,7 +44,6 @@ def copies(plans: list[TensorPlan], name: str) -> list[tuple[Copy, ...]]:
     return [tensor.copies for tensor in plans if tensor.name == name]
 
 
-@settings(deadline=None)
 @given(
     models(), st.tuples(st.integers(0, 7), st.integers(0, 7)), st.tuples(st.integers(1, 3), st.integers(1, 3))
 )

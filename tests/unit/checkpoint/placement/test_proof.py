@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from drawn_models import gpt2_specs, llama_specs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import copied, numbered, same, scattered
 
@@ -163,7 +163,6 @@ def test_plans_that_miss_or_repeat_a_tensor() -> None:
     assert "or other padding" in faults([first, replace(second, padding=(((0, 1), (0, 1)),))])[0]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_single_change_of_a_plan_is_found_unless_it_changes_nothing(data: st.DataObject) -> None:
     """One number of one copy is changed: the proof fails just when the elements come out different."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from drawn_models import gpt2_specs, llama_specs, models
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.placement.placement import Placement, single_segment
@@ -38,7 +38,6 @@ def refusal(found: Mapping[str, Placement], ways: int) -> tuple[str, ...]:
     return caught.value.faults
 
 
-@settings(max_examples=60, deadline=None)
 @given(models(), st.data())
 def test_a_file_says_what_was_placed_or_there_is_none(
     tmp_path_factory: pytest.TempPathFactory, specs: list[TensorSpec], data: st.DataObject

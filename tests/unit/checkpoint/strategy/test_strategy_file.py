@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ckpt_bytes import ckpt_bytes, field, number
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
@@ -53,7 +53,6 @@ def layouts(draw: st.DrawFn) -> TensorLayout:
     return TensorLayout(draw(names), matrix, tuple(draw(st.permutations(entries))))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(layouts(), min_size=1, max_size=4, unique_by=lambda layout: layout.name))
 def test_every_element_is_held_by_as_many_ranks(
     tmp_path_factory: pytest.TempPathFactory, found: list[TensorLayout]
@@ -194,7 +193,6 @@ def test_what_is_wrong_is_refused(tmp_path: Path, content: bytes, fault: str) ->
     assert "s.ckpt: " in message
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damage_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("s") / "s.ckpt"

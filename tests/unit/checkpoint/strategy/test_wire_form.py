@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
@@ -37,20 +37,17 @@ strategies = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(strategies)
 def test_what_is_written_is_read(strategy: Strategy) -> None:
     assert parse_strategy(strategy_bytes(strategy), "s") == strategy
 
 
-@settings(max_examples=100, deadline=None)
 @given(layouts, st.integers(0, 999))
 def test_a_stage_is_written_with_the_name(layout: TensorLayout, stage: int) -> None:
     data = strategy_bytes(Strategy((replace(layout, stage=stage),)))
     assert parse_strategy(data, "s").layouts == (replace(layout, name=f"{stage}-{layout.name}"),)
 
 
-@settings(max_examples=300, deadline=None)
 @given(strategies.filter(lambda each: bool(each.layouts)), st.data())
 def test_a_file_that_is_cut_off_is_refused_or_has_fewer_entries(
     strategy: Strategy, data: st.DataObject

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
@@ -98,7 +98,6 @@ def parameters() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-@settings(max_examples=200)
 @given(prompts, st.lists(tokens, max_size=12), st.integers(0, 12), seeds, parameters())
 def test_a_row_keeps_nothing_of_what_it_was_before(
     prompt: list[int], output: list[int], before: int, seed: int, params: dict[str, Any]
