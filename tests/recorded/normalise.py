@@ -49,6 +49,8 @@ RULES = (
     # The check of run.json covers its times too.
     _rule("CHECK", r'"fingerprint": "[0-9a-f]{32}",\n  "check": (?P<value>"[0-9a-f]{16}")'),
 )
+PROGRESS = re.compile(r"^[0-9]+ of [0-9]+ rows done, [0-9]+ failed, prompt .*\n", re.MULTILINE)
+"""A line of progress: there is one every so many seconds, so on a busy machine only."""
 VERSIONS = _rule(
     "VERSION", r'^ +"(?:python|mindspore|mindformers|transformers|tokenizers|numpy)": (?P<value>"[^"]*")'
 )
@@ -91,6 +93,7 @@ def normaliser(places: Mapping[str, str], rules: tuple[str, ...]) -> Callable[[s
     def normalise(text: str) -> str:
         for path, name in longest_first:
             text = text.replace(path, name)
+        text = PROGRESS.sub("", text)
         for rule in chosen:
             text = rule.apply(text)
         return text
