@@ -17,6 +17,8 @@ from mindbatch.prompts.prompts import Prompt
 
 CASES = {case.name: case for case in decoding_cases()}
 LOOKED_UP = [case.name for case in CASES.values() if case.kind == "greedy"]
+# The same parameters with other logits: a second model always, a trained one on demand.
+MARKS = {"llama3": [pytest.mark.slow], "stories260K": [pytest.mark.slow, pytest.mark.on_demand]}
 MIXED: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
@@ -28,6 +30,11 @@ MIXED: dict[str, dict[str, Any]] = {
     "lookup": {"prompt_lookup_num_tokens": 3},
     "sampled_lookup": {"prompt_lookup_num_tokens": 3, "do_sample": True, "temperature": 0.4},
 }
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Names of cases, with the marks of their models."""
+    return [pytest.param(name, marks=MARKS.get(CASES[name].model, ())) for name in names]
 
 
 @lru_cache(maxsize=3)
@@ -80,7 +87,7 @@ def test_there_are_enough_cases() -> None:
     assert {(2, None), (4, None), (8, None), (6, 3), (4, 2)} <= shapes
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", marked(CASES))
 def test_tokens_and_scores_are_those_of_transformers(name: str) -> None:
     case = CASES[name]
     found = result(case)
@@ -92,7 +99,7 @@ def test_tokens_and_scores_are_those_of_transformers(name: str) -> None:
         assert [output.score for output in found.outputs] == pytest.approx(case.scores, abs=1e-4, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", LOOKED_UP)
+@pytest.mark.parametrize("name", marked(LOOKED_UP))
 def test_prompt_lookup_changes_no_token(name: str) -> None:
     found = result(CASES[name], "-lookup")
     assert [output.token_ids for output in found.outputs] == CASES[name].outputs
