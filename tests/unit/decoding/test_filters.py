@@ -129,7 +129,6 @@ def test_top_h_is_that_of_the_sorted_vocabulary(scores: NDArray[np.float32], top
 
 
 @given(score_arrays, st.floats(0.01, 6.0), st.integers(0, 4))
-@settings(max_examples=200, deadline=None)
 def test_top_n_sigma_by_its_definition(scores: NDArray[np.float32], n: float, forbidden: int) -> None:
     scores[1 : 1 + forbidden] = -np.inf
     mask, expected = top_n_sigma_mask(Candidates(scores), n), plain_filters.top_n_sigma(scores, n)
