@@ -9,11 +9,12 @@ import pytest
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.job import Job
+from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
-from mindbatch.tasks.reshard.plan import Planned, plan_reshard
+from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
 from mindbatch.tasks.reshard.whole_model import WholeModel
@@ -29,7 +30,7 @@ def here(config: ReshardConfig, architecture: Architecture) -> FloatArray:
         return first_logits(architecture, model)
 
 
-def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[Planned, LogitsCheck]:
+def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPlan, LogitsCheck]:
     source = write_model(folder / "source", LLAMA)
     config = ReshardConfig(source=str(source), verify="logits")
     config.target.dir, config.target.dtype = str(folder / "target"), dtype
