@@ -5,10 +5,12 @@ Fused matrices: queries, keys and values one after another, gate and up one afte
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
+from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, fused, linear, norm, vocabulary
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
 DEFAULTS = {
@@ -76,69 +78,37 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
     """Every parameter and the checkpoint tensors it is made of."""
-    words = Part("transformer.embedding.word_embeddings.weight", arch.vocab_size, arch.hidden_size)
+    words, hidden = "transformer.embedding.word_embeddings.weight", arch.hidden_size
     specs = [
-        TensorSpec("embedding.weight", (words,), Cut.VOCABULARY, Layout.PACKED),
-        _norm("norm", "transformer.encoder.final_layernorm", arch),
+        vocabulary("embedding.weight", words, arch.vocab_size, hidden),
+        *norm("norm", "transformer.encoder.final_layernorm", hidden),
     ]
     if not arch.tied:
-        head = Part("transformer.output_layer.weight", arch.vocab_size, arch.hidden_size)
-        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+        specs.append(vocabulary("head.weight", "transformer.output_layer.weight", arch.vocab_size, hidden))
     for layer in range(arch.num_layers):
-        specs += _block(arch, f"transformer.encoder.layers.{layer}", f"layers.{layer}")
+        specs += _block_tensors(arch, f"transformer.encoder.layers.{layer}", f"layers.{layer}")
     return specs
 
 
-def _norm(name: str, source: str, arch: Architecture) -> TensorSpec:
-    return TensorSpec(f"{name}.weight", (Part(f"{source}.weight", arch.hidden_size),))
-
-
-def _block(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
+def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
     queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
     attention, mlp = f"{source}.self_attention", f"{source}.mlp"
     hidden, inner = arch.hidden_size, arch.intermediate_size
+    query, key, value = fused(
+        f"{attention}.query_key_value.weight", (queries, keys, keys), hidden, arch.head_dim
+    )
+    qkv = (query, replace(key, is_shared=True), replace(value, is_shared=True))
+    gate_up = fused(f"{mlp}.dense_h_to_4h.weight", (inner, inner), hidden)
+    output = (Part(f"{attention}.dense.weight", hidden, queries),)
+    down = (Part(f"{mlp}.dense_4h_to_h.weight", hidden, inner),)
     return [
-        _norm(f"{name}.attention_norm", f"{source}.input_layernorm", arch),
-        *_outputs(f"{name}.attention.qkv", f"{attention}.query_key_value", (queries, keys, keys), arch),
-        *_inputs(f"{name}.attention.output", f"{attention}.dense", hidden, queries, arch.output_bias),
-        _norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", arch),
-        *_outputs(f"{name}.mlp.gate_up", f"{mlp}.dense_h_to_4h", (inner, inner), arch),
-        *_inputs(f"{name}.mlp.down", f"{mlp}.dense_4h_to_h", hidden, inner, arch.mlp_bias),
+        *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
+        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias),
+        *linear(f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias),
+        *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
+        *linear(f"{name}.mlp.gate_up", gate_up, Cut.OUTPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias),
     ]
-
-
-def _outputs(name: str, source: str, widths: tuple[int, ...], arch: Architecture) -> list[TensorSpec]:
-    """A matrix whose outputs are cut: its parts follow each other, and each is cut alone."""
-    is_attention = len(widths) == 3
-    unit = arch.head_dim if is_attention else 1
-    ends: list[tuple[str, int | None]] = [("weight", arch.hidden_size)]
-    if arch.qkv_bias if is_attention else arch.mlp_bias:
-        ends.append(("bias", None))
-    specs = []
-    for end, inputs in ends:
-        parts = tuple(
-            Part(
-                f"{source}.{end}",
-                width,
-                inputs,
-                sum(widths[:index]),
-                unit=unit,
-                is_shared=is_attention and index > 0,
-            )
-            for index, width in enumerate(widths)
-        )
-        layout = Layout.PLAIN if inputs is None else Layout.PACKED
-        specs.append(TensorSpec(f"{name}.{end}", parts, Cut.OUTPUTS, layout))
-    return specs
-
-
-def _inputs(name: str, source: str, outputs: int, inputs: int, has_bias: bool) -> list[TensorSpec]:
-    """A matrix whose inputs are cut; its bias is whole on every rank."""
-    weight = Part(f"{source}.weight", outputs, inputs)
-    specs = [TensorSpec(f"{name}.weight", (weight,), Cut.INPUTS, Layout.PACKED)]
-    if has_bias:
-        specs.append(TensorSpec(f"{name}.bias", (Part(f"{source}.bias", outputs),)))
-    return specs
 
 
 MODEL = ModelType(

@@ -8,7 +8,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
+from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, fused, linear, norm, vocabulary
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -92,56 +92,31 @@ def tensors(arch: Architecture) -> list[TensorSpec]:
     """Every parameter and the checkpoint tensors it is made of."""
     hidden = arch.hidden_size
     specs = [
-        TensorSpec(
-            "embedding.weight",
-            (Part("transformer.wte.weight", arch.vocab_size, hidden),),
-            Cut.VOCABULARY,
-            Layout.PACKED,
-        ),
+        vocabulary("embedding.weight", "transformer.wte.weight", arch.vocab_size, hidden),
         TensorSpec("positions.weight", (Part("transformer.wpe.weight", arch.max_positions, hidden),)),
-        *_norm("norm", "transformer.ln_f", hidden),
+        *norm("norm", "transformer.ln_f", hidden, "bias"),
     ]
     if not arch.tied:
-        head = Part("lm_head.weight", arch.vocab_size, hidden)
-        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
     for layer in range(arch.num_layers):
-        specs += _block(arch, f"transformer.h.{layer}", f"layers.{layer}")
+        specs += _block_tensors(arch, f"transformer.h.{layer}", f"layers.{layer}")
     return specs
 
 
-def _norm(name: str, source: str, width: int) -> list[TensorSpec]:
-    return [TensorSpec(f"{name}.{end}", (Part(f"{source}.{end}", width),)) for end in ("weight", "bias")]
+def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
+    hidden, inner = arch.hidden_size, arch.intermediate_size
 
+    def conv1d(which: str, widths: tuple[int, ...], inputs: int, unit: int = 1) -> tuple[Part, ...]:
+        return fused(f"{source}.{which}.weight", widths, inputs, unit, transposed=True)
 
-def _block(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner, size = arch.hidden_size, arch.intermediate_size, arch.head_dim
+    qkv = conv1d("attn.c_attn", (hidden,) * 3, hidden, arch.head_dim)
     return [
-        *_norm(f"{name}.attention_norm", f"{source}.ln_1", hidden),
-        *_linear(f"{name}.attention.qkv", f"{source}.attn.c_attn", (hidden,) * 3, hidden, Cut.OUTPUTS, size),
-        *_linear(f"{name}.attention.output", f"{source}.attn.c_proj", (hidden,), hidden, Cut.INPUTS),
-        *_norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden),
-        *_linear(f"{name}.mlp.up", f"{source}.mlp.c_fc", (inner,), hidden, Cut.OUTPUTS),
-        *_linear(f"{name}.mlp.down", f"{source}.mlp.c_proj", (hidden,), inner, Cut.INPUTS),
-    ]
-
-
-def _linear(
-    name: str, source: str, widths: tuple[int, ...], inputs: int, cut: Cut, unit: int = 1
-) -> list[TensorSpec]:
-    """A Conv1D: weight [inputs, outputs], bias [outputs]; several widths are fused parts, each cut alone."""
-    starts = [sum(widths[:index]) for index in range(len(widths))]
-    weights = tuple(
-        Part(f"{source}.weight", width, inputs, first, transposed=True, unit=unit)
-        for first, width in zip(starts, widths, strict=True)
-    )
-    biases = tuple(
-        Part(f"{source}.bias", width, None, first, unit=unit)
-        for first, width in zip(starts, widths, strict=True)
-    )
-    bias_cut = Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED
-    return [
-        TensorSpec(f"{name}.weight", weights, cut, Layout.PACKED),
-        TensorSpec(f"{name}.bias", biases, bias_cut),
+        *norm(f"{name}.attention_norm", f"{source}.ln_1", hidden, "bias"),
+        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, bias=True),
+        *linear(f"{name}.attention.output", conv1d("attn.c_proj", (hidden,), hidden), Cut.INPUTS, bias=True),
+        *norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden, "bias"),
+        *linear(f"{name}.mlp.up", conv1d("mlp.c_fc", (inner,), hidden), Cut.OUTPUTS, bias=True),
+        *linear(f"{name}.mlp.down", conv1d("mlp.c_proj", (hidden,), inner), Cut.INPUTS, bias=True),
     ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import read_rotary
-from mindbatch.models.tensor_spec import Cut, Layout, Part, TensorSpec
+from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, linear, norm, vocabulary
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -109,65 +108,38 @@ def block(layers: Layers, index: int) -> Block:
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
     """Every parameter and the checkpoint tensors it is made of."""
-    vocabulary = Part("model.embed_tokens.weight", arch.vocab_size, arch.hidden_size)
+    hidden = arch.hidden_size
     specs = [
-        TensorSpec("embedding.weight", (vocabulary,), Cut.VOCABULARY, Layout.PACKED),
-        TensorSpec("norm.weight", (Part("model.norm.weight", arch.hidden_size),)),
+        vocabulary("embedding.weight", "model.embed_tokens.weight", arch.vocab_size, hidden),
+        *norm("norm", "model.norm", hidden),
     ]
     if not arch.tied:
-        head = Part("lm_head.weight", arch.vocab_size, arch.hidden_size)
-        specs.append(TensorSpec("head.weight", (head,), Cut.VOCABULARY, Layout.PACKED))
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
     for layer in range(arch.num_layers):
-        specs += _attention(arch, layer) + _mlp(arch, layer)
+        specs += _block_tensors(arch, f"model.layers.{layer}", f"layers.{layer}")
     return specs
 
 
-def _matrix(
-    specs: list[TensorSpec], name: str, parts: tuple[Part, ...], cut: Cut, bias: bool
-) -> list[TensorSpec]:
-    """Adds a linear layer: its packed weight and, where the model has one, its bias."""
-    specs.append(TensorSpec(f"{name}.weight", parts, cut, Layout.PACKED))
-    if bias:
-        # A bias follows the outputs; after a cut of the inputs it is added once, to the sum.
-        vectors = tuple(replace(part, source=_bias_name(part.source), inputs=None) for part in parts)
-        bias_cut = Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED
-        specs.append(TensorSpec(f"{name}.bias", vectors, bias_cut))
-    return specs
-
-
-def _bias_name(weight: str) -> str:
-    return weight.removesuffix("weight") + "bias"
-
-
-def _attention(arch: Architecture, layer: int) -> list[TensorSpec]:
-    source, name = f"model.layers.{layer}", f"layers.{layer}"
-    size, hidden = arch.head_dim, arch.hidden_size
-    widths = {"q": arch.heads * size, "k": arch.kv_heads * size, "v": arch.kv_heads * size}
+def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
+    hidden, inner, size = arch.hidden_size, arch.intermediate_size, arch.head_dim
+    attention, heads = f"{source}.self_attn", {"q": arch.heads, "k": arch.kv_heads, "v": arch.kv_heads}
     qkv = tuple(
-        Part(f"{source}.self_attn.{which}_proj.weight", width, hidden, unit=size, is_shared=which != "q")
-        for which, width in widths.items()
+        Part(f"{attention}.{which}_proj.weight", count * size, hidden, unit=size, is_shared=which != "q")
+        for which, count in heads.items()
     )
-    output = (Part(f"{source}.self_attn.o_proj.weight", hidden, arch.heads * size),)
-    specs = [
-        TensorSpec(f"{name}.attention_norm.weight", (Part(f"{source}.input_layernorm.weight", hidden),)),
+    output = (Part(f"{attention}.o_proj.weight", hidden, arch.heads * size),)
+    up = tuple(Part(f"{source}.mlp.{which}_proj.weight", inner, hidden) for which in ("gate", "up"))
+    down = (Part(f"{source}.mlp.down_proj.weight", hidden, inner),)
+    return [
+        *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
+        *(norm(f"{name}.attention.q_norm", f"{attention}.q_norm", size) if arch.qk_norm else ()),
+        *(norm(f"{name}.attention.k_norm", f"{attention}.k_norm", size) if arch.qk_norm else ()),
+        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias),
+        *linear(f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias),
+        *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
+        *linear(f"{name}.mlp.up", up, Cut.OUTPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias),
     ]
-    if arch.qk_norm:
-        for which in ("q", "k"):
-            norm = Part(f"{source}.self_attn.{which}_norm.weight", size)
-            specs.append(TensorSpec(f"{name}.attention.{which}_norm.weight", (norm,)))
-    _matrix(specs, f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias)
-    return _matrix(specs, f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias)
-
-
-def _mlp(arch: Architecture, layer: int) -> list[TensorSpec]:
-    source, name = f"model.layers.{layer}", f"layers.{layer}"
-    width, hidden = arch.intermediate_size, arch.hidden_size
-    up = tuple(Part(f"{source}.mlp.{which}_proj.weight", width, hidden) for which in ("gate", "up"))
-    down = (Part(f"{source}.mlp.down_proj.weight", hidden, width),)
-    norm = Part(f"{source}.post_attention_layernorm.weight", hidden)
-    specs = [TensorSpec(f"{name}.mlp_norm.weight", (norm,))]
-    _matrix(specs, f"{name}.mlp.up", up, Cut.OUTPUTS, arch.mlp_bias)
-    return _matrix(specs, f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias)
 
 
 MODEL = ModelType(

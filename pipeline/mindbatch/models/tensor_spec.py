@@ -134,6 +134,41 @@ class TensorSpec:
         return high - low
 
 
+def vocabulary(name: str, source: str, size: int, width: int) -> TensorSpec:
+    """A token embedding or a head."""
+    return TensorSpec(name, (Part(source, size, width),), Cut.VOCABULARY, Layout.PACKED)
+
+
+def norm(name: str, source: str, width: int, *ends: str) -> list[TensorSpec]:
+    """The vectors of a norm: the weight, and what else `ends` names."""
+    return [TensorSpec(f"{name}.{end}", (Part(f"{source}.{end}", width),)) for end in ("weight", *ends)]
+
+
+def fused(
+    source: str, widths: Sequence[int], inputs: int, unit: int = 1, transposed: bool = False
+) -> tuple[Part, ...]:
+    """Parts of one checkpoint tensor, one after another; each is cut by itself."""
+    return tuple(
+        Part(source, width, inputs, sum(widths[:index]), transposed, unit)
+        for index, width in enumerate(widths)
+    )
+
+
+def linear(name: str, parts: tuple[Part, ...], cut: Cut, bias: bool) -> list[TensorSpec]:
+    """A packed weight and, where the model has one, its bias; each part's source ends in `weight`."""
+    specs = [TensorSpec(f"{name}.weight", parts, cut, Layout.PACKED)]
+    if bias:
+        # A bias follows the outputs; after a cut of the inputs it is added once, to the sum.
+        vectors = tuple(
+            replace(part, source=f"{part.source.removesuffix('weight')}bias", inputs=None, transposed=False)
+            for part in parts
+        )
+        specs.append(
+            TensorSpec(f"{name}.bias", vectors, Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED)
+        )
+    return specs
+
+
 def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
     """The shape of every checkpoint tensor that the specs read."""
     totals: dict[str, int] = {}
@@ -157,7 +192,7 @@ def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorS
         for part in spec.parts:
             widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, shard)
 
-    def held(part: Part, cut: Cut) -> Part:
+    def of_rank(part: Part, cut: Cut) -> Part:
         left, right = part.input_bounds(cut, shard)
         return replace(
             part,
@@ -167,6 +202,6 @@ def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorS
         )
 
     return [
-        replace(spec, parts=tuple(held(part, spec.cut) for part in spec.parts), cut=Cut.REPLICATED)
+        replace(spec, parts=tuple(of_rank(part, spec.cut) for part in spec.parts), cut=Cut.REPLICATED)
         for spec in specs
     ]
