@@ -205,7 +205,8 @@ def _defaults_for(
     config: ModelTaskConfig, given: Collection[str], log: FaultLog
 ) -> tuple[list[Assignment], tuple[str, ...]]:
     """Values for the keys of `decoding` that were not given, and lines on what was left out."""
-    from mindbatch.decoding.model_defaults import model_defaults  # NumPy: not needed by most configurations
+    from mindbatch.decoding.model_defaults import model_defaults
+    from mindbatch.decoding.params import DecodingParams
 
     folder = config.model.checkpoint_name_or_path
     if folder is None or log.lines:
@@ -216,7 +217,7 @@ def _defaults_for(
         if f"decoding.{name}" in given
     }
     try:
-        values, notes = model_defaults(Path(folder), own)
+        values, notes = model_defaults(Path(folder), own, DecodingParams)
     except ConfigError as error:
         log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
         return [], ()
@@ -228,7 +229,7 @@ def _advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
     folder = config.model.checkpoint_name_or_path
     if folder is None or not config.advises_sampling:
         return ()
-    from mindbatch.decoding.model_defaults import sampling_advice
+    from mindbatch.decoding.sampling_advice import sampling_advice
 
     line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding))
     return () if line is None else (line,)

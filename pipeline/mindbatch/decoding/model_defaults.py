@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.registry import strategy_name
+from mindbatch.decoding.parameter import parameters_of
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import read_regular
 
 FILE_NAME = "generation_config.json"
 _MAX_BYTES = 1 << 20
-TAKEN = frozenset(name for name, declared in PARAMETERS.items() if declared.of_model)
-"""Not the user's alone, and not settled for the model elsewhere, as speculation and end tokens are."""
 _SILENT = re.compile(
     r"_.*|transformers_version|use_cache|.*cache.*|return_.*|output_.*|.*assistant.*|assistant_.*|"
     r"(bos|pad|eos|decoder_start)_token_id|is_.*|prompt_lookup_num_tokens|max_matching_ngram_size"
@@ -39,27 +36,31 @@ def recommended(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value is not None}
 
 
-def model_defaults(folder: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def model_defaults(folder: Path, given: Mapping[str, Any], params: type) -> tuple[dict[str, Any], list[str]]:
     """What the model's file says of parameters that are not `given`, and a line for each thing left out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
     others and the given ones. ConfigError as of `recommended`.
+
+    params: DecodingParams, which declares the parameters and refuses what is not allowed.
     """
     content = recommended(folder)
+    # Neither the user's alone, nor settled for the model elsewhere, as speculation and end tokens are.
+    recommendable = {name for name, declared in parameters_of(params).items() if declared.of_model}
     notes = [
         f"{folder / FILE_NAME}: {name} has no effect here"
         for name in content
-        if name not in TAKEN and not _SILENT.fullmatch(name)
+        if name not in recommendable and not _SILENT.fullmatch(name)
     ]
     # A text is no value of any of them but one, and ${...} would be replaced in a configuration.
     taken = {
         name: value
         for name, value in content.items()
-        if name in TAKEN and name not in given and "${" not in json.dumps(value)
+        if name in recommendable and name not in given and "${" not in json.dumps(value)
     }
     while True:
         try:
-            DecodingParams(**{**given, **taken})
+            params(**{**given, **taken})
             return taken, notes
         except ConfigError as error:
             named = [(name, fault) for fault in error.faults for name in _NAMED.findall(fault)]
@@ -69,23 +70,3 @@ def model_defaults(folder: Path, given: Mapping[str, Any]) -> tuple[dict[str, An
         name, fault = blamed[0]
         del taken[name]
         notes.append(f"{folder / FILE_NAME}: left out: {fault}")
-
-
-def sampling_advice(folder: Path, given: Mapping[str, Any]) -> str | None:
-    """A line if the model's file recommends sampling and the given parameters are plain greedy decoding."""
-    try:
-        params, (values, _) = DecodingParams(**given), model_defaults(folder, {})
-    except ConfigError:  # others say what is wrong with either
-        return None
-    if strategy_name(params) != "greedy" or DecodingParams(**values).greedy:
-        return None
-    shown = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
-    return (
-        f"note: this model's {FILE_NAME} recommends sampling ({shown}), and this run is greedy; "
-        "decoding=model_defaults takes what it says, decoding.do_sample=false says that greedy is meant"
-    )
-
-
-def params_of(folder: Path, given: Mapping[str, Any]) -> DecodingParams:
-    """Those of the model's file, with the given ones before them."""
-    return DecodingParams(**{**model_defaults(folder, given)[0], **given})

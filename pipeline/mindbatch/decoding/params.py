@@ -18,6 +18,7 @@ from mindbatch.decoding.combinations import (
     WARMTH,
     combination_faults,
 )
+from mindbatch.decoding.model_defaults import model_defaults
 from mindbatch.decoding.parameter import Asks, parameter, parameters_of, shown
 from mindbatch.errors import ConfigError
 
@@ -347,9 +348,7 @@ class DecodingParams:
 
         Raises ConfigError where there is no such file or the given parameters are at fault.
         """
-        from mindbatch.decoding.model_defaults import params_of  # which needs this class
-
-        return params_of(Path(folder), given)
+        return cls(**{**model_defaults(Path(folder), given, cls)[0], **given})
 
     @property
     def greedy(self) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.model_defaults import model_defaults, sampling_advice
+from mindbatch.decoding.model_defaults import model_defaults
+from mindbatch.decoding.sampling_advice import sampling_advice
 from mindbatch.errors import ConfigError
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, content: Any) -> Path:
 def test_what_is_taken(
     tmp_path: Path, content: Any, given: dict[str, Any], taken: dict[str, Any], left_out: list[str]
 ) -> None:
-    found, notes = model_defaults(folder(tmp_path, content), given)
+    found, notes = model_defaults(folder(tmp_path, content), given, DecodingParams)
     assert found == taken
     assert len(notes) == len(left_out)
     assert all(any(name in note for note in notes) for name in left_out)
@@ -57,7 +58,7 @@ def test_parameters_from_a_folder(tmp_path: Path) -> None:
 def test_a_file_that_is_not_in_order(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
-        model_defaults(tmp_path, {})
+        model_defaults(tmp_path, {}, DecodingParams)
     assert sampling_advice(tmp_path, {}) is None
 
 
