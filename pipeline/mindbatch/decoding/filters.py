@@ -145,7 +145,7 @@ def _likely(candidates: Candidates, bound: np.float32, least: int) -> NDArray[np
     return mask
 
 
-_IN_ORDER: dict[str, Filter] = {
+IN_ORDER: dict[str, Filter] = {
     "top_n_sigma": top_n_sigma_mask,
     "top_h": top_h_mask,
     "top_k": top_k_mask,
@@ -156,4 +156,4 @@ _IN_ORDER: dict[str, Filter] = {
     "eta_cutoff": eta_mask,
 }
 """By parameter, the filters in the order in which they are applied."""
-_FILTERS = [(name, PARAMETERS[name].default, mask) for name, mask in _IN_ORDER.items()]
+_FILTERS = [(name, PARAMETERS[name].default, mask) for name, mask in IN_ORDER.items()]

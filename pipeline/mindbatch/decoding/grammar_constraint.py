@@ -96,12 +96,12 @@ class GrammarConstraint:
             self._retry()
 
     def fork(self) -> GrammarConstraint:
-        twin = object.__new__(type(self))
-        twin._compiled, twin._begins_text = self._compiled, self._begins_text
-        twin._matcher = self._matcher.deep_copy()
-        twin._token_ids = list(self._token_ids)
-        twin._mask, twin._fault = self._mask, self._fault
-        return twin
+        forked = object.__new__(type(self))
+        forked._compiled, forked._begins_text = self._compiled, self._begins_text
+        forked._matcher = self._matcher.deep_copy()
+        forked._token_ids = list(self._token_ids)
+        forked._mask, forked._fault = self._mask, self._fault
+        return forked
 
     def _next(self) -> NDArray[np.bool_]:
         """Which tokens [V] may add text."""

@@ -69,7 +69,7 @@ class Row:
 
     def fork(self) -> Row:
         """An independent copy, without a draft."""
-        twin = Row(
+        forked = Row(
             self.params,
             self.prompt_token_ids,
             list(self.output_token_ids),
@@ -83,8 +83,8 @@ class Row:
             None if self.logprobs is None else list(self.logprobs),
             self.max_tokens,
         )
-        twin.processors = self.processors
-        return twin
+        forked.processors = self.processors
+        return forked
 
 
 class NoTokenLeftError(PromptError):

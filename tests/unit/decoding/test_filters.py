@@ -12,6 +12,7 @@ import plain_filters
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.filters import (
+    IN_ORDER,
     epsilon_mask,
     eta_mask,
     min_p_mask,
@@ -22,6 +23,7 @@ from mindbatch.decoding.filters import (
     typical_mask,
 )
 from mindbatch.decoding.nucleus import nucleus
+from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.softmax import entropy, likeliest_and_normalisers, weights_of
 
 
@@ -37,6 +39,10 @@ score_arrays = st.builds(
     st.sampled_from([0.01, 1.0, 4.0, 30.0]),
     tied=st.booleans(),
 )
+
+
+def test_every_filter_that_is_declared_is_applied() -> None:
+    assert IN_ORDER.keys() == set(FILTERS)
 
 
 def assert_same_but_for(mask: NDArray[np.bool_], expected: NDArray[np.bool_], edge: int) -> None:
