@@ -176,8 +176,8 @@ def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         plan = planned(case, folder)
         whole = named(case, 1)
         full = {
-            original: np.arange(np.prod(each.shape), dtype=np.float32).reshape(each.shape) + index
-            for index, (original, each) in enumerate(whole.placements.items())
+            original: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + index
+            for index, (original, shape) in enumerate(whole.shapes.items())
         }
         np.savez(folder / "full.npz", **stored_by(whole, 0, full))
         made[name] = Cut(case, full, plan, folder)
