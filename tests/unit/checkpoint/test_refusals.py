@@ -135,7 +135,7 @@ def test_a_flipped_bit_is_found_with_digests(
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)
-    for command in COMMANDS:
+    for command in (_inspect, _reshard, _transform):  # there is nothing to merge in these checkpoints
         message = _refused(command, place, home, capsys)
         assert f"{file}: tensor '{NAME}' is damaged" in message
         shutil.rmtree(tmp_path / "made.part", ignore_errors=True)

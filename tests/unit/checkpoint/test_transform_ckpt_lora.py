@@ -21,6 +21,7 @@ from transform_places import (
 )
 
 import transform_ckpt_lora
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.journal import Journal
 
@@ -153,6 +154,20 @@ A, B = (f"model.layers.0.attention.wq.mindpet_delta_lora_{which}" for which in "
 )
 def test_matrices_that_are_refused(place, change, message, capsys):
     failed(changed_source(place, change), 1, capsys, message)
+    assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("name", [A, "model.layers.0.attention.wq.weight"])
+def test_a_flipped_bit_is_found_with_digests(place, name, capsys):
+    file = place / "home/trained.ckpt"
+    file.parent.mkdir()
+    write_ckpt(file, arrays())
+    record_digests(file.parent)
+    content = bytearray(file.read_bytes())
+    content[content.index(arrays()[name].tobytes())] ^= 1
+    file.write_bytes(content)
+    code = merge(place, "home/trained.ckpt", "new", "", "", "--lora_scaling=2")
+    failed(code, 1, capsys, f"{file}: tensor '{name}' is damaged")
     assert not (place / "new").exists()
 
 
