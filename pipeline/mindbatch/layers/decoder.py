@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn
 
-# In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), and a
-# tuple as argument of a graph is taken for a constant.
+# In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
+# as argument of a graph is taken for a constant, and a graph with *arguments never gives its memory back.
 Tensors = tuple[Tensor, ...]
 
 
@@ -50,7 +50,16 @@ class Decoder(nn.Cell):
         self.blocks = nn.CellList(blocks)
         self.norm = norm
 
-    def construct(self, ids: Tensor, positions: Tensor, *step: Tensor) -> Tensor:
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        step = (slots, rows, block_tables, lengths)
         update = self.embedding(ids)
         if self.positions is not None:
             update = update + self.positions(positions)
@@ -72,6 +81,14 @@ class Network(nn.Cell):
         self.decoder = decoder
         self.head = head
 
-    def construct(self, *step: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.decoder(*step)
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        hidden = self.decoder(ids, positions, slots, rows, block_tables, lengths)
         return hidden, self.head(hidden)
