@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 TREES = {module: ast.parse(module.read_text()) for module in sorted(PACKAGE.rglob("*.py"))}
 
-# Which rooms of the house a room may enter, besides its own; nobody enters cli, and errors enters none.
+# Which packages (and modules beside them) each may import besides its own; none imports cli, and errors none.
 LOWEST = {
     "child_main",
     "children",
@@ -27,7 +27,7 @@ LOWEST = {
 }
 # Modules of models/ that only declare: they stand below all that a model is made of, cut or read by.
 DECLARATIONS = {"models.architecture", "models.tensor_spec"}
-ENGINE_ROOMS = {
+BELOW_ENGINE = {
     "decoding",
     "cache",
     "models",
@@ -39,7 +39,7 @@ ENGINE_ROOMS = {
     "config",
 }
 FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
-MAY_ENTER: dict[str, set[str]] = {
+MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "children": {"child_main"},
     "fault_lines": set(),
@@ -61,7 +61,7 @@ MAY_ENTER: dict[str, set[str]] = {
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "config": {"decoding", "models", "storage"} | LOWEST,
-    "engine": ENGINE_ROOMS | DECLARATIONS | {"interrupts"} | LOWEST,
+    "engine": BELOW_ENGINE | DECLARATIONS | {"interrupts"} | LOWEST,
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
@@ -96,9 +96,9 @@ MAY_ENTER: dict[str, set[str]] = {
     "__main__": {"cli", "interrupts"} | LOWEST,
     "backends": {"decoding", "config", "checkpoint", "parallel", "storage"} | DECLARATIONS | LOWEST,
 }
-# The same within checkpoint/: which of its rooms, and modules at its top, each may enter.
+# The same within checkpoint/: which of its packages, and modules beside them, each may import.
 GROUND = {"faults", "json_object", "open_files"}
-CHECKPOINT_MAY_ENTER: dict[str, set[str]] = {
+CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "faults": set(),
     "open_files": set(),
     "json_object": GROUND,
@@ -165,7 +165,7 @@ def eager(tree: ast.Module) -> Iterator[str]:
             yield from imports(node)
 
 
-def room(dotted: str) -> str:
+def package_of(dotted: str) -> str:
     """The subpackage of a module below mindbatch, the name of one at the top, or a module of DECLARATIONS."""
     parts = dotted.split(".")
     declared = ".".join(parts[:2])
@@ -188,11 +188,10 @@ def short(module: Path) -> str:
 def test_imports_flow_one_way() -> None:
     faults = []
     for module, tree in TREES.items():
-        home = room(dotted(module))
+        home = package_of(dotted(module))
         for name in imports(tree):
-            if name.startswith("mindbatch.") and room(name.removeprefix("mindbatch.")) not in MAY_ENTER[
-                home
-            ] | {home}:
+            own = name.removeprefix("mindbatch.")
+            if own != name and package_of(own) not in MAY_IMPORT[home] | {home}:
                 faults.append(f"{short(module)} imports {name}")
     assert not faults
 
@@ -202,7 +201,7 @@ def test_imports_within_checkpoint_flow_one_way() -> None:
     for module, tree in TREES.items():
         home, *rest = module.relative_to(PACKAGE).with_suffix("").parts
         if home == "checkpoint":
-            allowed = CHECKPOINT_MAY_ENTER.get(rest[0], set()) | {rest[0]}
+            allowed = CHECKPOINT_MAY_IMPORT.get(rest[0], set()) | {rest[0]}
             names = [name for name in imports(tree) if name.startswith("mindbatch.checkpoint.")]
             faults += [
                 f"{short(module)} imports {name}" for name in names if name.split(".")[2] not in allowed
@@ -246,8 +245,8 @@ def test_transformers_and_mindformers_are_imported_lazily() -> None:
     ]
 
 
-@pytest.mark.parametrize("rule", [MAY_ENTER, CHECKPOINT_MAY_ENTER])
-def test_rooms_of_the_rule_make_no_circle(rule: dict[str, set[str]]) -> None:
+@pytest.mark.parametrize("rule", [MAY_IMPORT, CHECKPOINT_MAY_IMPORT])
+def test_the_rule_itself_has_no_circle(rule: dict[str, set[str]]) -> None:
     order: list[str] = []
     while len(order) < len(rule):
         ready = [name for name, below in rule.items() if name not in order and below - {name} <= set(order)]

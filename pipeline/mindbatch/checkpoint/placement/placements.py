@@ -43,7 +43,7 @@ def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
     """The numbers of slices that the model can be cut into."""
     cuts = {(part, spec.cut) for spec in specs for part in spec.parts}
     most = [units for part, cut in cuts if (units := part.units(cut)) and not part.is_shared]
-    return [ways for ways in range(1, min(most, default=1) + 1) if all(p.divides(c, ways) for p, c in cuts)]
+    return [size for size in range(1, min(most, default=1) + 1) if all(p.divides(c, size) for p, c in cuts)]
 
 
 def check_ways(
@@ -55,19 +55,19 @@ def check_ways(
         raise ConfigError(keys + fault for fault in faults)
 
 
-def _slice_faults(specs: Sequence[TensorSpec], ways: int) -> Iterator[str]:
+def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
     undivided = next(
         (
             f"does not divide the {part.units(spec.cut)} {_units_of(part, spec.cut)} of {part.source}"
             for spec in specs
             for part in spec.parts
-            if ways > 0 and not part.divides(spec.cut, ways)
+            if size > 0 and not part.divides(spec.cut, size)
         ),
-        "must be at least 1" if ways < 1 else None,
+        "must be at least 1" if size < 1 else None,
     )
     if undivided:
         allowed = ", ".join(map(str, allowed_model_parallel(specs)))
-        yield f"model_parallel={ways}: {undivided}; allowed for this model: {allowed}"
+        yield f"model_parallel={size}: {undivided}; allowed for this model: {allowed}"
 
 
 def _units_of(part: Part, cut: Cut) -> str:

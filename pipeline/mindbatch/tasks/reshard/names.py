@@ -36,20 +36,20 @@ class Naming:
     options: Options
     keys: str
 
-    def ranks(self, placements: Placements, ways: int, num_ranks: int) -> RankFiles:
-        """Ranks that hold these placements, `ways` slices of each tensor.
+    def ranks(self, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:
+        """Ranks that hold these placements, `model_parallel` shards of each tensor.
 
         ConfigError where key/value heads would be on several ranks as parts of fused tensors.
         """
-        if ways > self.heads.kv_heads:
-            self._refuse_fused(ways)
+        if model_parallel > self.heads.kv_heads:
+            self._refuse_fused(model_parallel)
         return as_mindformers(self.dialect, self.heads, placements, num_ranks)
 
-    def _refuse_fused(self, ways: int) -> None:
+    def _refuse_fused(self, model_parallel: int) -> None:
         kv_heads = self.heads.kv_heads
         shares_none = (
-            f"model_parallel={ways} is above the {kv_heads} key/value heads of this model, and fused tensors "
-            f"share none between ranks; allowed: up to {kv_heads}"
+            f"model_parallel={model_parallel} is above the {kv_heads} key/value heads of this model, and "
+            f"fused tensors share none between ranks; allowed: up to {kv_heads}"
         )
         if self.options.qkv_concat:
             raise ConfigError(f"{self.keys}qkv_concat=true: {shares_none}, or {self.keys}qkv_concat=false")
@@ -127,9 +127,9 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
     return Naming(dialect(model_type, options), heads_of(architecture), options, "target.")
 
 
-def named(naming: Naming | None, placements: Placements, ways: int, num_ranks: int) -> RankFiles:
+def named(naming: Naming | None, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:
     """Ranks that hold these placements under those names."""
-    return naming.ranks(placements, ways, num_ranks) if naming else as_placed(placements, num_ranks)
+    return naming.ranks(placements, model_parallel, num_ranks) if naming else as_placed(placements, num_ranks)
 
 
 def naming_settings(config: ReshardConfig) -> dict[str, Any]:

@@ -93,37 +93,38 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
 
 def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
     """Where each tensor is in the target, and what it is called there."""
-    ways, stages = config.target.model_parallel, config.target.pipeline_stage
+    model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     naming = target_naming(config, opened.model.architecture if opened.model else None)
     wanted = _wanted(config, opened)
     if naming is not None:
-        opened.notes += _foreign_cuts(naming, wanted, ways)
-    return named(naming, wanted, ways, ways * stages)
+        opened.notes += _foreign_cuts(naming, wanted, model_parallel)
+    return named(naming, wanted, model_parallel, model_parallel * stages)
 
 
-def _foreign_cuts(naming: Naming, wanted: Placements, ways: int) -> Iterator[str]:
+def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> Iterator[str]:
     """What MindFormers' own networks would not hold so."""
+    asked = f"target.model_parallel={model_parallel}"
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
         name for name, placed in wanted.items() if any(shard and shard.padding for shard in placed.shards)
     ]
-    if ways > 1 and not padded:
+    if model_parallel > 1 and not padded:
         yield (
-            f"target.model_parallel={ways}: the vocabulary is cut over the ranks, as MindFormers has it with "
+            f"{asked}: the vocabulary is cut over the ranks, as MindFormers has it with "
             "vocab_emb_dp: False alone (docs/mindformers.md)"
         )
     if padded:
-        yield f"target.model_parallel={ways}: {', '.join(padded)}: padded on the last ranks; {reads}"
-    if ways > naming.heads.kv_heads:
-        yield f"target.model_parallel={ways}: several ranks have the same key/value head; {reads}"
+        yield f"{asked}: {', '.join(padded)}: padded on the last ranks; {reads}"
+    if model_parallel > naming.heads.kv_heads:
+        yield f"{asked}: several ranks have the same key/value head; {reads}"
 
 
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
     """Where each tensor of the source is in the target."""
-    ways, stages = config.target.model_parallel, config.target.pipeline_stage
+    model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     if opened.model is not None:
-        return opened.model.placed(ways, stages, is_bare=opened.is_bare, keys="target.")
-    if ways * stages == 1:
+        return opened.model.placed(model_parallel, stages, is_bare=opened.is_bare, keys="target.")
+    if model_parallel * stages == 1:
         return whole_placements(opened.files.shapes)
     raise ConfigError(
         f"source={opened.source.path}: no {CONFIG_NAME}, which says how the model is cut; give "

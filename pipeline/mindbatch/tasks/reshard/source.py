@@ -39,9 +39,11 @@ class ModelTensors:
     unused: tuple[str, ...]
     architecture: Architecture
 
-    def placed(self, ways: int, stages: int, *, is_bare: bool, keys: str = "") -> dict[str, Placement]:
+    def placed(
+        self, model_parallel: int, stages: int, *, is_bare: bool, keys: str = ""
+    ) -> dict[str, Placement]:
         """Where each tensor is over ranks; `is_bare`: the names are without the prefix."""
-        found = placements(self.specs, ways, stages, keys=keys)
+        found = placements(self.specs, model_parallel, stages, keys=keys)
         if not is_bare:
             return found
         short = {name.removeprefix(self.prefix): placement for name, placement in found.items()}
@@ -117,9 +119,9 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     if config.source_strategy is not None:
         opened.files = _by_strategy(Path(config.source_strategy), opened)
     elif model is not None:
-        ways, stages = _ranks(config, source)
-        placed = model.placed(ways, stages, is_bare=is_bare, keys="source: ")
-        opened.files = named(naming, placed, ways, len(source.ranks))
+        model_parallel, stages = _ranks(config, source)
+        placed = model.placed(model_parallel, stages, is_bare=is_bare, keys="source: ")
+        opened.files = named(naming, placed, model_parallel, len(source.ranks))
     elif source.kind == RANKS:
         raise ConfigError(
             f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
@@ -184,13 +186,13 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
         return 1, 1
     noted = noted_settings(source.path).get("pipeline_stage")
     stages = config.source_pipeline_stage or (noted if isinstance(noted, int) and noted > 0 else 1)
-    ways, over = divmod(len(source.ranks), stages)
+    model_parallel, over = divmod(len(source.ranks), stages)
     if over:
         raise ConfigError(
             f"source_pipeline_stage={stages}: must divide the {len(source.ranks)} rank folders of "
             f"{source.path}"
         )
-    return ways, stages
+    return model_parallel, stages
 
 
 def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
