@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HEAD_ALIGNMENT = 16  # numbers: a cached value head is padded to whole vectors of the widest instruction set
 DTYPES = {"CPU": ("float32",), "Ascend": ("float32",)}
@@ -19,6 +20,8 @@ def kernel_dtype(dtype: str, device_target: str) -> np.dtype[Any]:
     Raises:
         ConfigError: the kernels of the device do not compute in it.
     """
+    import numpy as np  # not needed to read or print a configuration
+
     allowed = DTYPES[device_target]
     chosen = allowed[0] if dtype == "auto" else dtype
     if chosen not in allowed:

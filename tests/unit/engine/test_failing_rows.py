@@ -293,6 +293,7 @@ def test_what_the_model_raises_ends_the_run(where: str, monkeypatch: pytest.Monk
 def test_the_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("mindbatch")
     before = logger.level, list(logger.handlers)
+    logger.handlers.clear()  # an earlier test of this process may have asked for them
     try:
         for verbose in (False, True):
             if verbose:
