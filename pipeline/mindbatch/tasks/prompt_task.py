@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import prompts_file_fault, settled, settled_tools
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import SchemaKeys, option
+
+if TYPE_CHECKING:
+    from mindbatch.prompts.prompts import PromptRows
 
 
 @dataclass
@@ -45,6 +48,20 @@ class PromptTaskConfig(ModelTaskConfig):
     def given_inputs(self) -> list[str]:
         """The keys that say where prompts come from, of those that were given."""
         return [name for name in ("prompts", "prompts_file", "messages") if getattr(self, name) is not None]
+
+    def prompt_rows(self) -> "PromptRows":
+        """The prompts that the keys ask for. Raises ConfigError as `read_prompts` does."""
+        from mindbatch.prompts.prompts import read_prompts  # tokenizers: not needed for help
+
+        return read_prompts(
+            prompts=self.prompts,
+            prompts_file=self.prompts_file,
+            messages=self.messages,
+            chat=self.chat,
+            system=self.system,
+            tools=self.tools,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
 
     def settle_paths(self) -> list[str]:
         faults = super().settle_paths()

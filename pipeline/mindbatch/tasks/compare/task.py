@@ -15,7 +15,7 @@ from mindbatch.evaluation.comparison import Comparison, Setup, compare
 from mindbatch.evaluation.page import page
 from mindbatch.hidden_values import without_hidden
 from mindbatch.llm import LLM
-from mindbatch.prompts.prompts import PromptRows, read_prompts
+from mindbatch.prompts.prompts import PromptRows
 from mindbatch.screen_text import data_output, say
 from mindbatch.storage import StorageError, write_whole
 from mindbatch.tasks.compare.page import compare_page
@@ -32,15 +32,7 @@ def run(config: CompareConfig) -> int:
     strategies = {
         name: DecodingParams(**dataclasses.asdict(decoding)) for name, decoding in config.variants.items()
     }
-    rows = read_prompts(
-        prompts=config.prompts,
-        prompts_file=config.prompts_file,
-        messages=config.messages,
-        chat=config.chat,
-        system=config.system,
-        tools=config.tools,
-        chat_template_kwargs=config.chat_template_kwargs,
-    )
+    rows = config.prompt_rows()
     with LoadingLine() as line:
         llm = LLM.from_config(config.model, config.runtime, line)
     setup = _setup(config, rows)

@@ -14,7 +14,7 @@ from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import chat_options
-from mindbatch.prompts.prompts import PromptRows, read_prompts
+from mindbatch.prompts.prompts import PromptRows
 from mindbatch.screen_text import say
 from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.generate.conversation import converse
@@ -36,15 +36,7 @@ def run(config: GenerateConfig) -> int:
         with LoadingLine() as line:
             llm = LLM.from_config(config.model, config.runtime, line)
         return converse(llm, params, chat=config.chat, options=options)
-    rows = read_prompts(
-        prompts=config.prompts,
-        prompts_file=config.prompts_file,
-        messages=config.messages,
-        chat=config.chat,
-        system=config.system,
-        tools=config.tools,
-        chat_template_kwargs=config.chat_template_kwargs,
-    )
+    rows = config.prompt_rows()
     with LoadingLine() as line:
         return _generate(config, params, rows, line)
 
