@@ -1,4 +1,4 @@
-"""Between two runs of the model: what a step gave prompts, how groups continue, and their next drafts."""
+"""What a step brings: strategies decide, sequences get tokens, fork or end; prompts get their own scores."""
 
 from __future__ import annotations
 
@@ -6,34 +6,18 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Draft, FinishReason
-from mindbatch.decoding.drafting import propose as look_up
+from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.raw_scores import token_logprobs
-from mindbatch.decoding.row import Row
-from mindbatch.decoding.strategy import Decision, GroupView, Strategy, guarded
-from mindbatch.engine.growth import grow
-from mindbatch.engine.request import StreamEvent
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy, guarded
+from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import ScheduledTokens, Scheduler, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.errors import MindBatchError, PromptError
-
-
-class Assistant(Protocol):
-    """A smaller model that guesses tokens."""
-
-    def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
-        """For each row, as many tokens as are asked for, or None where it cannot guess."""
-        ...
-
-    def forget(self, row: Row) -> None:
-        """The row is not asked for again, or not soon."""
-        ...
 
 
 @dataclass(slots=True)
@@ -58,7 +42,7 @@ def advance(
             group.prompt_hidden.clear()
             before = group.sequences
             try:
-                events += grow(group, decision, scheduler)
+                events += _grow(group, decision, scheduler)
             except Exception as error:
                 group.fail(error)
             forget(sequence for sequence in before if sequence not in group.sequences)
@@ -117,37 +101,145 @@ def _view(each: _GroupStep, output: StepOutput) -> GroupView:
     return GroupView([each.row for each in sequences], ending, group.state, hidden, prompt_hidden)
 
 
-def draft(groups: Iterable[SequenceGroup], assistant: Assistant | None) -> None:
-    """Gives a draft to each sequence that asks for one and has none.
+def _grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[StreamEvent]:
+    """Changes a group as its strategy decided; returns what became visible of it.
 
-    What a row is given depends on the row alone. A draft stays until it is verified, through a pre-emption
-    too, and leaves room for the token that follows it.
+    A group with an error is over; what it has finished is dropped with it. Whatever is raised, the group's
+    sequences hold all of its blocks.
     """
-    asked: list[tuple[Row, int]] = []
-    for group in groups:
-        params = group.request.params
-        if params.num_draft_tokens and group.has_output and group.is_decoding:
-            for sequence in group.sequences:
-                count = min(params.num_draft_tokens, group.max_tokens - len(sequence) - 1)
-                if count > 0 and sequence.row.draft is None:
-                    try:
-                        _draft(sequence, count, asked)
-                    except Exception as error:
-                        group.fail(error)
-    if asked:
-        assert assistant is not None
-        rows, counts = zip(*asked, strict=True)
-        for row, drafted in zip(rows, assistant.propose(rows, counts), strict=True):
-            row.draft = drafted
+    if decision.error is not None:
+        group.fail(decision.error)
+        return []
+    grown = _forked(group, decision, scheduler)
+    if group.strategy.searches:
+        for sequence, branch in zip(grown, decision.branches, strict=True):
+            _extend(sequence, branch, group, scheduler)
+        if decision.results is None:
+            return _agreed_events(group, decision.kept)
+        scheduler.release(grown)
+        group.sequences = []
+        return _result_events(group, decision.results)
+    events = [
+        _sampled(group, sequence, branch, scheduler)
+        for sequence, branch in zip(grown, decision.branches, strict=True)
+    ]
+    group.sequences = [sequence for sequence in grown if sequence.finish_reason is None]
+    return events
 
 
-def _draft(sequence: Sequence, count: int, asked: list[tuple[Row, int]]) -> None:
-    """Looks a draft up in the row, or puts the row down for the assistant."""
+def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[Sequence]:
+    """A sequence for each branch, without its new tokens; sequences that no branch continues are dropped."""
+    parents, branches = group.sequences, decision.branches
+    first_branch = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
+    group.sequences = [*parents]
+    grown = []
+    for index, branch in enumerate(branches):
+        sequence = parents[branch.parent]
+        if first_branch[branch.parent] != index:
+            sequence = scheduler.fork(sequence)
+            group.sequences.append(sequence)
+        grown.append(sequence)
+    scheduler.release(parent for place, parent in enumerate(parents) if place not in first_branch)
+    group.sequences = grown
+    return grown
+
+
+def _extend(sequence: Sequence, branch: Branch, group: SequenceGroup, scheduler: Scheduler) -> str:
+    """Gives a sequence its tokens until it ends; returns the text that has become certain."""
     row = sequence.row
-    if row.params.prompt_lookup_num_tokens:
-        row.draft = look_up(row, count)
-    else:
-        asked.append((row, count))
+    row.sample_index = branch.sample_index
+    draft = () if row.draft is None else row.draft.token_ids
+    row.draft = None
+    before, text = row.step, ""
+    for choice in branch.choices:
+        row.append(choice)
+        text += "" if sequence.text is None else sequence.text.push(choice.token_id)
+        if not group.strategy.searches:
+            sequence.finish_reason = sequence.reason_to_finish(group.max_tokens)
+            if sequence.finish_reason is not None:
+                break
+    added = row.output_token_ids[before:]
+    sequence.num_drafted_tokens += len(draft)
+    sequence.num_accepted_tokens += _common(added, draft)
+    # Keys and values of accepted tokens are there; the last token's are computed in the next step.
+    sequence.num_computed_tokens += len(added) - 1
+    if not scheduler.settings.use_past:
+        sequence.num_computed_tokens = 0
+    return text
+
+
+def _common(added: list[int], draft: tuple[int, ...]) -> int:
+    """Tokens with which both begin."""
+    count = 0
+    while count < min(len(added), len(draft)) and added[count] == draft[count]:
+        count += 1
+    return count
+
+
+def _sampled(group: SequenceGroup, sequence: Sequence, branch: Branch, scheduler: Scheduler) -> StreamEvent:
+    """Gives an independent sequence its tokens; puts it among the finished ones if it ends."""
+    before = sequence.row.step
+    text = _extend(sequence, branch, group, scheduler)
+    if sequence.finish_reason is not None:
+        if sequence.text is not None:
+            text += sequence.text.flush()
+            if sequence.text.stop.stopped:  # what was held back may hold a stop string
+                sequence.finish_reason = "stop"
+        group.finished.append(sequence.output())
+        scheduler.release([sequence])
+    added = tuple(sequence.row.output_token_ids[before:])
+    return StreamEvent(group.request.key, branch.sample_index, text, added, sequence.finish_reason)
+
+
+def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[StreamEvent]:
+    """An event for each output of a running search, if its hypotheses have come to agree on more tokens.
+
+    kept: hypotheses that have ended and may still be returned; the live ones are the group's sequences.
+    """
+    start = group.num_agreed_tokens
+    hypotheses: list[Items[int]] = [sequence.row.output_token_ids for sequence in group.sequences]
+    hypotheses += [hypothesis.token_ids for hypothesis in kept]
+    stop = start
+    while all(len(tokens) > stop and tokens[stop] == hypotheses[0][stop] for tokens in hypotheses):
+        stop += 1
+    if stop == start:
+        return []
+    added = hypotheses[0][start:stop]
+    group.num_agreed_tokens = stop
+    text = "" if group.agreed is None else "".join(group.agreed.push(token) for token in added)
+    outputs = range(group.request.params.num_return_sequences)
+    return [StreamEvent(group.request.key, index, text, tuple(added)) for index in outputs]
+
+
+def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[StreamEvent]:
+    """Ends a search: its results become the group's outputs; an event with the rest of each."""
+    events = []
+    for index, hypothesis in enumerate(results):
+        rest = hypothesis.token_ids[group.num_agreed_tokens :]
+        text, whole = _texts(group, rest)
+        group.finished.append(
+            CompletionOutput(
+                index=index,
+                text=whole,
+                token_ids=list(hypothesis.token_ids),
+                finish_reason=hypothesis.finish_reason,
+                cumulative_logprob=hypothesis.cumulative_logprob,
+                logprobs=None if hypothesis.logprobs is None else list(hypothesis.logprobs),
+                score=hypothesis.score,
+                rank=None if hypothesis.score is None else index + 1,
+            )
+        )
+        events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason))
+    return events
+
+
+def _texts(group: SequenceGroup, rest: Items[int]) -> tuple[str, str]:
+    """What the rest of the tokens adds to the agreed text, and both together."""
+    if group.agreed is None:
+        return "", ""
+    text = group.agreed.fork()
+    added = "".join(text.push(token) for token in rest) + text.flush()
+    return added, text.text
 
 
 ROWS_AT_ONCE = 64  # logits of a whole chunk would take chunk x vocabulary floats

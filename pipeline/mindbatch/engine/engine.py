@@ -1,18 +1,20 @@
-"""The engine: schedule a step, run it, let the strategies choose, and hand out what has become text."""
+"""The engine: draft, schedule a step, run it, let the strategies choose, hand out what has become text."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Set
-from typing import NamedTuple
+from collections.abc import Sequence as Items
+from typing import NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.choice import Constraint, Draft
+from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.engine.advance import Assistant, advance, draft, gather_prompt_outputs
+from mindbatch.engine.advance import advance, gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner
 from mindbatch.engine.scheduler import Scheduler
@@ -23,6 +25,18 @@ from mindbatch.errors import MindBatchError, PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
+
+
+class Assistant(Protocol):
+    """A smaller model that guesses tokens."""
+
+    def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
+        """For each row, as many tokens as are asked for, or None where it cannot guess."""
+        ...
+
+    def forget(self, row: Row) -> None:
+        """The row is not asked for again, or not soon."""
+        ...
 
 
 class StepResult(NamedTuple):
@@ -104,11 +118,11 @@ class Engine:
 
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
-        draft(self.scheduler.running, self._assistant)
+        self._draft()
         step = self.scheduler.schedule()
         output = self._runner.run(step)
         self.scheduler.complete(step)
-        self._counters.count(step, self.scheduler)
+        self._counters.count(step.num_tokens, self.scheduler)
         gather_prompt_outputs(step, output)
         events = advance(step, output, self.scheduler, self._forget)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
@@ -121,6 +135,29 @@ class Engine:
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests with these keys, or all; what the cache holds of them is still found."""
         self._forget(self.scheduler.abort(keys))
+
+    def _draft(self) -> None:
+        """Gives a draft to each sequence that asks for one and has none.
+
+        What a row is given depends on the row alone. A draft stays until it is verified, through a
+        pre-emption too, and leaves room for the token that follows it.
+        """
+        asked: list[tuple[Row, int]] = []
+        for group in self.scheduler.running:
+            params = group.request.params
+            if params.num_draft_tokens and group.has_output and group.is_decoding:
+                for sequence in group.sequences:
+                    count = min(params.num_draft_tokens, group.max_tokens - len(sequence) - 1)
+                    if count > 0 and sequence.row.draft is None:
+                        try:
+                            _look_up_or_ask(sequence.row, count, asked)
+                        except Exception as error:
+                            group.fail(error)
+        if asked:
+            assert self._assistant is not None
+            rows, counts = zip(*asked, strict=True)
+            for row, drafted in zip(rows, self._assistant.propose(rows, counts), strict=True):
+                row.draft = drafted
 
     def _check(self, request: Request, max_tokens: int) -> None:
         prompt, key = request.prompt_token_ids, request.key
@@ -163,6 +200,14 @@ class Engine:
         if self._assistant is not None:
             for sequence in sequences:
                 self._assistant.forget(sequence.row)
+
+
+def _look_up_or_ask(row: Row, count: int, asked: list[tuple[Row, int]]) -> None:
+    """Looks a draft up in the row, or puts the row down for the assistant."""
+    if row.params.prompt_lookup_num_tokens:
+        row.draft = look_up(row, count)
+    else:
+        asked.append((row, count))
 
 
 def _result(group: SequenceGroup) -> RequestOutput:

@@ -29,13 +29,11 @@ class Step:
     """One step of the engine: its tokens and the cache blocks to copy before it runs.
 
     filled: the blocks that are full after the step, by the digest of what they then hold.
-    admitted: requests that are admitted for the first time.
     """
 
     scheduled: list[ScheduledTokens] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     filled: dict[bytes, int] = field(default_factory=dict)
-    admitted: list[SequenceGroup] = field(default_factory=list)
     num_tokens: int = 0
 
 
@@ -46,6 +44,8 @@ class Scheduler:
     When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
     again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
     Blocks at the beginning of a request that are in the cache already are shared, not computed.
+
+    num_prompt_tokens, num_cached_tokens: of all requests admitted so far, and those of them that were found.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -55,6 +55,8 @@ class Scheduler:
         self.waiting: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -147,18 +149,19 @@ class Scheduler:
             # prompt that goes on in the next step has taken all that was left of this one.
             if self.prefixes.is_coming(group, prefixes, step.filled):
                 return
-            self._begin(self.waiting.popleft(), prefixes, step)
+            self._begin(self.waiting.popleft(), prefixes)
             num_sequences += group.max_num_sequences
             self._take(self._wanted(group, self.settings.max_batched_tokens - step.num_tokens), step)
 
-    def _begin(self, group: SequenceGroup, prefixes: list[list[int]], step: Step) -> None:
+    def _begin(self, group: SequenceGroup, prefixes: list[list[int]]) -> None:
         """Makes a request a running one; its sequences share the blocks of their prefixes."""
         for sequence, prefix in zip(group.sequences, prefixes, strict=True):
             sequence.block_table = self.blocks.share(prefix)
             sequence.num_computed_tokens = len(prefix) * self.settings.block_size
         if group.num_cached_tokens is None:
             group.num_cached_tokens = group.sequences[0].num_computed_tokens
-            step.admitted.append(group)
+            self.num_prompt_tokens += len(group.request.prompt_token_ids)
+            self.num_cached_tokens += group.num_cached_tokens
         self.running.append(group)
 
     def _wanted(self, group: SequenceGroup, budget: int) -> list[ScheduledTokens]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mindbatch.engine.request import CompletionOutput
-from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,14 @@ class Counters:
         self._drafted_tokens = 0
         self._accepted_tokens = 0
         self._steps = 0
-        self._prompt_tokens = 0
-        self._cached_prompt_tokens = 0
         self._computed_tokens = 0
         self._slots = 0
         self._empty_slots = 0
 
-    def count(self, step: Step, scheduler: Scheduler) -> None:
-        """Adds a step that has just been completed and from which no token has been chosen yet."""
+    def count(self, num_tokens: int, scheduler: Scheduler) -> None:
+        """Adds a step of so many tokens, just completed, from which no token has been chosen yet."""
         self._steps += 1
-        self._computed_tokens += step.num_tokens
-        for group in step.admitted:
-            self._prompt_tokens += len(group.request.prompt_token_ids)
-            self._cached_prompt_tokens += group.num_cached_tokens or 0
+        self._computed_tokens += num_tokens
         blocks = scheduler.blocks
         self._slots += (blocks.num_blocks - blocks.num_free) * blocks.block_size
         self._empty_slots += _empty_slots(scheduler)
@@ -91,8 +86,8 @@ class Counters:
         blocks = scheduler.blocks
         return EngineStatistics(
             steps=self._steps,
-            prompt_tokens=self._prompt_tokens,
-            cached_prompt_tokens=self._cached_prompt_tokens,
+            prompt_tokens=scheduler.num_prompt_tokens,
+            cached_prompt_tokens=scheduler.num_cached_tokens,
             computed_tokens=self._computed_tokens,
             generated_tokens=self.generated_tokens,
             drafted_tokens=self._drafted_tokens,

@@ -17,6 +17,7 @@ from mindbatch.decoding.choice import Constraint
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import advance
+from mindbatch.engine import engine as engine_module
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
@@ -232,7 +233,7 @@ def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "function", "more"),
     [
-        (advance, "look_up", STRATEGIES["lookup"]),
+        (engine_module, "look_up", STRATEGIES["lookup"]),
         (advance, "token_logprobs", {"prompt_logprobs": 2}),
     ],
 )
