@@ -47,9 +47,9 @@ def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, 
     seconds: of processor time for an answer; the kernel ends the process when they are used up, whatever it
     does then. A process that is stopped, or waits for a processor, uses none.
     """
-    _limit(resource.RLIMIT_AS, memory_bytes)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
+    limit(resource.RLIMIT_AS, memory_bytes)
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_FSIZE, 0)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     connection.send_bytes(READY)
     while True:
@@ -63,10 +63,11 @@ def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, 
         connection.send_bytes(answered)
 
 
-def _limit(kind: int, limit: int) -> None:
+def limit(kind: int, most: int) -> None:
+    """Bounds what this process may use of a resource of `setrlimit`; a lower bound that is there is kept."""
     hard = resource.getrlimit(kind)[1]
-    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (limit, limit))
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 
 
 def _function(module: str, file: str, name: str) -> Callable[..., object]:

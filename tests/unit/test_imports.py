@@ -133,6 +133,11 @@ MINDSPORE_FREE = {
     "backends/layout_process.py",
     "backends/llama_options.py",
     "backends/mindformers_layout.py",
+    "backends/simulation/plugin.py",
+    "backends/simulation/process.py",
+    "backends/simulation/stubs.py",
+    "backends/simulation/symbols.py",
+    "backends/simulation/worker.py",
     "*/__init__.py",
 }
 TRANSFORMERS = {"prompts/tokenizer.py", "prompts/tokenizer_files.py", "backends/*"}

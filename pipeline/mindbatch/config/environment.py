@@ -37,7 +37,7 @@ THREAD_VARIABLES = (
 )
 
 # A user's cluster or device: nothing of it may reach the pretended one.
-_DROPPED_PREFIXES = ("MS_", "RANK_", "OMPI_", "PMIX_", "PMI_")
+_DROPPED_PREFIXES = ("MS_", "RANK_", "ASCEND_", "HCCL_", "OMPI_", "PMIX_", "PMI_")
 _DROPPED = {"DEVICE_ID", "DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER", "CUDA_VISIBLE_DEVICES"}
 SCHEDULER, WORKER = "MS_SCHED", "MS_WORKER"
 _HOST = "127.0.0.1"
@@ -163,6 +163,32 @@ def plugin_environment(
         "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def simulation_environment(
+    libraries: Sequence[Path], scratch: Path, rank: int, num_ranks: int, *, verbose: bool
+) -> dict[str, str]:
+    """This process's variables as a child needs them that simulates an NPU, as one rank of several.
+
+    libraries: folders whose libraries go before all others. scratch: takes the logs of MindSpore and
+    MindFormers and what a failed compilation leaves.
+    """
+    kept = {name: text for name, text in os.environ.items() if not _is_dropped(name)}
+    ranks = {"RANK_SIZE": str(num_ranks), "RANK_ID": str(rank)} if num_ranks > 1 else {}
+    return (
+        kept
+        | ranks
+        | {
+            "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *_given(kept, "LD_LIBRARY_PATH")]),
+            "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
+            "DEVICE_ID": "0",
+            "GLOG_v": "2" if verbose else "3",
+            "LOG_MF_PATH": str(scratch / "logs"),
+            "MS_OM_PATH": str(scratch / "logs"),
+            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+            "HF_HUB_OFFLINE": "1",
+        }
+    )
 
 
 def enter_cluster(role: str, rank: int, num_ranks: int, port: int) -> None:

@@ -1,0 +1,98 @@
+"""The functions of CANN that MindSpore's Ascend plugin wants, read off its libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mindbatch.backends.failure import BackendError
+from mindbatch.backends.simulation.plugin import AscendPlugin
+
+_LOOKED_UP = re.compile(rb"\0(acl[A-Za-z0-9_]{3,60})(?=\0)")
+_NOT_CANN = re.compile(r"_?Py|_ITM_|_ZTH")  # Python's, the compiler's, wrappers of thread-local variables
+_SYSTEM = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6")
+_TOOL_SECONDS = 120
+
+
+def wanted_functions(plugin: AscendPlugin) -> list[str]:
+    """What the plugin wants and neither MindSpore nor the system has, and what it looks up while it runs.
+
+    Raises:
+        BackendError: no program nm, or it failed.
+    """
+    wanted, had = undefined(plugin.parts), defined([*plugin.others, *plugin.parts])
+    missing = {name for name in wanted - had if not _NOT_CANN.match(name)}
+    system = _system_libraries()
+    linked = {name for name in missing if not any(hasattr(library, name) for library in system)}
+    return sorted(linked | looked_up(plugin.readers))
+
+
+def undefined(libraries: Sequence[Path]) -> set[str]:
+    """Names of functions that the libraries want and cannot do without.
+
+    What has a version (`name@GLIBC_2.2.5`) is the system's: CANN gives its symbols none.
+    """
+    return {fields[-1] for fields in _listing("--undefined-only", libraries) if _is_wanted(fields)}
+
+
+def _is_wanted(fields: Sequence[str]) -> bool:
+    return len(fields) == 2 and fields[0] == "U" and "@" not in fields[1]
+
+
+def defined(libraries: Sequence[Path]) -> set[str]:
+    """Names that the libraries have."""
+    return {fields[-1].partition("@")[0] for fields in _listing("--defined-only", libraries) if fields}
+
+
+def looked_up(libraries: Iterable[Path]) -> set[str]:
+    """Names of functions that stand as texts in the libraries (for dlsym)."""
+    found: set[str] = set()
+    for path in libraries:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            found.update(name.decode() for name in _LOOKED_UP.findall(content))
+    return found
+
+
+def needed_tool(*names: str) -> str:
+    """The path of the first of these programs that is there. BackendError when none is."""
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise BackendError(
+        f"{' or '.join(names)}: no such program on the PATH; Ascend is simulated with stub libraries, which "
+        "are made with gcc and binutils (apt install gcc)"
+    )
+
+
+def run_tool(command: Sequence[str]) -> str:
+    """What a program of the compiler writes. BackendError with its first line when it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"{command[0]}: {' '.join(str(error).split())}") from error
+    if done.returncode:
+        said = next(iter(done.stderr.strip().splitlines()), "nothing said")
+        raise BackendError(f"{command[0]}: failed with code {done.returncode}: {said}")
+    return done.stdout
+
+
+def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
+    output = run_tool([needed_tool("nm"), "-D", kind, *map(str, libraries)])
+    return (line.split() for line in output.splitlines() if not line.endswith(":"))
+
+
+def _system_libraries() -> list[ctypes.CDLL]:
+    """What every process has, and what C++ programs have: old compilers left versions out of some names."""
+    found = [ctypes.CDLL(None)]
+    for name in _SYSTEM:
+        with suppress(OSError):
+            found.append(ctypes.CDLL(name))
+    return found

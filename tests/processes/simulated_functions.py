@@ -1,0 +1,50 @@
+"""What the simulation's process does in tests of the process itself: none of it loads MindSpore."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindbatch.errors import MindBatchError
+
+
+def count_and_wait(number: str) -> Iterator[int]:
+    yield from range(int(number))
+    yield os.getpid()
+    threading.Event().wait()
+
+
+def tell_environment() -> Iterator[dict[str, str]]:
+    yield {**os.environ}
+
+
+def write_beside() -> Iterator[str]:
+    Path("rank_0/om").mkdir(parents=True)
+    yield os.getcwd()
+
+
+def fail(how: str) -> Iterator[Any]:
+    yield how
+    raise (
+        MindBatchError(["first fault", "second fault"])
+        if how == "ours"
+        else TypeError("no such operator\nat")
+    )
+
+
+def die() -> Iterator[Any]:
+    print("[x.cc] _check_version.py:1 the end is near, says the check", file=sys.stderr)
+    print("the end is near\n", file=sys.stderr, flush=True)
+    os._exit(7)
+    yield
+
+
+def take(nbytes: str) -> Iterator[int]:
+    yield len(bytes(int(nbytes)))
+
+
+def speak() -> Iterator[Any]:
+    yield None
+    print("one word\033[2J", file=sys.stderr)

@@ -1,0 +1,97 @@
+"""The process of the simulation: its reports, its limits, and that nothing is left of it."""
+
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulated_functions
+from mindbatch.backends.failure import BackendError
+from mindbatch.backends.simulation import process
+from mindbatch.backends.simulation.plugin import AscendPlugin
+from mindbatch.backends.simulation.process import SimulatedRank, SimulationLimits, simulate
+
+
+@pytest.fixture(autouse=True)
+def _no_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of these tests load no MindSpore: stubs and plugin are folders only."""
+    monkeypatch.setattr(process, "find_plugin", lambda: AscendPlugin("2.9.0", tmp_path / "lib"))
+    monkeypatch.setattr(process, "stub_libraries", lambda plugin, cache: tmp_path / "stubs")
+    monkeypatch.chdir(tmp_path)
+
+
+def failure(reports: Iterator[Any]) -> BackendError:
+    with pytest.raises(BackendError) as caught:
+        list(reports)
+    return caught.value
+
+
+def test_reports_come_as_they_are_made() -> None:
+    reports = simulate(simulated_functions.count_and_wait, "3")
+    assert [next(reports) for _ in range(3)] == [0, 1, 2]
+    who = next(reports)
+    reports.close()  # it waits for ever
+    try:
+        gone = os.pidfd_open(who)
+    except ProcessLookupError:
+        return
+    assert select.select([gone], [], [], 60.0)[0]
+    os.close(gone)
+
+
+def test_it_stands_for_one_rank_and_nothing_of_the_users_cluster_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK_TABLE_FILE", "theirs")
+    monkeypatch.setenv("ASCEND_HOME_PATH", "theirs")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
+    (found,) = simulate(simulated_functions.tell_environment, rank=SimulatedRank(3, 8))
+    assert (found["RANK_ID"], found["RANK_SIZE"], found["MS_SIMULATION_LEVEL"]) == ("3", "8", "1")
+    assert not {"RANK_TABLE_FILE", "ASCEND_HOME_PATH"} & {*found}
+    libraries = found["LD_LIBRARY_PATH"].split(os.pathsep)
+    assert libraries == [
+        str(tmp_path / path)
+        for path in ("stubs/cann/lib", "lib", "lib/plugin", "lib/plugin/ascend", "/theirs")
+    ]
+
+
+def test_what_it_writes_does_not_reach_the_current_folder(tmp_path: Path) -> None:
+    (found,) = simulate(simulated_functions.write_beside)
+    assert found != str(tmp_path)
+    assert not Path(found).exists()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_error_is_the_line_that_says_it() -> None:
+    assert failure(simulate(simulated_functions.fail, "plain")).faults == (
+        "the simulation of Ascend, rank 0 of 1: no such operator",
+    )
+    assert failure(simulate(simulated_functions.fail, "ours")).faults == (
+        "the simulation of Ascend, rank 0 of 1: first fault",
+        "the simulation of Ascend, rank 0 of 1: second fault",
+    )
+
+
+def test_a_process_that_dies_is_told_with_its_last_line() -> None:
+    (line,) = failure(simulate(simulated_functions.die)).faults
+    assert line.startswith("the simulation of Ascend, rank 0 of 1 ended with exit code 7, most likely out of")
+    assert line.endswith("; its last line: the end is near")
+
+
+def test_limits_are_kept() -> None:
+    short = failure(simulate(simulated_functions.count_and_wait, "0", limits=SimulationLimits(seconds=0.2)))
+    assert str(short).startswith("the simulation of Ascend, rank 0 of 1 has not ended after 0.2 s")
+    small = SimulationLimits(memory_bytes=1 << 30)
+    assert [*simulate(simulated_functions.take, str(1 << 20), limits=small)] == [1 << 20]
+    (line,) = failure(simulate(simulated_functions.take, str(1 << 31), limits=small)).faults
+    assert line.endswith(": MemoryError")
+
+
+def test_its_messages_are_shown_when_they_are_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    [*simulate(simulated_functions.speak)]
+    assert capfd.readouterr() == ("", "")
+    [*simulate(simulated_functions.speak, verbose=True)]
+    assert "one word\\u001b[2J" in capfd.readouterr().err
