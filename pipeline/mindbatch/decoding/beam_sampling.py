@@ -16,7 +16,7 @@ from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
-from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 

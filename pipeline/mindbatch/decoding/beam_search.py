@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.row import RawScores, Row, row_error
 from mindbatch.decoding.selection import largest, largest_of_rows
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 

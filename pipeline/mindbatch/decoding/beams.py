@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
-from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
 from mindbatch.errors import PromptError
 

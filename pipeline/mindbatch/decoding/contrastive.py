@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded

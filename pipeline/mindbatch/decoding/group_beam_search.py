@@ -17,7 +17,7 @@ from mindbatch.decoding.beam_search import BestTokens
 from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypotheses, request_steps
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.raw_scores import RawScores
+from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 

@@ -11,8 +11,7 @@ from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.raw_scores import RawScores
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import FinishReason
-from mindbatch.decoding.raw_scores import token_logprobs
+from mindbatch.decoding.row import token_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput

@@ -9,7 +9,7 @@ from shadow_model import VOCABULARY, drain, make_engine, request, settings, text
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Choice
-from mindbatch.decoding.raw_scores import top_logprobs
+from mindbatch.decoding.row import top_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
 WIDTH = 4

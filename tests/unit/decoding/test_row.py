@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from mindbatch.decoding.raw_scores import token_logprobs
+from mindbatch.decoding.row import token_logprobs
 from mindbatch.decoding.softmax import likeliest_and_normalisers
 
 
