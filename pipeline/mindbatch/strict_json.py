@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn
 
 from mindbatch.fault_lines import shown
@@ -125,6 +126,32 @@ def parts_fault(data: bytes) -> str | None:
     return (
         f"{parts} lists, objects and commas; at most {MAX_PARTS} are allowed" if parts > MAX_PARTS else None
     )
+
+
+def unicode_fault(text: str) -> str | None:
+    """Why UTF-8 cannot hold a text, or None: half a surrogate pair, which JSON can write, is no character."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return (
+            f"is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
+        )
+    return None
+
+
+def first_unicode_fault(value: Any) -> str | None:
+    """The first such fault among the texts and keys of a JSON value, however deep; None if there is none."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            if fault := unicode_fault(item):
+                return fault
+        elif isinstance(item, dict):
+            rest += reversed([*chain.from_iterable(item.items())])
+        elif isinstance(item, list):
+            rest += reversed(item)
+    return None
 
 
 def _items(value: Any) -> Iterable[Any]:

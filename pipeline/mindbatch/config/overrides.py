@@ -3,7 +3,6 @@
 They are read one by one, so that every fault is found.
 """
 
-import json
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Setting, SettingReader
-from mindbatch.strict_json import JsonFault, StrictReader
+from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
 
 _READER = StrictReader()
 
@@ -80,7 +79,7 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         return []
     as_text = reader.takes_text(key)
     if not as_text and (value := _json_value(token)) is not None:
-        if _is_unicode(value):
+        if first_unicode_fault(value) is None:
             return list(reader.read(key, value))
         log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
         return []
@@ -127,14 +126,6 @@ def _json_value(token: str) -> Any:
         return _READER.parse(written)
     except JsonFault:
         return None
-
-
-def _is_unicode(value: Any) -> bool:
-    """Whether no text of a JSON value holds half a surrogate pair, which no file could hold."""
-    try:
-        return bool(json.dumps(value, ensure_ascii=False).encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _refusal(override: Override, token: str) -> str | None:

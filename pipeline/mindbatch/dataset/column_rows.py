@@ -16,7 +16,6 @@ from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_content import (
     TEMPLATE_KWARGS,
     TOOLS,
@@ -25,6 +24,7 @@ from mindbatch.prompts.prompt_content import (
     is_conversation,
     usual_name,
 )
+from mindbatch.strict_json import unicode_fault
 
 PROMPT, MESSAGES = "prompt", "messages"
 LONGEST_KEY = 10_000
@@ -170,7 +170,7 @@ def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> Non
 def key_fault(value: object) -> str | None:
     """What cannot name a row in this value, to be put after the name of its column; None if it can."""
     if isinstance(value, str):
-        fault = text_fault(value) if value else "is empty"
+        fault = unicode_fault(value) if value else "is empty"
         if len(value) > LONGEST_KEY:
             fault = f"has {len(value):,} characters; at most {LONGEST_KEY:,} are allowed"
         return f": the key {fault}" if fault else None

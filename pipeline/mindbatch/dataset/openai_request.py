@@ -16,8 +16,8 @@ from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
+from mindbatch.strict_json import unicode_fault
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _LINE = ("custom_id", "method", "url", "body")
@@ -126,6 +126,6 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
     model = body.get("model", "")
     if not isinstance(model, (str, type(None))):
         faults.append(f"body.model={shown(model)}: must be a text")
-    elif fault := text_fault(model or ""):
+    elif fault := unicode_fault(model or ""):
         faults.append(f"body.model: {fault}")
     return faults

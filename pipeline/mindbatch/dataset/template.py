@@ -13,8 +13,8 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess, TemplateLimit
-from mindbatch.prompts.messages import text_fault
 from mindbatch.regular_file import first_bytes
+from mindbatch.strict_json import unicode_fault
 
 ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""
@@ -103,7 +103,7 @@ class DataTemplate:
             raise
         except PromptError as error:
             raise self._missing(str(error), record) or error from None
-        if fault := text_fault(text):
+        if fault := unicode_fault(text):
             raise PromptError(f"{self.source.subject}: its output {fault}")
         return text
 

@@ -1,4 +1,4 @@
-"""One sequence as decoding sees it: its tokens, the raw scores after them, and these on the way to a choice."""
+"""A sequence as decoding sees it: its tokens, the raw scores after them, and these on the way to a choice."""
 
 from __future__ import annotations
 

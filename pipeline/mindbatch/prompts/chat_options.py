@@ -10,10 +10,10 @@ from typing import Any
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.json_rows import parse_json
-from mindbatch.prompts.messages import Message, text_fault, value_faults
+from mindbatch.prompts.messages import Message, value_faults
 from mindbatch.prompts.prompt_lines import utf8_fault
 from mindbatch.regular_file import read_regular
-from mindbatch.strict_json import JsonFault
+from mindbatch.strict_json import JsonFault, unicode_fault
 
 LARGEST_TOOLS_FILE = 1 << 20
 """Bytes of a file of tools."""
@@ -79,7 +79,7 @@ def chat_options(
         ConfigError: a line for each fault.
     """
     faults = [*faults]
-    if system is not None and (fault := text_fault(system) if system else "is empty; leave it out"):
+    if system is not None and (fault := unicode_fault(system) if system else "is empty; leave it out"):
         faults.append(f"{prefix}system {fault}")
     try:
         given = _file_value(Path(tools)) if isinstance(tools, str | Path) else tools

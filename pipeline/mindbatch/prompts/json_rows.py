@@ -4,9 +4,8 @@ import re
 from typing import Any
 
 from mindbatch.fault_lines import shown
-from mindbatch.prompts.messages import text_fault
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
-from mindbatch.strict_json import JsonFault, StrictReader, Words
+from mindbatch.strict_json import JsonFault, StrictReader, Words, first_unicode_fault, unicode_fault
 
 MAX_DEPTH = 100
 """Objects and arrays within each other; far above any real row, far below what later steps can take."""
@@ -56,22 +55,11 @@ def parse_json(text: str) -> Any:
 def _check_text(row: Any) -> None:
     """Refuses half a surrogate pair, which JSON can write but UTF-8 cannot."""
     if not isinstance(row, dict):
-        if fault := _first_text_fault(row):
+        if fault := first_unicode_fault(row):
             raise JsonFault(f"its text {fault}")
         return
     for column, value in row.items():
-        if fault := text_fault(column):
+        if fault := unicode_fault(column):
             raise JsonFault(f"the column name {shown(column)} {fault}")
-        if fault := _first_text_fault(value):
+        if fault := first_unicode_fault(value):
             raise JsonFault(f"column {shown(column)} {fault}")
-
-
-def _first_text_fault(value: Any) -> str | None:
-    if isinstance(value, str):
-        return text_fault(value)
-    if isinstance(value, dict):
-        faults = (text_fault(key) or _first_text_fault(item) for key, item in value.items())
-        return next(filter(None, faults), None)
-    if isinstance(value, list):
-        return next(filter(None, map(_first_text_fault, value)), None)
-    return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.strict_json import unicode_fault
 
 Message = dict[str, Any]
 
@@ -36,17 +37,6 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
     if faults:
         raise PromptError(faults)
     return checked
-
-
-def text_fault(text: str) -> str | None:
-    """Why a string cannot be encoded, or None: only a lone surrogate (half a character) is refused."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return (
-            f"is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
-        )
-    return None
 
 
 def _checked_message(message: object, where: str, faults: list[str]) -> Message:
@@ -107,7 +97,7 @@ def _part_faults(part: object, where: str) -> list[str]:
 def value_faults(value: object, where: str, depth: int = 0) -> list[str]:
     """A line for each value that is no JSON; what a template may see travels to another process."""
     if isinstance(value, str):
-        fault = text_fault(value)
+        fault = unicode_fault(value)
         return [f"{where}: {fault}"] if fault else []
     if isinstance(value, (Mapping, list, tuple)):
         if depth > DEEPEST_VALUE:
@@ -123,7 +113,7 @@ def _key_faults(value: object, where: str) -> list[str]:
     if not isinstance(value, Mapping):
         return []
     faults = {
-        key: text_fault(key) if isinstance(key, str) else "must be a string"
+        key: unicode_fault(key) if isinstance(key, str) else "must be a string"
         for key in value
         if not (isinstance(key, str) and key.isascii())
     }

@@ -6,7 +6,8 @@ from typing import Any, TypeGuard
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.messages import checked_conversation, is_sharegpt, sharegpt_messages, text_fault
+from mindbatch.prompts.messages import checked_conversation, is_sharegpt, sharegpt_messages
+from mindbatch.strict_json import unicode_fault
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
 """What a row may hold for the chat template beside its messages."""
@@ -66,7 +67,7 @@ def is_conversation(value: object) -> TypeGuard[Sequence[Any]]:
 def _checked_text(text: str) -> str:
     if not text:
         raise PromptError("the prompt is empty")
-    if fault := text_fault(text):
+    if fault := unicode_fault(text):
         raise PromptError(f"the prompt {fault}")
     return text
 

@@ -1,28 +1,25 @@
 """Owns a model's tokenizer: text and chats to token ids, and back."""
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding
+from tokenizers import AddedToken, Encoding
+from tokenizers import Tokenizer as Backend
 
 from mindbatch.errors import PromptError
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
 from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
-from mindbatch.prompts.messages import checked_conversation, text_fault
-from mindbatch.prompts.plain_text import (
-    ControlText,
-    PlainEncoder,
-    absent_characters,
-    control_spans,
-    encoded,
-    strings_in,
-)
+from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import LoadedTokenizer, load_tokenizer_files
+from mindbatch.strict_json import unicode_fault
 
 
 class Tokenizer:
@@ -40,13 +37,13 @@ class Tokenizer:
         self._commanding = special.keys() - {loaded.unk_token_id}
         self._control = ControlText(special.values())
         self._lock = threading.Lock()
-        self._plain: PlainEncoder | None = None
+        self._plain: _PlainEncoder | None = None
         self.special_ids: frozenset[int] = frozenset(special)
         self.bos_token_id: int | None = loaded.bos_token_id
         self.eos_token_ids: tuple[int, ...] = () if loaded.eos_token_id is None else (loaded.eos_token_id,)
 
     @classmethod
-    def load(cls, folder: Path, chat_limits: ChatLimits | None = None) -> "Tokenizer | None":
+    def load(cls, folder: Path, chat_limits: ChatLimits | None = None) -> Tokenizer | None:
         """The tokenizer of a model folder, or None when the folder holds no tokenizer file.
 
         Reads tokenizer.json, vocab.json + merges.txt or tokenizer.model, as transformers does, offline and
@@ -92,7 +89,7 @@ class Tokenizer:
             PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
         """
         self._refuse_longer(text, most_tokens)
-        if fault := text_fault(text):
+        if fault := unicode_fault(text):
             raise PromptError(f"the text {fault}")
         encoding = self._encoding(text, plain=not allow_special)
         if allow_special or self._commanding.isdisjoint(encoding.ids):
@@ -158,7 +155,7 @@ class Tokenizer:
 
     def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
         text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)
-        if fault := text_fault(text):
+        if fault := unicode_fault(text):
             raise PromptError(f"chat template: its output {fault}")
         return text
 
@@ -183,11 +180,41 @@ class Tokenizer:
     def _encoding(self, text: str, *, plain: bool) -> Encoding:
         with self._lock:  # the switch belongs to the shared backend
             self._backend.encode_special_tokens = plain
-            return encoded(self._backend, text)
+            return _encoded(self._backend, text)
 
-    def _plain_encoder(self, gap: str, slot: str) -> PlainEncoder:
+    def _plain_encoder(self, gap: str, slot: str) -> _PlainEncoder:
         """Made for these two marks; kept, because they are nearly always the same."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
-                self._plain = PlainEncoder(self._backend, gap, slot)
+                self._plain = _PlainEncoder(self._backend, gap, slot)
             return self._plain
+
+
+class _PlainEncoder:
+    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
+    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
+
+    def __init__(self, backend: Backend, gap: str, slot: str) -> None:
+        self.gap, self.slot = gap, slot
+        self._backend = Backend.from_str(backend.to_str())
+        self._backend.encode_special_tokens = True
+        self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
+        self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
+
+    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> list[int]:
+        """Token ids of the text without its gaps and with its slots filled, in order, from `fill`."""
+        encoding = _encoded(self._backend, text, add_special_tokens=add_special_tokens)
+        filling = iter(fill)
+        return [
+            next(filling) if token_id == self._slot_id else token_id
+            for token_id in encoding.ids
+            if token_id != self._gap_id
+        ]
+
+
+def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
+    """The backend's encoding. PromptError where it has none: a character outside a vocabulary without unk."""
+    try:
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+    except Exception as error:  # tokenizers raises nothing more special
+        raise PromptError(f"the tokenizer cannot encode it: {error}") from error

@@ -1,4 +1,4 @@
-"""Owns keeping data apart from control tokens: encoding text in which special-token text is only text.
+"""The texts of control tokens in data: found, and broken up so that they match nothing.
 
 `tokenizers` has a switch for this, but a Unigram or word-level vocabulary holds its control tokens as
 ordinary words, so the result is checked and, where needed, the text is broken up.
@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Encoding
-from tokenizers import Tokenizer as Backend
+from tokenizers import Encoding
 
 from mindbatch.errors import PromptError
 
@@ -60,36 +59,6 @@ class ControlText:
 
     def _edge(self, text: str) -> int:
         return min(len(text), len(self._texts[0]) - 1) if self._texts else 0
-
-
-def encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
-    """The backend's encoding. PromptError where it has none: a character outside a vocabulary without unk."""
-    try:
-        return backend.encode(text, add_special_tokens=add_special_tokens)
-    except Exception as error:  # tokenizers raises nothing more special
-        raise PromptError(f"the tokenizer cannot encode it: {error}") from error
-
-
-class PlainEncoder:
-    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
-    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
-
-    def __init__(self, backend: Backend, gap: str, slot: str) -> None:
-        self.gap, self.slot = gap, slot
-        self._backend = Backend.from_str(backend.to_str())
-        self._backend.encode_special_tokens = True
-        self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
-        self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
-
-    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> list[int]:
-        """Token ids of the text without its gaps and with its slots filled, in order, from `fill`."""
-        encoding = encoded(self._backend, text, add_special_tokens=add_special_tokens)
-        filling = iter(fill)
-        return [
-            next(filling) if token_id == self._slot_id else token_id
-            for token_id in encoding.ids
-            if token_id != self._gap_id
-        ]
 
 
 def control_spans(encoding: Encoding, text: str, control: Mapping[int, str]) -> list[tuple[int, int, int]]:
