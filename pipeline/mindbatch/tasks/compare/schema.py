@@ -6,7 +6,7 @@ from typing import ClassVar
 from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.path_faults import new_folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import option, section
-from mindbatch.tasks.prompt_task import PromptTaskConfig
+from mindbatch.tasks.generate.schema import PromptTaskConfig
 
 
 @dataclass

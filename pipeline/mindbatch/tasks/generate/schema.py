@@ -1,13 +1,100 @@
-"""The keys of `mindbatch generate`."""
+"""The keys of `mindbatch generate`, and those of every task that is given its prompts directly."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindbatch.config.path_faults import new_files_fault, output_file_fault, settled
-from mindbatch.config.paths import SAVED_BESIDE
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.path_faults import (
+    new_files_fault,
+    output_file_fault,
+    prompts_file_fault,
+    settled,
+    settled_tools,
+)
+from mindbatch.config.paths import SAVED_BESIDE, STANDARD_INPUT
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.tasks.prompt_task import PromptTaskConfig
+
+if TYPE_CHECKING:
+    from mindbatch.prompts.prompts import PromptRows
+
+
+@dataclass
+class PromptTaskConfig(ModelTaskConfig):
+    """The sections of a task that runs a model, and where its prompts come from."""
+
+    last_input: ClassVar[str] = "messages=..."
+    """The last of the keys that may be given, for the message to a user who gave none."""
+
+    prompts: Any = option(
+        None,
+        "what to continue; a prompt is a text or a list of token ids",
+        accepts="prompt, list of prompts or null",
+    )
+    prompts_file: str | None = option(
+        None, "file with a prompt on each line; - is standard input", is_path=True
+    )
+    messages: Any = option(
+        None, "chats, each a list like [{role: user, content: Hi}]", accepts="chat, list of chats or null"
+    )
+    chat: bool = option(False, "send each prompt as a user's message through the chat template")
+    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    tools: Any = option(
+        None,
+        "what the chat template is given as tools",
+        accepts="list of JSON objects, JSON file that holds it, or null",
+        is_path=True,
+    )
+    chat_template_kwargs: Any = option(
+        None,
+        "further variables of the chat template, like {enable_thinking: false}",
+        accepts="mapping or null",
+    )
+
+    def given_inputs(self) -> list[str]:
+        """The keys that say where prompts come from, of those that were given."""
+        return [name for name in ("prompts", "prompts_file", "messages") if getattr(self, name) is not None]
+
+    def prompt_rows(self) -> "PromptRows":
+        """The prompts that the keys ask for. Raises ConfigError as `read_prompts` does."""
+        from mindbatch.prompts.prompts import read_prompts  # tokenizers: not needed for help
+
+        return read_prompts(
+            prompts=self.prompts,
+            prompts_file=self.prompts_file,
+            messages=self.messages,
+            chat=self.chat,
+            system=self.system,
+            tools=self.tools,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+
+    def settle_paths(self) -> list[str]:
+        faults = super().settle_paths()
+        if self.prompts_file != STANDARD_INPUT:
+            self.prompts_file = settled("prompts_file", self.prompts_file, prompts_file_fault, faults)
+        self.tools = settled_tools("tools", self.tools, faults)
+        return faults
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        """Prompts come from exactly one place, and every option about them has an effect."""
+        yield from super().run_faults(keys)
+        given = self.given_inputs()
+        if not given:
+            yield (
+                "nothing to generate: give prompts='[\"One, two,\"]', prompts_file=FILE (- is standard "
+                f"input), {self.last_input}"
+            )
+        if len(given) > 1:
+            yield f"{', '.join(given)}: only one of these can be given"
+        for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs"):
+            if getattr(self, name) is not None:
+                yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
+
+    def _may_chat(self) -> bool:
+        """Whether prompts may be conversations: by themselves too, which read_prompts knows better."""
+        has_own = self.messages is not None or self.prompts_file is not None
+        return self.chat or has_own or isinstance(self.prompts, list)
 
 
 @dataclass

@@ -1,24 +1,33 @@
-"""`mindbatch generate`: prompts in, text out."""
+"""`mindbatch generate`: prompts in, text out; each result is written once all before it are."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import io
+import sys
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+import orjson
+from rich.console import Console
 
 from mindbatch.calls import Run
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.tree import save_config
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.request import RequestOutput, StreamEvent
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.screen_text import say
-from mindbatch.streaming import TextStreamer
+from mindbatch.run.moving_bar import MovingBar
+from mindbatch.screen_text import data_output, say, show
+from mindbatch.storage import WholeFile
 from mindbatch.tasks.generate.conversation import converse
-from mindbatch.tasks.generate.output import Destination, LiveText, Progress, ResultWriter
+from mindbatch.tasks.generate.live_text import label, stream
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.loading_line import LoadingLine
 
@@ -52,46 +61,13 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
-            failures += _stream(llm, run, params, destination, labelled, line)
+            failures += stream(llm, run, params, destination.file, labelled, line)
         else:
             failures += _write(llm, run, failures, config, destination, labelled, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
         save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"))
     return EXIT_FAILED if failures else EXIT_DONE
-
-
-def _stream(
-    llm: LLM,
-    run: Run,
-    params: DecodingParams,
-    destination: Destination,
-    labelled: bool,
-    line: LoadingLine,
-) -> list[RequestOutput]:
-    """Prints the outputs one after the other, the first one token by token while all of them run.
-
-    Returns the results of prompts that could not go on.
-    """
-
-    def streamer(request: Request) -> TextStreamer:
-        return TextStreamer(
-            llm.required_tokenizer,
-            skip_prompt=True,
-            skip_special_tokens=params.skip_special_tokens,
-            stop=params.stop,
-            file=destination.file,
-        )
-
-    live = LiveText(run.requests, streamer, destination.file, labelled=labelled)
-    failures = []
-    for item in line.until_first(run):
-        if isinstance(item, RequestOutput):
-            live.finish(item)
-            failures += [item] if item.error is not None else []
-        else:
-            live.put(item)
-    return failures
 
 
 def _write(
@@ -124,3 +100,116 @@ def _write(
                 failed += [item] if item.error is not None else []
             progress.count(item)
     return failed
+
+
+class Destination:
+    """Standard output, or a file that appears whole or not at all. Raises StorageError."""
+
+    def __init__(self, path: str | None) -> None:
+        self._whole = None if path is None else WholeFile(Path(path))
+        self.file: TextIO = data_output()
+
+    def __enter__(self) -> Destination:
+        if self._whole is not None:
+            self.file = io.TextIOWrapper(self._whole.__enter__(), encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._whole is None:
+            return
+        try:
+            if error is None:
+                self.file.flush()
+            self._whole.__exit__(kind, error, trace)
+        finally:
+            self._whole.close()
+
+
+class ResultWriter:
+    """Takes results as they finish and writes each once all before it are written.
+
+    keys: all prompts, in order. labelled: put the prompt's key, and the sample's number, before each text.
+    has_text: False shows token ids instead, where there is no tokenizer.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], file: TextIO, *, as_json: bool, labelled: bool, has_text: bool = True
+    ) -> None:
+        self._waiting = list(reversed(keys))
+        self._file = file
+        self._as_json = as_json
+        self._labelled = labelled
+        self._has_text = has_text
+        self._done: dict[str, RequestOutput] = {}
+
+    def add(self, result: RequestOutput) -> None:
+        """Takes one result."""
+        self._done[result.key] = result
+        while self._waiting and self._waiting[-1] in self._done:
+            ready = self._done.pop(self._waiting.pop())
+            for line in self._lines(ready):
+                print(line, file=self._file)
+            self._file.flush()
+
+    def _lines(self, result: RequestOutput) -> list[str]:
+        if self._as_json:
+            content = dataclasses.asdict(result)
+            del content["num_cached_tokens"]  # of the batch that it happened to run in, not of the result
+            return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
+        prompt = result.prompt or ""
+        texts = [
+            prompt + output.text if self._has_text else str(output.token_ids) for output in result.outputs
+        ]
+        if not self._labelled:
+            return texts
+        return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]
+
+
+class Progress:
+    """Counts prompts and tokens; silent unless `shown`.
+
+    The moving line needs a terminal to itself: `output` is where the results go meanwhile.
+    """
+
+    def __init__(self, prompts: int, shown: bool, output: TextIO) -> None:
+        self._shown = shown
+        self._tokens = 0
+        self._done = 0
+        self._started = time.perf_counter()
+        self._total = prompts
+        alone = sys.stderr.isatty() and not output.isatty()
+        self._bar = MovingBar("generating", Console(stderr=True), disable=not (shown and alone))
+        self._show()
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        if self._shown and error is None:
+            counts = f"{self._done} prompts, {self._tokens} tokens"
+            show(f"{counts} in {self._seconds:.1f} s ({self._rate:.0f} tokens/s)", sys.stderr)
+
+    def count(self, item: StreamEvent | RequestOutput) -> None:
+        """Takes what a step brought."""
+        if isinstance(item, RequestOutput):
+            self._done += 1
+        else:
+            self._tokens += len(item.token_ids)
+        self._show()
+
+    def _show(self) -> None:
+        self._bar.set(self._done, self._total, f"{self._rate:.0f} tokens/s")
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    @property
+    def _rate(self) -> float:
+        return self._tokens / max(self._seconds, 1e-9)

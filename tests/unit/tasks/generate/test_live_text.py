@@ -9,7 +9,8 @@ from mindbatch import DecodingParams
 from mindbatch.engine.request import FinishReason, Request, StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.streaming import TextStreamer
-from mindbatch.tasks.generate.output import LiveText, ResultWriter
+from mindbatch.tasks.generate.live_text import LiveText
+from mindbatch.tasks.generate.task import ResultWriter
 
 TWICE = DecodingParams(do_sample=True, num_return_sequences=2)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.tasks.generate.output import Progress
+from mindbatch.tasks.generate.task import Progress
 
 
 class Terminal(io.StringIO):

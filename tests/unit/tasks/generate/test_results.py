@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.tasks.generate.output import Destination, ResultWriter, label
+from mindbatch.tasks.generate.live_text import label
+from mindbatch.tasks.generate.task import Destination, ResultWriter
 
 
 def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:
