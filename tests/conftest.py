@@ -1,5 +1,6 @@
 """For all tests: few examples of Hypothesis, no network, nothing hidden from messages; a model folder."""
 
+import copy
 import json
 import socket
 from collections.abc import Iterator
@@ -8,8 +9,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from omegaconf import DictConfig
 
 from mindbatch import hidden_values
+from mindbatch.config import compose, paths
+from mindbatch.config.options import OptionFiles
+from mindbatch.config.schema import TaskConfig
+from mindbatch.config.settings import Choice
 
 # Each run draws others. Many more: pytest --hypothesis-profile thorough tests/unit
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -48,6 +54,27 @@ def _no_network() -> Iterator[None]:
         patched.setattr(socket.socket, "connect", checked_connect)
         patched.setattr(socket.socket, "connect_ex", checked_connect_ex)
         patched.setattr(socket, "getaddrinfo", checked_getaddrinfo)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shipped_files_composed_once() -> Iterator[None]:
+    """Hydra takes a tenth of a second to compose a task's shipped files, which hundreds of tests ask for."""
+    compose_with_hydra = compose._compose_with_hydra
+    composed: dict[object, DictConfig] = {}
+
+    def compose_once(
+        task: str, schema: type[TaskConfig], choices: list[Choice], options: OptionFiles
+    ) -> DictConfig:
+        if options.added is not None or options.shipped != paths.data_root() / "configs":
+            return compose_with_hydra(task, schema, choices, options)
+        key = schema, tuple((choice.group, choice.option) for choice in choices)
+        if key not in composed:
+            composed[key] = compose_with_hydra(task, schema, choices, options)
+        return copy.deepcopy(composed[key])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compose, "_compose_with_hydra", compose_once)
         yield
 
 

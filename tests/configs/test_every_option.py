@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from omegaconf import OmegaConf
@@ -24,6 +24,18 @@ OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
 
 
+def together(task: str, left_out: set[tuple[str, str]]) -> list[list[str]]:
+    """Overrides in which every option comes once with a task: one of each group at a time."""
+    groups: dict[str, list[str]] = {}
+    for group, name in EVERY:
+        if group in schema_keys(TASKS[task].schema).sections and (group, name) not in left_out:
+            groups.setdefault(group, []).append(name)
+    count = max(map(len, groups.values()))
+    return [
+        [f"{group}={names[place % len(names)]}" for group, names in groups.items()] for place in range(count)
+    ]
+
+
 def in_need(group: str, name: str, model_folder: Path) -> list[str]:
     """What an option cannot do without."""
     if (group, name) == ("decoding", "model_defaults"):
@@ -40,11 +52,13 @@ def test_each_task_has_a_schema_and_a_file() -> None:
     assert all((configs_folder() / f"{name}.yaml").is_file() for name in TASKS)
 
 
-@pytest.mark.parametrize("task", ["generate", "batch", "plan"])
-@pytest.mark.parametrize(("group", "name"), EVERY)
-def test_option_composes(group: str, name: str, task: str) -> None:
-    if group in schema_keys(TASKS[task].schema).sections:
-        assert TASKS[task].compose([f"{group}={name}"]).log.lines == []
+@pytest.mark.parametrize("task", TASKS)
+def test_tasks_share_their_sections(task: str) -> None:
+    """So that an option which composes with `generate` or `batch` does with each."""
+    own = get_type_hints(TASKS[task].schema)
+    for name in own.keys() & OPTIONS.groups:
+        tried = [get_type_hints(TASKS[each].schema).get(name, object) for each in ("generate", "batch")]
+        assert issubclass(own[name], tuple(set(tried) - {object}))
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED - OF_A_DATASET))
@@ -54,10 +68,13 @@ def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     assert isinstance(TASKS["generate"].compose(given).finish(), GenerateConfig)
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED))
-def test_option_validates_for_a_dataset(group: str, name: str, model_folder: Path, tmp_path: Path) -> None:
-    given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}"]
-    given += ["data.path=-", f"output.dir={tmp_path}/run", *in_need(group, name, model_folder)]
+@pytest.mark.parametrize("overrides", together("batch", DISTRIBUTED), ids=" ".join)
+def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
+    given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
+    given += ["data.path=-", f"output.dir={tmp_path}/run"]
+    for override in overrides:
+        group, _, name = override.partition("=")
+        given += in_need(group, name, model_folder)
     assert isinstance(TASKS["batch"].compose(given).finish(), BatchConfig)
 
 

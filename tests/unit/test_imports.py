@@ -5,13 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
-TREES = {module: ast.parse(module.read_text()) for module in sorted(PACKAGE.rglob("*.py"))}
 
 # Which packages (and modules beside them) each may import besides its own; none imports cli, and errors none.
 LOWEST = {
@@ -150,6 +150,12 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The syntax tree of each module, parsed when the first test asks and not where tests are only listed."""
+    return {module: ast.parse(module.read_text()) for module in sorted(PACKAGE.rglob("*.py"))}
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Dotted names of all imports below a node, lazy ones included."""
     for node in ast.walk(tree):
@@ -192,7 +198,7 @@ def short(module: Path) -> str:
 
 def test_imports_flow_one_way() -> None:
     faults = []
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         home = package_of(dotted(module))
         for name in imports(tree):
             own = name.removeprefix("mindbatch.")
@@ -203,7 +209,7 @@ def test_imports_flow_one_way() -> None:
 
 def test_imports_within_checkpoint_flow_one_way() -> None:
     faults = []
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         home, *rest = module.relative_to(PACKAGE).with_suffix("").parts
         if home == "checkpoint":
             allowed = CHECKPOINT_MAY_IMPORT.get(rest[0], set()) | {rest[0]}
@@ -216,7 +222,7 @@ def test_imports_within_checkpoint_flow_one_way() -> None:
 
 def test_no_modules_import_each_other() -> None:
     """Neither directly nor by way of others, lazily or for types alone."""
-    modules = {dotted(module).removesuffix(".__init__"): tree for module, tree in TREES.items()}
+    modules = {dotted(module).removesuffix(".__init__"): tree for module, tree in trees().items()}
     entered = {
         name: {
             found if found in modules else found.rpartition(".")[0]
@@ -232,7 +238,7 @@ def test_no_modules_import_each_other() -> None:
 
 def test_heavy_libraries_have_their_places() -> None:
     faults = []
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         used = {name.split(".")[0] for name in imports(tree)}
         for library, (allowed, refused) in PLACES.items():
             place = named(module, allowed) and not named(module, refused)
@@ -245,7 +251,7 @@ def test_transformers_and_mindformers_are_imported_lazily() -> None:
     lazily = {"transformers", "mindformers"}
     assert not [
         short(module)
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if {name.split(".")[0] for name in eager(tree)} & lazily
     ]
 

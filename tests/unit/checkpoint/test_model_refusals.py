@@ -23,6 +23,7 @@ from bad_checkpoints import (
     write_code,
 )
 
+from each_once import each_once
 from mindbatch import cli
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
@@ -88,9 +89,14 @@ PLANNING: dict[str, Line] = {
     "plan of ranks": _layout,
     "plan with an assistant": _assisted(_plan),
 }
-every_line = pytest.mark.parametrize(
-    "line", [*RUNNING.values(), *PLANNING.values()], ids=[*RUNNING, *PLANNING]
-)
+LINES = RUNNING | PLANNING
+# The layout needs no weights, so that those it cannot read are none to it.
+LINES_OF_WEIGHTS = RUNNING | {"plan": _plan}
+
+
+def shown(value: object) -> str | None:
+    """The name of a parameter; None is pytest's own."""
+    return value.name if isinstance(value, Fault | Place) else None
 
 
 @pytest.fixture(autouse=True)
@@ -131,81 +137,73 @@ def test_they_are_right_before_they_are_damaged(tmp_path: Path, capsys: pytest.C
             assert capsys.readouterr().err == ""
 
 
-@every_line
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("place", [FOLDER, SHARDS], ids=lambda place: place.name)
+@pytest.mark.parametrize(("fault", "name"), each_once(FAULTS, LINES), ids=shown)
 def test_the_file_and_the_fault_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: Place, fault: Fault, line: Line
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: Place, fault: Fault, name: str
 ) -> None:
     home = tmp_path / "home"
     file = place.write(home)
     file.write_bytes(fault.content(place))
-    message = _refused(line, home, capsys)
+    message = _refused(LINES[name], home, capsys)
     assert str(home) in message
     assert file.name in message or fault.knows_model
     assert [said for said in fault.said if not re.search(said, message)] == [], message
 
 
-@every_line
-@pytest.mark.parametrize(("target", "said"), ASTRAY)
+@pytest.mark.parametrize(("astray", "name"), each_once(ASTRAY, LINES), ids=shown)
 def test_an_index_that_leads_astray(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, target: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, astray: tuple[str, str]
 ) -> None:
+    target, said = astray
     write_astray(tmp_path / "home", target)
-    assert re.search(said, _refused(line, tmp_path / "home", capsys))
+    assert re.search(said, _refused(LINES[name], tmp_path / "home", capsys))
 
 
-@every_line
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "not valid JSON"),
-        (b'{"model_type": "llama", ', "not valid JSON"),
-        (b'{"model_type": "llama", "model_type": "gpt2"}', "'model_type' appears twice"),
-        (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
-        (b'{"a": [' + b"[]," * 500_000 + b"[]]}", "at most 1000000 are allowed"),
-        (b"[]", "must be an object"),
-        (b"{}", "model_type is missing"),
-        (LFS, "Git LFS"),
-        (b"\x80\x02}q\x00.", "pickle, which is never opened"),
-        (json.dumps({**CONFIG, "hidden_size": "32"}).encode(), "hidden_size"),
-        (json.dumps({**CONFIG, "num_hidden_layers": 2}).encode(), "'model.layers.1.[a-z_.]*' is missing"),
-    ],
+BAD_CONFIGS = (
+    (b"", "not valid JSON"),
+    (b'{"model_type": "llama", ', "not valid JSON"),
+    (b'{"model_type": "llama", "model_type": "gpt2"}', "'model_type' appears twice"),
+    (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
+    (b'{"a": [' + b"[]," * 500_000 + b"[]]}", "at most 1000000 are allowed"),
+    (b"[]", "must be an object"),
+    (b"{}", "model_type is missing"),
+    (LFS, "Git LFS"),
+    (b"\x80\x02}q\x00.", "pickle, which is never opened"),
+    (json.dumps({**CONFIG, "hidden_size": "32"}).encode(), "hidden_size"),
+    (json.dumps({**CONFIG, "num_hidden_layers": 2}).encode(), "'model.layers.1.[a-z_.]*' is missing"),
 )
+
+
+@pytest.mark.parametrize(("bad", "name"), each_once(BAD_CONFIGS, LINES), ids=shown)
 def test_a_bad_config(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, content: bytes, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, bad: tuple[bytes, str]
 ) -> None:
+    content, said = bad
     FOLDER.write(tmp_path / "home")
     (tmp_path / "home/config.json").write_bytes(content)
-    assert re.search(said, _refused(line, tmp_path / "home", capsys))
+    assert re.search(said, _refused(LINES[name], tmp_path / "home", capsys))
 
 
-# The layout needs no weights, so that those it cannot read are none to it.
-lines_of_weights = pytest.mark.parametrize(
-    "line", [*RUNNING.values(), PLANNING["plan"]], ids=[*RUNNING, "plan"]
-)
-
-
-@lines_of_weights
-@pytest.mark.parametrize("name", PICKLES)
+@pytest.mark.parametrize(("pickle", "name"), each_once(PICKLES, LINES_OF_WEIGHTS))
 def test_pickles_are_refused_with_the_way_to_convert(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, name: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, pickle: str
 ) -> None:
     file = FOLDER.write(tmp_path / "home")
-    file.rename(file.parent / name)
-    message = _refused(line, tmp_path / "home", capsys)
-    assert name in message
+    file.rename(file.parent / pickle)
+    message = _refused(LINES_OF_WEIGHTS[name], tmp_path / "home", capsys)
+    assert pickle in message
     assert "never opened" in message
     assert "safe_serialization=True" in message
 
 
-@lines_of_weights
-@pytest.mark.parametrize(("place", "named"), [(ONE, "m.ckpt"), (RANKS, "rank_0, rank_1")])
+@pytest.mark.parametrize(("place", "name"), each_once([ONE, RANKS], LINES_OF_WEIGHTS), ids=shown)
 def test_what_is_only_mindspores_is_refused_with_the_way_to_convert(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Line, place: Place, named: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, place: Place
 ) -> None:
+    named = "m.ckpt" if place == ONE else "rank_0, rank_1"
     place.write(tmp_path / "home")
-    message = _refused(line, tmp_path / "home", capsys)
+    message = _refused(LINES_OF_WEIGHTS[name], tmp_path / "home", capsys)
     assert re.search(f"{tmp_path}/home: .*only {named}; .*needed is model.safetensors", message)
     assert "`mindbatch reshard source=" in message
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
+from goodness_of_fit import draws, p_value
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
@@ -37,7 +37,7 @@ def assert_distributed(counts: Counter[Any], chances: dict[Any, float]) -> None:
     if rest := total - sum(expected):
         expected.append(rest)
         observed.append(total - sum(observed))
-    assert chisquare(observed, expected).pvalue > SIGNIFICANCE
+    assert p_value(observed, expected) > SIGNIFICANCE
 
 
 def tokens_at(place: int, counts: Counter[Outputs]) -> Counter[Any]:
@@ -61,7 +61,9 @@ class TestDistribution:
         # Two beams draw four candidates; at the length limit the first two end.
         chances = [0.4, 0.25, 0.2, 0.1, 0.05]
         model = table_model({(): dict(enumerate(chances))}, 5)
-        searches = run_many(model, 2000, eos=(), max_new_tokens=1, num_return_sequences=2)
+        searches = run_many(
+            model, draws(600, thorough=6000), eos=(), max_new_tokens=1, num_return_sequences=2
+        )
         pairs = Counter(
             tuple(hypothesis.token_ids[0] for hypothesis in search.results or ()) for search in searches
         )
@@ -72,22 +74,24 @@ class TestDistribution:
         assert_distributed(pairs, expected)  # best first, which here is the lower token
 
     def test_outputs_of_two_tokens(self) -> None:
-        # Four of six tokens are drawn and the better two live on; then the first two of the pairs end.
-        model = random_model(6, seed=3, spread=0.8)
+        # Four of five tokens are drawn and the better two live on; then the first two of the pairs end.
+        model = random_model(5, seed=3, spread=0.8)
         first = np.exp(log_probabilities(model(PROMPT))).tolist()
         expected: Counter[Outputs] = Counter()
-        for drawn in permutations(range(6), 4):
+        for drawn in permutations(range(5), 4):
             live = sorted(drawn, key=lambda token: -first[token])[:2]
-            pairs = [(token, after) for token in live for after in range(6)]
+            pairs = [(token, after) for token in live for after in range(5)]
             chances = [
                 first[token] * float(np.exp(log_probabilities(model((*PROMPT, token))))[after])
                 for token, after in pairs
             ]
-            for order in permutations(range(12), 2):
+            for order in permutations(range(10), 2):
                 ranked = sorted(order, key=lambda place: -chances[place])
                 chance = in_this_order(first, drawn) * in_this_order(chances, order)
                 expected[tuple(pairs[place] for place in ranked)] += chance
-        searches = run_many(model, 1500, eos=(), max_new_tokens=2, num_return_sequences=2)
+        searches = run_many(
+            model, draws(500, thorough=5000), eos=(), max_new_tokens=2, num_return_sequences=2
+        )
         found: Counter[Outputs] = Counter(
             tuple(each.token_ids for each in search.results or ()) for search in searches
         )
@@ -100,7 +104,7 @@ class TestDistribution:
         model = table_model({(): dict(enumerate(chances)), (3,): {3: 1.0}}, 4)
         searches = [
             Search(model, key=str(number), eos=(0, 1, 2), num_beams=2, do_sample=True, num_return_sequences=2)
-            for number in range(1000)
+            for number in range(draws(300, thorough=3000))
         ]
         for search in searches:
             search.step()

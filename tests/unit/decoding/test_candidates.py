@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
+from goodness_of_fit import draws, p_value
 from mindbatch.decoding.candidates import draw, draw_without_replacement
 
 INF = np.inf
@@ -57,7 +57,7 @@ class TestWithoutReplacement:
 
     @pytest.mark.parametrize("size", [6, 700])
     def test_distribution_of_pairs(self, size: int) -> None:
-        """P(i, then j) = p_i p_j / (1 - p_i), counted over 20,000 draws of two in a few likely places."""
+        """P(i, then j) = p_i p_j / (1 - p_i), counted over draws of two in a few likely places."""
         generator = np.random.default_rng(size)
         scores = np.full(size, -INF, dtype=np.float32)
         places = np.sort(generator.permutation(size)[:5])
@@ -66,12 +66,13 @@ class TestWithoutReplacement:
         shares /= shares.sum()
         expected = shares[:, np.newaxis] * shares / (1 - shares[:, np.newaxis])
         np.fill_diagonal(expected, 0)
+        count = draws(4000, thorough=40_000)
         seen = np.zeros((5, 5))
-        for numbers in generator.random((20_000, 2)):
+        for numbers in generator.random((count, 2)):
             seen[tuple(np.searchsorted(places, draw_without_replacement(scores, numbers)))] += 1
         assert np.trace(seen) == 0
         off = ~np.eye(5, dtype=bool)
-        assert chisquare(seen[off], 20_000 * expected[off]).pvalue > 1e-3
+        assert p_value(seen[off], count * expected[off]) > 1e-3
 
     def test_unlikely_places_follow_when_the_likely_ones_are_gone(self) -> None:
         """Weights beside a score of 500 are 0 in float32; those left afterwards are 0.5, 0.25 and 0.25."""

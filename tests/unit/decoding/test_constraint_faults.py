@@ -57,9 +57,8 @@ def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> No
     assert len(fault) < 500
 
 
-@pytest.mark.parametrize("multiple", [999983, 1000003])
-def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model(multiple: int) -> None:
-    fault = constraint_fault(None, json.dumps({"type": "integer", "multipleOf": multiple}))
+def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model() -> None:
+    fault = constraint_fault(None, json.dumps(COSTLY))
     assert fault is not None
     assert "compiling it" in fault
 
@@ -144,8 +143,8 @@ def grammar(schema: Any) -> str:
 
 
 def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
-    process = GrammarProcess(Limits(seconds=2.0, memory_bytes=1 << 30))
-    assert process.tried(grammar(COSTLY)).fault == "compiling it takes more than 2 s of processor time"
+    process = GrammarProcess(Limits(seconds=0.5, memory_bytes=1 << 30))
+    assert process.tried(grammar(COSTLY)).fault == "compiling it takes more than 0.5 s of processor time"
     assert process.tried(grammar({"type": "null"})).fault is None
     process.close()
 

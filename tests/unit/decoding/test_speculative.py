@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import settings as testing
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import chisquare
 from shadow_model import VOCABULARY, fingerprints, logits_of
 
+from goodness_of_fit import draws, p_value
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Choice, Draft
 from mindbatch.decoding.drafting import guess
@@ -192,7 +192,7 @@ class TestWithoutDrafts:
 
 
 SMALL = 4
-ROWS = 1500
+ROWS = draws(500, thorough=5000)
 
 
 def small_model(seed: int) -> Scores:
@@ -292,7 +292,7 @@ class TestDrawnDrafts:
         expected.append(ROWS - sum(expected))
         kept = [(o, e) for o, e in zip(observed, expected, strict=True) if e > 0.5]
         seen, hoped = (np.array(values, float) for values in zip(*kept, strict=True))
-        assert chisquare(seen, hoped * (seen.sum() / hoped.sum())).pvalue > 1e-3
+        assert p_value(seen, hoped * (seen.sum() / hoped.sum())) > 1e-3
 
     @pytest.mark.parametrize("drafter", ["itself", "good", "bad"])
     def test_as_many_are_accepted_as_the_distributions_share(self, drafter: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from each_once import each_once
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.folder import locked
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
@@ -18,8 +19,7 @@ from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "dtype"), each_once(MODELS, ["F32", "F16", "BF16"]))
 def test_every_way_leads_back_to_the_same_bytes(tmp_path: Path, model: str, dtype: str) -> None:
     start = write_model(tmp_path / "0", MODELS[model], dtype)
     steps = [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import transform_ckpt_lora
+from each_once import each_once
 from mindbatch.checkpoint.reshard import write
 from mindbatch.checkpoint.reshard.chunks import chunks_of
 from reshard_adapters import (
@@ -25,15 +26,14 @@ Q0 = "model.layers.0.self_attn.q_proj"
 ONE_LAYER = {**LLAMA, "num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"]))
 def test_any_cut_has_the_bits_of_a_merge_at_once(tmp_path: Path, model: str, dtype: str) -> None:
     """Sources with key/value heads on several ranks, fused and transposed weights, a padded vocabulary."""
     start = write_model(tmp_path / "start", MODELS[model], dtype)
     adapter = write_adapter_for(tmp_path / "adapter", MODELS[model])
     expected = merged_at_once(contents(start)[0], adapter)
     assert expected != contents(start)[0]
-    for ways in (1, 2, 4, 8):
+    for ways in (1, 4, 8):
         cut = tmp_path / f"cut{ways}"
         reshard(start, cut, target_model_parallel=ways)
         for target in (1, 4):

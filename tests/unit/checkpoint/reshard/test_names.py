@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from names_applied import stored_arrays
 
+from each_once import each_once
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.reshard_kills import SYNC_BYTES, files_of
 from mindbatch.checkpoint.names.correspondence import to_mindformers
@@ -52,9 +53,9 @@ def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
     return stored_arrays(names, arrays)
 
 
-@pytest.mark.parametrize(("model", "options"), CASES)
-@pytest.mark.parametrize("dtype", ["F32", "BF16"])
-def test_there_and_back(tmp_path: Path, model: str, options: dict[str, Any], dtype: str) -> None:
+@pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"]))
+def test_there_and_back(tmp_path: Path, case: tuple[str, dict[str, Any]], dtype: str) -> None:
+    model, options = case
     start = write_model(tmp_path / "start", MODELS[model], dtype)
     ways = 2 if options.get("qkv_concat") else 4
     named = mindformers(**options)
