@@ -1,14 +1,16 @@
-"""The command `mindbatch`: dispatch to a task, and the exit codes."""
+"""The command `mindbatch TASK [FLAGS] [KEY=VALUE ...]`: its flags, dispatch to a task, and the exit codes."""
 
 import atexit
 import io
 import os
 import signal
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
-from mindbatch.config.command_line import CommandLine, parse_command_line
 from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -23,7 +25,29 @@ from mindbatch.interrupts import PUT_OFF, Terminated, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, Task
 
+SWITCHES = {
+    "--help": "show the tasks, or with a task its keys",
+    "--version": "show the version",
+    "--verbose": "show the messages of MindSpore and MindFormers, and tracebacks",
+    "--print-config": "show the composed configuration and stop",
+}
+PATH_FLAGS = {
+    "--config": ("FILE", "take values from a YAML file; the command line goes before it"),
+    "--config-dir": ("DIR", "take more options from DIR/model/*.yaml, DIR/decoding/*.yaml, ..."),
+}
+_SHORT = {"-h": "--help", "-v": "--verbose", "-V": "--version"}
+
 VERBOSE = "--verbose"
+
+
+@dataclass
+class CommandLine:
+    """The parts of a command line; what they mean together is for the task to say."""
+
+    task: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    switches: set[str] = field(default_factory=set)
+    paths: dict[str, Path] = field(default_factory=dict)
 
 
 def entry_point() -> NoReturn:
@@ -122,10 +146,12 @@ def _task(line: CommandLine) -> Task:
 
 
 def _run(task: Task, line: CommandLine) -> int:
+    from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
+
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
-    composition = task.compose(overrides, line.paths.get("--config"), line.paths.get("--config-dir"))
+    composition = compose_task(task, overrides, line.paths.get("--config"), line.paths.get("--config-dir"))
     if "--print-config" in line.switches:
         composition.log.raise_if_any()
         print(composition.unresolved_yaml, end="", file=data_output())
@@ -142,17 +168,21 @@ def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
     from mindbatch.tasks.help_pages import overview
 
-    show(overview(), sys.stdout if asked else sys.stderr)
+    show(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 
 def _show_task_page(task: Task, line: CommandLine) -> int:
     from mindbatch.config.options import OptionFiles
-    from mindbatch.config.paths import configs_folder
     from mindbatch.tasks.help_pages import task_page
 
-    show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir"))))
+    show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir")), _flags()))
     return EXIT_DONE
+
+
+def _flags() -> dict[str, str]:
+    """The flags as they are written, with their meanings."""
+    return {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in PATH_FLAGS.items()} | SWITCHES
 
 
 def _version() -> str:
@@ -162,3 +192,49 @@ def _version() -> str:
         return version("mindbatch")
     except PackageNotFoundError:  # run from a source tree that was not installed
         return "(not installed)"
+
+
+def parse_command_line(arguments: list[str]) -> CommandLine:
+    """Splits `arguments` (without the program's name). Flags may stand anywhere.
+
+    Raises ConfigError naming every flag that does not exist or lacks its value.
+    """
+    line, faults = CommandLine(), []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            _take_word(argument, line)
+            continue
+        flag, has_value, value = argument.partition("=")
+        flag = _SHORT.get(flag, flag)
+        if flag in SWITCHES and not has_value:
+            line.switches.add(flag)
+        elif flag in PATH_FLAGS:
+            value = value if has_value else next(rest, "")
+            if not value or value.startswith("--"):
+                faults.append(f"{flag}: needs a {PATH_FLAGS[flag][0]}")
+                continue
+            try:
+                line.paths[flag] = expand_home(value)
+            except ValueError as error:
+                faults.append(f"{flag}={value}: {error}")
+        else:
+            faults.append(_unknown_flag(argument, flag))
+    if faults:
+        raise ConfigError(faults)
+    return line
+
+
+def _take_word(argument: str, line: CommandLine) -> None:
+    if line.task is None and "=" not in argument:
+        line.task = argument
+    else:
+        line.overrides.append(argument)
+
+
+def _unknown_flag(argument: str, flag: str) -> str:
+    if flag in SWITCHES:
+        return f"{argument}: {flag} takes no value"
+    near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
+    hint = near or "; keys are given as key=value, without dashes"
+    return f"{flag}: unknown flag{hint}"

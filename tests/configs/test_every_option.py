@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 from omegaconf import OmegaConf
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
@@ -65,7 +66,7 @@ def test_tasks_share_their_sections(task: str) -> None:
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
-    assert isinstance(TASKS["generate"].compose(given).finish(), GenerateConfig)
+    assert isinstance(compose_task(TASKS["generate"], given).finish(), GenerateConfig)
 
 
 @pytest.mark.parametrize("overrides", together("batch", DISTRIBUTED), ids=" ".join)
@@ -75,7 +76,7 @@ def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path
     for override in overrides:
         group, _, name = override.partition("=")
         given += in_need(group, name, model_folder)
-    assert isinstance(TASKS["batch"].compose(given).finish(), BatchConfig)
+    assert isinstance(compose_task(TASKS["batch"], given).finish(), BatchConfig)
 
 
 STRATEGIES = {
@@ -93,7 +94,7 @@ STRATEGIES = {
 
 def params_of(name: str) -> DecodingParams:
     """What a decoding option composes to."""
-    values: Any = OmegaConf.to_container(TASKS["generate"].compose([f"decoding={name}"]).tree.decoding)
+    values: Any = OmegaConf.to_container(compose_task(TASKS["generate"], [f"decoding={name}"]).tree.decoding)
     return DecodingParams(**values)
 
 
@@ -111,7 +112,7 @@ def test_no_two_decoding_options_are_the_same() -> None:
 
 
 def test_the_worked_sums_are_right() -> None:
-    config = TASKS["batch"].compose(["data=gsm8k"]).tree
+    config = compose_task(TASKS["batch"], ["data=gsm8k"]).tree
     sums = re.findall(r"<<([\d+*/-]+)=(\d+)>>", config.data.template)
     assert len(sums) == config.data.template.count("<<") > 8
     for terms, result in sums:
@@ -125,12 +126,12 @@ def test_distributed_option_says_that_there_is_no_launch_yet(
 ) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     with pytest.raises(ConfigError, match="not available in this version") as caught:
-        TASKS["generate"].compose(given).finish()
+        compose_task(TASKS["generate"], given).finish()
     assert len(caught.value.faults) == 1
 
 
 def test_the_shipped_model_is_found_in_the_shipped_data() -> None:
-    composition = TASKS["generate"].compose(["model=tiny_gpt2"])
+    composition = compose_task(TASKS["generate"], ["model=tiny_gpt2"])
     assert composition.tree.model.checkpoint_name_or_path == "shipped:examples/tiny_gpt2"
     assert (data_root() / "examples").is_dir()
 

@@ -11,6 +11,7 @@ import pytest
 from mindbatch.checkpoint.placement.placements import placements, with_replicas
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.plan import task as plan
@@ -65,7 +66,7 @@ class Cut:
 
 
 def run(task: Any, name: str, *words: str) -> None:
-    assert task.run(TASKS[name].compose(words).finish()) == 0
+    assert task.run(compose_task(TASKS[name], words).finish()) == 0
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)

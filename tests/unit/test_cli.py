@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mindbatch import cli
+from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.tasks.registry import TASKS
 
 NAMES = ", ".join(TASKS)
@@ -197,3 +198,37 @@ def test_a_mistake_is_answered_without_the_large_packages(task: str) -> None:
     loaded = imported_by(f"from mindbatch.cli import main; main(['{task}', 'decoding.top_pp=1'])")
     assert "hydra" in loaded
     assert loaded.isdisjoint({*HEAVY, "pyarrow", "jinja2", "sqlite3"})
+
+
+def test_flags_may_stand_anywhere() -> None:
+    expected = CommandLine("generate", ["a=1", "~b"], {"--verbose"}, {"--config": Path("x.yaml")})
+    assert parse_command_line(["generate", "a=1", "~b", "--verbose", "--config", "x.yaml"]) == expected
+    assert parse_command_line(["-v", "--config=x.yaml", "generate", "a=1", "~b"]) == expected
+
+
+def test_nothing_is_nothing() -> None:
+    assert parse_command_line([]) == CommandLine()
+
+
+def test_all_bad_flags_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_command_line(
+            ["--confg", "--model", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
+        )
+    assert caught.value.faults == (
+        "--confg: unknown flag; did you mean --config?",
+        "--model: unknown flag; keys are given as key=value, without dashes",
+        "--model.type: unknown flag; keys are given as key=value, without dashes",
+        "--help=1: --help takes no value",
+        "--config: needs a FILE",
+        "-: unknown flag; keys are given as key=value, without dashes",
+        "--config-dir: needs a DIR",
+    )
+
+
+def test_a_home_folder_in_the_path_of_a_flag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paths = parse_command_line(["doctor", "--config=~/a.yaml", "--config-dir", "~/more"]).paths
+    assert paths == {"--config": tmp_path / "a.yaml", "--config-dir": tmp_path / "more"}
+    with pytest.raises(ConfigError, match="~nobody-has-this-name/a: the home folder cannot be"):
+        parse_command_line(["doctor", "--config=~nobody-has-this-name/a"])

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -93,9 +93,18 @@ class Composition:
         return getattr(build(self.schema, resolved(tree, self.keys, self.log)), group)
 
 
+class Composed(Protocol):
+    """What is known here of a task: its name, which its shipped file has too, and the schema of its keys."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> type[TaskConfig]: ...
+
+
 def compose_task(
-    task: str,
-    schema: type[TaskConfig],
+    task: Composed,
     overrides: list[str],
     config_file: Path | None = None,
     config_dir: Path | None = None,
@@ -106,7 +115,7 @@ def compose_task(
     Where a task takes a list of options, what is given beside the list goes for each of them.
     Faults are noted in the composition's log; what is at fault is left out of its tree.
     """
-    log = FaultLog()
+    log, schema = FaultLog(), task.schema
     keys = schema_keys(schema)
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
@@ -118,7 +127,7 @@ def compose_task(
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
 
     contents = _chosen_options([*chain(*layers)], schema, keys, options, log)
-    tree = _compose_with_hydra(task, schema, list(contents), options)
+    tree = _compose_with_hydra(task, list(contents), options)
     listing = _last_listing([*chain(*layers)], schema)
     variants = {}
     for choice in listing.choices if listing else ():
@@ -175,17 +184,15 @@ def _chosen_options(
     return contents
 
 
-def _compose_with_hydra(
-    task: str, schema: type[TaskConfig], choices: list[Choice], options: OptionFiles
-) -> DictConfig:
+def _compose_with_hydra(task: Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
     """The tree of the task's file with the chosen options. Everything that is read was checked before."""
     store = ConfigStore.instance()
-    store.store(name=f"{task}_schema", node=schema)
+    store.store(name=f"{task.name}_schema", node=task.schema)
     overrides = [f"{choice.group}={choice.option}" for choice in choices]
     if options.added and options.added.is_dir():
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{options.added.resolve()}')}]")
     with initialize_config_dir(str(options.shipped), version_base=HYDRA_VERSION_BASE):
-        return compose(task, overrides=overrides)
+        return compose(task.name, overrides=overrides)
 
 
 def _quoted(text: str) -> str:

@@ -1,8 +1,8 @@
 """The help pages: the tasks with examples, and the keys of one task as its schema documents them."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.config.command_line import PATH_FLAGS, SWITCHES
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
 from mindbatch.tasks.registry import TASKS, Task
@@ -10,16 +10,16 @@ from mindbatch.tasks.registry import TASKS, Task
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
 
 
-def overview() -> str:
-    """The page of `mindbatch --help`."""
+def overview(flags: Mapping[str, str]) -> str:
+    """The page of `mindbatch --help`; `flags` are those of every task, with their meanings."""
     width = max(map(len, TASKS))
     tasks = [f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items()]
     examples = [f"  {example}" for task in TASKS.values() for example in task.examples]
     closing = ["Keys of a task: mindbatch TASK --help"]
-    return _page([[USAGE], ["Tasks", *tasks], ["Examples", *examples], ["Flags", *_flags()], closing])
+    return _page([[USAGE], ["Tasks", *tasks], ["Examples", *examples], _flag_block(flags), closing])
 
 
-def task_page(task: Task, options: OptionFiles) -> str:
+def task_page(task: Task, options: OptionFiles, flags: Mapping[str, str]) -> str:
     """The page of `mindbatch TASK --help`."""
     keys = schema_keys(task.schema)
     words = [_word(keys.keys[name]) for name in task.schema.positional]
@@ -28,7 +28,7 @@ def task_page(task: Task, options: OptionFiles) -> str:
     usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
     sections = [_section(name, keys, options, task.schema) for name in ("", *keys.sections)]
-    return _page([[usage, "", task.summary], examples, *filter(None, sections), ["Flags", *_flags()]])
+    return _page([[usage, "", task.summary], examples, *filter(None, sections), _flag_block(flags)])
 
 
 def _word(key: Key) -> str:
@@ -66,11 +66,9 @@ def _written(value: Any) -> str:
     return "[]" if value == () else str(value)
 
 
-def _flags() -> list[str]:
-    flags = [(f"{flag} {metavar}", meaning) for flag, (metavar, meaning) in PATH_FLAGS.items()]
-    flags += SWITCHES.items()
-    width = max(len(flag) for flag, _ in flags)
-    return [f"  {flag:<{width}}  {meaning}" for flag, meaning in flags]
+def _flag_block(flags: Mapping[str, str]) -> list[str]:
+    width = max(map(len, flags))
+    return ["Flags", *(f"  {flag:<{width}}  {meaning}" for flag, meaning in flags.items())]
 
 
 def _page(blocks: list[list[str]]) -> str:

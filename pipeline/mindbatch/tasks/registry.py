@@ -5,14 +5,10 @@ A task is a package of its own, or a module: the schema of its keys, with what t
 """
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mindbatch.config.schema import TaskConfig
-
-if TYPE_CHECKING:
-    from mindbatch.config.compose import Composition
 
 
 @dataclass(frozen=True)
@@ -37,17 +33,10 @@ class Task:
         schema: type[TaskConfig] = getattr(importlib.import_module(module), name)
         return schema
 
-    def compose(
-        self, overrides: list[str], config_file: Path | None = None, config_dir: Path | None = None
-    ) -> "Composition":
-        """See `compose_task`."""
-        from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
-
-        return compose_task(self.name, self.schema, overrides, config_file, config_dir)
-
-    def run(self, config: TaskConfig) -> int:
-        """Runs the task; returns the exit code."""
-        code: int = importlib.import_module(self.module).run(config)
+    @property
+    def run(self) -> Callable[[TaskConfig], int]:
+        """Runs the task with its typed configuration; returns the exit code."""
+        code: Callable[[TaskConfig], int] = importlib.import_module(self.module).run
         return code
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
@@ -13,7 +14,7 @@ from mindbatch.tasks.registry import TASKS
 
 def faults(*overrides: str, config_file: Path | None = None) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        TASKS["generate"].compose(list(overrides), config_file).finish()
+        compose_task(TASKS["generate"], list(overrides), config_file).finish()
     return caught.value.faults
 
 
@@ -24,7 +25,7 @@ def usable(model_folder: Path) -> tuple[str, str]:
 
 
 def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: Path) -> None:
-    config = TASKS["generate"].compose(list(usable)).finish()
+    config = compose_task(TASKS["generate"], list(usable)).finish()
     assert isinstance(config, GenerateConfig)
     assert config.model.checkpoint_name_or_path == str(model_folder)
     assert config.prompts == "Hi"
@@ -108,13 +109,13 @@ def test_other_kernels_than_its_own_are_refused_on_an_npu(kernels: str, usable: 
         f"runtime.kernels={kernels}: not with runtime.device_target=Ascend, which has kernels of its own; "
         "use auto",
     )
-    assert isinstance(TASKS["generate"].compose([*usable, "runtime=ascend"]).finish(), GenerateConfig)
+    assert isinstance(compose_task(TASKS["generate"], [*usable, "runtime=ascend"]).finish(), GenerateConfig)
 
 
 def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
     (line,) = faults(usable[0], "prompts=One, two")
     assert line.endswith("""prompts='["One, two"]'""")
-    config = TASKS["generate"].compose([usable[0], 'prompts=["One, two"]']).finish()
+    config = compose_task(TASKS["generate"], [usable[0], 'prompts=["One, two"]']).finish()
     assert isinstance(config, GenerateConfig)
     assert config.prompts == ["One, two"]
 
@@ -125,7 +126,7 @@ def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str])
 def test_a_text_that_the_grammar_cannot_read_is_taken_to_the_letter(
     usable: tuple[str, str], text: str
 ) -> None:
-    config = TASKS["generate"].compose([*usable, f"system={text}", "chat=true"]).finish()
+    config = compose_task(TASKS["generate"], [*usable, f"system={text}", "chat=true"]).finish()
     assert isinstance(config, GenerateConfig)
     assert config.system == text
 
@@ -164,7 +165,7 @@ def test_a_damaged_config_json_is_left_to_the_checkpoint_reader(
     content: str, usable: tuple[str, str], model_folder: Path
 ) -> None:
     (model_folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    TASKS["generate"].compose(list(usable)).finish()
+    compose_task(TASKS["generate"], list(usable)).finish()
 
 
 def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder: Path) -> None:
@@ -278,22 +279,22 @@ def test_an_output_file_that_is_there_is_only_written_over_if_asked(
     usable: tuple[str, str], tmp_path: Path
 ) -> None:
     out = f"output.file={tmp_path}/out"
-    TASKS["generate"].compose([*usable, out]).finish()
+    compose_task(TASKS["generate"], [*usable, out]).finish()
     for name in ("out.config.yaml", "out"):
         (tmp_path / name).touch()
         (line,) = faults(*usable, out)
         assert (
             line == f"{out}: {tmp_path}/{name} is there already; give another name, or output.overwrite=true"
         )
-    TASKS["generate"].compose([*usable, out, "output.overwrite=true"]).finish()
+    compose_task(TASKS["generate"], [*usable, out, "output.overwrite=true"]).finish()
 
 
 def test_comparisons_are_only_written_over_if_asked(usable: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "comparison.html").touch()
     words = [*usable, f"output.dir={tmp_path}"]
     with pytest.raises(ConfigError, match=r"comparison\.html is there already; .*output\.overwrite=true"):
-        TASKS["compare"].compose(words).finish()
-    TASKS["compare"].compose([*words, "output.overwrite=true"]).finish()
+        compose_task(TASKS["compare"], words).finish()
+    compose_task(TASKS["compare"], [*words, "output.overwrite=true"]).finish()
 
 
 @pytest.mark.parametrize("key", ["prompts_file", "data.template_file", "data.filter_keys"])
@@ -303,4 +304,4 @@ def test_a_pipe_to_read_is_refused_and_not_waited_for(key: str, model_folder: Pa
     words = [f"model.checkpoint_name_or_path={model_folder}", f"{key}={tmp_path}/pipe"]
     words += [] if task == "generate" else ["data.path=-"]
     with pytest.raises(ConfigError, match=f"{key}=.*/pipe: is no regular file; give a file with "):
-        TASKS[task].compose(words).finish()
+        compose_task(TASKS[task], words).finish()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
@@ -28,7 +29,7 @@ def compose(
     given = ["prompts=Hi", *overrides]
     if not any("model" in override for override in overrides) and "model" not in file_text:
         given.append(f"model.checkpoint_name_or_path={model}")
-    config = TASKS["generate"].compose(given, file, folder).finish()
+    config = compose_task(TASKS["generate"], given, file, folder).finish()
     assert isinstance(config, GenerateConfig)
     return config
 

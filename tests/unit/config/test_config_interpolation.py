@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.tree import save_config
 from mindbatch.errors import ConfigError
 from mindbatch.storage import StorageError
@@ -15,7 +16,7 @@ SECRET = "tr0ub4dor"
 
 def compose(model_folder: Path, *overrides: str, config_file: Path | None = None) -> GenerateConfig:
     given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", *overrides]
-    config = TASKS["generate"].compose(given, config_file).finish()
+    config = compose_task(TASKS["generate"], given, config_file).finish()
     assert isinstance(config, GenerateConfig)
     return config
 
@@ -42,7 +43,7 @@ def test_a_saved_configuration_gives_the_same_one_back(model_folder: Path, tmp_p
     assert config.prompts == ["1,2", "${x}", [3, 4]]
     saved = tmp_path / "config.yaml"
     save_config(config, saved)
-    again = TASKS["generate"].compose([], saved).finish()
+    again = compose_task(TASKS["generate"], [], saved).finish()
     assert again == config
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 

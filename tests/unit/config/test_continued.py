@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.tree import save_config
 from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
@@ -17,35 +18,32 @@ def run(model_folder: Path, tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("{}\n")
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
-    config = (
-        TASKS["batch"]
-        .compose(
-            [
-                f"model.checkpoint_name_or_path={model_folder}",
-                f"data.path={tmp_path}/rows.jsonl",
-                f"output.dir={folder}",
-                "output.on_mismatch=overwrite",
-                "decoding=top_p",
-                "decoding.seed=5",
-                "data.system=${oc.env:MY_SYSTEM,none}",
-                "data.chat=true",
-            ],
-        )
-        .finish()
-    )
+    config = compose_task(
+        TASKS["batch"],
+        [
+            f"model.checkpoint_name_or_path={model_folder}",
+            f"data.path={tmp_path}/rows.jsonl",
+            f"output.dir={folder}",
+            "output.on_mismatch=overwrite",
+            "decoding=top_p",
+            "decoding.seed=5",
+            "data.system=${oc.env:MY_SYSTEM,none}",
+            "data.chat=true",
+        ],
+    ).finish()
     save_config(config, folder / "config.yaml")
     return folder
 
 
 def composed(task: str, *overrides: str, config_file: Path | None = None) -> BatchConfig:
-    config = TASKS[task].compose(list(overrides), config_file).finish()
+    config = compose_task(TASKS[task], list(overrides), config_file).finish()
     assert isinstance(config, BatchConfig)
     return config
 
 
 def faults(task: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        TASKS[task].compose(list(overrides)).finish()
+        compose_task(TASKS[task], list(overrides)).finish()
     return list(caught.value.faults)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
@@ -15,7 +16,7 @@ def decoding(folder: Path, *overrides: str, text: str = "", options: Path | None
     file = folder / "run.yaml"
     file.write_text(text)
     given = [f"model.checkpoint_name_or_path={folder}", "prompts=Hi", *overrides]
-    config = TASKS["generate"].compose(given, file, options).finish()
+    config = compose_task(TASKS["generate"], given, file, options).finish()
     assert isinstance(config, GenerateConfig)
     return config.decoding
 
@@ -109,9 +110,9 @@ def test_they_come_back_from_what_is_saved(model_folder: Path, tmp_path: Path) -
         r"decoding.stop=['\${']",
     ]
     model = f"model.checkpoint_name_or_path={model_folder}"
-    config = TASKS["generate"].compose([model, "prompts=Hi", *given]).finish()
+    config = compose_task(TASKS["generate"], [model, "prompts=Hi", *given]).finish()
     (tmp_path / "saved.yaml").write_text(config.unresolved_yaml)
-    again = TASKS["generate"].compose([], tmp_path / "saved.yaml").finish()
+    again = compose_task(TASKS["generate"], [], tmp_path / "saved.yaml").finish()
     assert isinstance(config, GenerateConfig)
     assert again == config
     assert list(config.decoding.json_schema) == ["b", "a"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
@@ -29,18 +30,18 @@ MODEL = "model=tiny_gpt2"
     ],
 )  # fmt: skip
 def test_prompts(written: str, prompts: Any, tmp_path: Path) -> None:
-    config = TASKS["generate"].compose([MODEL, f"prompts={written}"]).finish()
+    config = compose_task(TASKS["generate"], [MODEL, f"prompts={written}"]).finish()
     assert isinstance(config, GenerateConfig)
     assert config.prompts == prompts
     saved = tmp_path / "saved.yaml"
     saved.write_text(config.unresolved_yaml, encoding="utf-8")
-    again = TASKS["generate"].compose([], saved).finish()
+    again = compose_task(TASKS["generate"], [], saved).finish()
     assert isinstance(again, GenerateConfig)
     assert again.prompts == prompts
 
 
 def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
-    config = TASKS["generate"].compose([MODEL, "+prompts=[a]", r'decoding={"stop": ["\n"]}']).finish()
+    config = compose_task(TASKS["generate"], [MODEL, "+prompts=[a]", r'decoding={"stop": ["\n"]}']).finish()
     assert isinstance(config, GenerateConfig)
     assert (config.prompts, config.decoding.stop) == (["a"], ["\n"])
 
@@ -56,4 +57,4 @@ def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
 )
 def test_what_is_refused_stays_refused(override: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        TASKS["generate"].compose([MODEL, override]).finish()
+        compose_task(TASKS["generate"], [MODEL, override]).finish()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import Composition
+from mindbatch.config.compose import Composition, compose_task
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
 from mindbatch.config.schema import TaskConfig
@@ -32,7 +32,7 @@ def own_options(tmp_path: Path) -> Path:
 
 
 def composed(*arguments: str, own: Path | None = None, file: Path | None = None) -> TaskConfig:
-    return TASKS["compare"].compose(list(arguments), file, own).finish()
+    return compose_task(TASKS["compare"], list(arguments), file, own).finish()
 
 
 def faults(*arguments: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_without_a_list_there_is_that_of_the_schema(given: list[str]) -> None:
 
 def test_every_shipped_option_can_be_listed() -> None:
     names = OPTIONS.names("decoding")
-    composition = TASKS["compare"].compose([f"decoding=[{','.join(names)}]"])
+    composition = compose_task(TASKS["compare"], [f"decoding=[{','.join(names)}]"])
     assert composition.log.lines == []
     assert list(composition.variants) == names
 
@@ -114,19 +114,21 @@ def test_the_saved_configuration_gives_the_same_again(given: list[str], tmp_path
 
 
 def test_what_is_printed_is_what_was_composed(given: list[str]) -> None:
-    composition: Composition = TASKS["compare"].compose([*given, "decoding=[greedy]", "decoding.seed=3"])
+    composition: Composition = compose_task(
+        TASKS["compare"], [*given, "decoding=[greedy]", "decoding.seed=3"]
+    )
     assert "decoding:\n- greedy\n" in composition.unresolved_yaml
     assert composition.unresolved_yaml.endswith("decoding.seed: 3\n")
 
 
 def test_other_tasks_take_one_option(given: list[str]) -> None:
     with pytest.raises(ConfigError, match="must be the name of an option"):
-        TASKS["generate"].compose([*given, "decoding=[greedy]"]).finish()
-    assert TASKS["generate"].compose([*given, "decoding=greedy"]).finish().variants == {}
+        compose_task(TASKS["generate"], [*given, "decoding=[greedy]"]).finish()
+    assert compose_task(TASKS["generate"], [*given, "decoding=greedy"]).finish().variants == {}
 
 
 def test_the_help_page_shows_lists() -> None:
-    page = task_page(TASKS["compare"], OPTIONS)
+    page = task_page(TASKS["compare"], OPTIONS, {"--config FILE": "take values from a YAML file"})
     assert "decoding='[NAME,...]' lists some of these: " in page
     assert f"decoding='[{','.join(CompareConfig.listed_options)}]'" in page
 

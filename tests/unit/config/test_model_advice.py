@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
@@ -20,7 +21,7 @@ def recommending(model_folder: Path) -> Path:
 
 def composed(task: str, folder: Path, *given: str) -> ModelTaskConfig:
     more = ["data.path=-", f"output.dir={folder}-run"] if task == "batch" else ["prompts=Hi"]
-    config = TASKS[task].compose([f"model.checkpoint_name_or_path={folder}", *more, *given]).finish()
+    config = compose_task(TASKS[task], [f"model.checkpoint_name_or_path={folder}", *more, *given]).finish()
     assert isinstance(config, ModelTaskConfig)
     return config
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.schema import schema_keys
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS
@@ -22,7 +23,9 @@ def here(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def composed(*overrides: str) -> BatchConfig:
-    config = TASKS["batch"].compose(["model.checkpoint_name_or_path=llama-32-heads", *overrides]).finish()
+    config = compose_task(
+        TASKS["batch"], ["model.checkpoint_name_or_path=llama-32-heads", *overrides]
+    ).finish()
     assert isinstance(config, BatchConfig)
     return config
 
@@ -32,7 +35,7 @@ def reread(config: BatchConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     folder.mkdir()
     (folder / "saved.yaml").write_text(config.unresolved_yaml)
     monkeypatch.chdir(folder)
-    again = TASKS["batch"].compose([], folder / "saved.yaml").finish()
+    again = compose_task(TASKS["batch"], [], folder / "saved.yaml").finish()
     assert isinstance(again, BatchConfig)
     return again
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.diff.task import DiffConfig
 from mindbatch.tasks.registry import TASKS
@@ -21,27 +22,27 @@ def folders(tmp_path: Path) -> tuple[str, str]:
 
 def faults(task: str, *arguments: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        TASKS[task].compose(list(arguments)).finish()
+        compose_task(TASKS[task], list(arguments)).finish()
     return list(caught.value.faults)
 
 
 def test_words_are_taken_to_the_letter(folders: tuple[str, str]) -> None:
-    config = TASKS["diff"].compose([folders[0], "limit=3", folders[1]]).finish()
+    config = compose_task(TASKS["diff"], [folders[0], "limit=3", folders[1]]).finish()
     assert isinstance(config, DiffConfig)
     assert (config.first, config.second, config.limit) == (*folders, 3)
 
 
 def test_words_may_be_written_as_keys(tmp_path: Path) -> None:
-    config = TASKS["diff"].compose([str(tmp_path), f"second={tmp_path}"]).finish()
+    config = compose_task(TASKS["diff"], [str(tmp_path), f"second={tmp_path}"]).finish()
     assert isinstance(config, DiffConfig)
     assert config.first == config.second == str(tmp_path)
 
 
 def test_a_word_may_be_left_out(tmp_path: Path) -> None:
-    config = TASKS["runs"].compose([]).finish()
+    config = compose_task(TASKS["runs"], []).finish()
     assert isinstance(config, RunsConfig)
     assert config.folder == "."
-    again = TASKS["runs"].compose([str(tmp_path)]).finish()
+    again = compose_task(TASKS["runs"], [str(tmp_path)]).finish()
     assert isinstance(again, RunsConfig)
     assert again.folder == str(tmp_path)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
@@ -20,7 +21,7 @@ def composed(task: str, folder: Path, *overrides: str) -> ModelTaskConfig:
         "plan": ["data.path=-"],
     }
     given = [f"model.checkpoint_name_or_path={folder}", *inputs[task], *overrides]
-    config = TASKS[task].compose(given).finish()
+    config = compose_task(TASKS[task], given).finish()
     assert isinstance(config, ModelTaskConfig)
     return config
 

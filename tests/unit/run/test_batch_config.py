@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import CSV_FIELDS, RESULT_FIELDS, BatchConfig
 from mindbatch.tasks.plan.schema import PlanConfig
@@ -23,14 +24,14 @@ def usable(model_folder: Path, tmp_path: Path) -> list[str]:
 
 
 def composed(overrides: list[str], task: str = "batch") -> BatchConfig:
-    config = TASKS[task].compose(overrides).finish()
+    config = compose_task(TASKS[task], overrides).finish()
     assert isinstance(config, BatchConfig)
     return config
 
 
 def faults(overrides: list[str], task: str = "batch") -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        TASKS[task].compose(overrides).finish()
+        compose_task(TASKS[task], overrides).finish()
     return list(caught.value.faults)
 
 

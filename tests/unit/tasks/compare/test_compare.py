@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch import cli
+from mindbatch.config.compose import compose_task
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation.comparison import Setup, compare
 from mindbatch.llm import LLM
@@ -121,7 +122,9 @@ def test_the_command_writes_three_files(
     assert [each["name"] for each in content["strategies"]] == ["greedy", "sampling"]
     assert content["setup"]["warm_up_prompts"] == 2
     assert content["setup"]["prefix_caching"] is False
-    saved = TASKS["compare"].compose(["output.overwrite=true"], folder / "comparison.config.yaml").finish()
+    saved = compose_task(
+        TASKS["compare"], ["output.overwrite=true"], folder / "comparison.config.yaml"
+    ).finish()
     assert list(saved.variants) == ["greedy", "sampling"]
 
 

@@ -11,6 +11,7 @@ from mindbatch.backends.layout_process import Limits, NotJoined
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout, infer_layout
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
@@ -61,7 +62,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
 
 
 def run(words: list[str]) -> int:
-    return plan.run(TASKS["plan"].compose(words).finish())  # type: ignore[arg-type]
+    return plan.run(compose_task(TASKS["plan"], words).finish())  # type: ignore[arg-type]
 
 
 def faults(words: list[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
@@ -36,7 +37,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(*words: str) -> int:
-    return plan.run(TASKS["plan"].compose(list(words)).finish())  # type: ignore[arg-type]
+    return plan.run(compose_task(TASKS["plan"], list(words)).finish())  # type: ignore[arg-type]
 
 
 def faults(*words: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch import cli
+from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.launch import hccn
 from mindbatch.tasks.rank_table.schema import RankTableConfig
@@ -228,12 +229,14 @@ def test_a_check_names_every_file_and_fault(here: Path, capsys: pytest.CaptureFi
 def test_words_are_the_action_and_then_the_files(here: Path) -> None:
     for name in ("check", "x=1", "${y}"):
         write_json(here / name, plain_table())
-    config = TASKS["rank-table"].compose(["check", "check", f"{here}/x=1", "num_ranks=8", "${y}"]).finish()
+    config = compose_task(
+        TASKS["rank-table"], ["check", "check", f"{here}/x=1", "num_ranks=8", "${y}"]
+    ).finish()
     assert isinstance(config, RankTableConfig)
     assert (config.action, config.num_ranks) == ("check", 8)
     assert config.files == ("check", f"{here}/x=1", "${y}")
     with pytest.raises(ConfigError) as caught:
-        TASKS["rank-table"].compose(["check", "check", "files=[a]", "action=check"]).finish()
+        compose_task(TASKS["rank-table"], ["check", "check", "files=[a]", "action=check"]).finish()
     assert caught.value.faults == (
         "action: given twice, as check and as action=",
         "files: given twice, as check and as files=",
