@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
 RUN = Path(__file__).parents[4] / "benchmarks/bench_reshard_run.py"
-LARGE = {**LLAMA, "hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 16001, "num_hidden_layers": 7}
+LARGE = {**LLAMA, "hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 16001, "num_hidden_layers": 3}
 MB = 10**6
 
 
@@ -24,7 +24,7 @@ def peak_of(source: Path, target: Path, workers: int) -> int:
 
 
 @pytest.mark.slow
-def test_200_megabytes(tmp_path: Path) -> None:
+def test_130_megabytes(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "config.json").write_text(json.dumps(LARGE))
@@ -32,7 +32,7 @@ def test_200_megabytes(tmp_path: Path) -> None:
     shapes = source_shapes_of(LARGE)
     arrays = {name: np.resize(noise[place:], shapes[name]) for place, name in enumerate(shapes)}
     largest = max(array.nbytes for array in arrays.values())
-    assert sum(array.nbytes for array in arrays.values()) > 200 * MB
+    assert sum(array.nbytes for array in arrays.values()) > 130 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")
     write_digests(source)
     assert peak_of(source, tmp_path / "one", 1) < 120 * MB
