@@ -1,5 +1,6 @@
 """data.template: columns in, a prompt out; whatever a template or a column does, it ends within its row."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,17 @@ from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
-from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
+from shared_children import shared_chat_processes
 
-QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
+QUICK = ChatLimits(seconds=0.5, memory_bytes=192 << 20, max_characters=100_000)
 PATIENT = ChatLimits(seconds=30.0, memory_bytes=192 << 20, max_characters=100_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _children_are_shared() -> Iterator[None]:
+    with shared_chat_processes("mindbatch.dataset.template"):
+        yield
 
 
 def maker_of(template: str, limits: ChatLimits = QUICK) -> RowMaker:
@@ -165,7 +173,7 @@ ENDLESS = "{% for x in range(n) %}{% for y in range(n) %}{% if x == n %}{% endif
 @pytest.mark.parametrize("template", [ENDLESS, "{{ n ** (n ** n) }}"])
 def test_an_endless_row(template: str):
     assert (
-        refused(template, n=99999).reason == "data.template: stopped: no result after 1 s of processor time"
+        refused(template, n=99999).reason == "data.template: stopped: no result after 0.5 s of processor time"
     )
 
 
@@ -205,7 +213,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "filter": ("{{ a | frobnicate }}", "No filter named 'frobnicate'"),
     "chance": ("{{ [a, b] | random }}", "No filter named 'random'"),
     "no column": ("Q: {question}", "names no column, so every row would be the same; write {{ question }}"),
-    "endless": ("{{ 9 ** (9 ** 9) }}", "stopped: no result after 1 s of processor time"),
+    "endless": ("{{ 9 ** (9 ** 9) }}", "stopped: no result after 0.5 s of processor time"),
 }
 
 
@@ -246,7 +254,8 @@ def test_three_timeouts_in_a_row_are_the_templates_fault(monkeypatch: pytest.Mon
     maker.close()
 
 
-def test_one_child_serves_all_rows_and_close_ends_it():
+def test_one_child_serves_all_rows_and_close_ends_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mindbatch.dataset.template.ChatProcess", ChatProcess)
     maker = maker_of("{{ a }}")
     assert maker._template is not None
     first = maker._template._process._process._child

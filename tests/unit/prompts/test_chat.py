@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +14,9 @@ from mindbatch.children import AnsweringProcess, ProcessorTimeUsedUp
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
+from shared_children import shared_chat_processes
 
-QUICK = ChatLimits(seconds=1.0, memory_bytes=192 << 20, max_characters=100_000)
+QUICK = ChatLimits(seconds=0.5, memory_bytes=192 << 20, max_characters=100_000)
 TALK = [
     {"role": "system", "content": "Be <brief> & “kind”."},
     {"role": "user", "content": "  你好, two\nlines "},
@@ -23,6 +25,12 @@ TALK = [
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "查 <b> it's"}}]
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<a>"]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _children_are_shared() -> Iterator[None]:
+    with shared_chat_processes("mindbatch.prompts.chat"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +143,7 @@ LOOPS = [
 
 @pytest.mark.parametrize("template", LOOPS)
 def test_endless_work_is_stopped(template: str):
-    assert refused(template) == "chat template: stopped: no result after 1 s of processor time"
+    assert refused(template) == "chat template: stopped: no result after 0.5 s of processor time"
 
 
 BIG = {
