@@ -1,0 +1,188 @@
+"""Building MindFormers' inference network of a description, for the CPU or for Ascend; no weights are needed.
+
+The network is a step's decoder and its head. It takes what the project's own networks take, the fields of
+`engine.batch.Batch` in their order: ids, positions, slots and rows [T], block_tables [T, width], lengths [T];
+all int32.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindbatch.backends.mindformers.description import Description, GroupedAttention
+from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.backends.mindformers.quiet import quietly
+from mindbatch.backends.mindformers.stand_ins.install import put_in_stand_ins
+from mindbatch.cache.paged import PagedCache
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.layers.decoder import Network
+from mindbatch.models.runnable import RunnableModel
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+
+ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets it, whatever the model has
+
+
+class CpuDecoder(nn.Cell):
+    """Hidden states [T, hidden] of a step; attention holds the caches and reads the step as it is."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        return self.network(
+            input_ids=ids,
+            positions=positions,
+            slot_mapping=slots,
+            q_seq_lens=rows,
+            block_tables=block_tables,
+            batch_valid_length=lengths,
+            context_lens_tensor=lengths,
+        )
+
+
+class AscendDecoder(nn.Cell):
+    """The same for PagedAttention: every token is a sequence of one query, with a block table of its own.
+
+    Padding is written to the last block, and attends to its first token.
+    """
+
+    def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.keys = [layer[0] for layer in cache.layers]
+        self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
+        self.padding = cache.geometry.num_blocks * cache.geometry.block_size
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        return self.network(
+            input_ids=ids,
+            positions=positions,
+            slot_mapping=ops.where(slots < 0, self.padding, slots),
+            q_seq_lens=ops.ones_like(lengths),
+            block_tables=ops.gather(block_tables, rows, 0),
+            batch_valid_length=ops.maximum(lengths, 1),
+            context_lens_tensor=ops.maximum(lengths - 1, 0),
+            key_cache=self.keys,
+            value_cache=self.values,
+        )
+
+
+def build_network(
+    model: Description,
+    kernels: Kernels,
+    device_target: str,
+    shard: TensorSlice = WHOLE,
+    *,
+    verbose: bool = False,
+) -> nn.Cell:
+    """MindFormers' own network, of one rank; `model` gives hidden states, `model.output_layer` their logits.
+
+    With several ranks `mindspore.communication.init` must have been called, as this rank.
+
+    Raises:
+        ConfigError: MindFormers cannot run such a model on this device.
+    """
+    if device_target == "Ascend":
+        _refuse_for_ascend(model)
+    family = FAMILIES[model.model_type]
+    with quietly(verbose):
+        _enter_group(shard)
+        _forget_rotations()
+        place = f"mindformers.models.{family.package}"
+        configuration = getattr(
+            import_module(f"{place}.configuration_{family.stem}"), f"{family.class_stem}Config"
+        )
+        kind = getattr(
+            import_module(f"{place}.modeling_{family.stem}_infer"),
+            f"Inference{family.class_stem}ForCausalLM",
+        )
+        network = kind(configuration(**model.arguments, **_types(kernels)))
+    network.set_train(False)
+    network.add_flags_custom_mcore(is_prefill=False)  # cos and sin by position, attention over the cache
+    network.model.return_hidden_states = True
+    network.model.move_lens_to_cpu = False  # only fused operators of quantised models take them there
+    return network
+
+
+def _types(kernels: Kernels) -> dict[str, str]:
+    """What is computed in which type: softmax, norms, rotations and routing as the weights on a CPU."""
+    kind = str(kernels.dtype)
+    computed = dict.fromkeys(("compute_dtype", "params_dtype", "rotary_dtype"), kind)
+    exact = dict.fromkeys(("layernorm_compute_dtype", "softmax_compute_dtype", "moe_router_dtype"), "float32")
+    return computed | exact
+
+
+def _refuse_for_ascend(model: Description) -> None:
+    attention = model.attention
+    if not isinstance(attention, GroupedAttention) and attention.latent_rank != ASCEND_LATENT_RANK:
+        raise ConfigError(
+            f"runtime.device_target=Ascend: kv_lora_rank={attention.latent_rank}: MindFormers 1.9 runs "
+            f"{ASCEND_LATENT_RANK} there; allowed: CPU for this model"
+        )
+
+
+def _enter_group(shard: TensorSlice) -> None:
+    """Sets MindFormers' groups up for tensor parallelism, once a process."""
+    if shard.size == 1:
+        return
+    from mindformers.parallel_core.inference import parallel_state
+
+    if not parallel_state.is_initialized():
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=shard.size)
+
+
+def _forget_rotations() -> None:
+    """MindFormers finds tables of rotations by sizes alone: those of a model scaled otherwise would serve."""
+    from mindformers.parallel_core.inference.base_models.common.embeddings import rope_utils
+
+    rope_utils._ROPE_DICT.clear()
+
+
+def attention_shapes(network: nn.Cell, model: Description) -> list[AttentionShape]:
+    """What the cache and the kernels have to know of each layer, on this rank."""
+    return [_attention_shape(layer.self_attention, model) for layer in network.model.decoder.layers]
+
+
+def _attention_shape(module: Any, model: Description) -> AttentionShape:
+    heads, attention = module.num_attention_heads_per_partition, model.attention
+    if isinstance(attention, GroupedAttention):
+        size = attention.head_dim
+        return AttentionShape(heads, module.num_query_groups_per_partition, size, size**-0.5)
+    return AttentionShape(heads, 1, attention.cached_dim, module.softmax_scale)
+
+
+def assemble(
+    network: nn.Cell, model: Description, kernels: Kernels, geometry: CacheGeometry, device_target: str
+) -> RunnableModel:
+    """The step of a network that `build_network` made, with a cache of its own."""
+    shapes = attention_shapes(network, model)
+    cache = PagedCache(shapes, geometry, kernels)
+    decoder: nn.Cell
+    if device_target == "CPU":
+        put_in_stand_ins(network, shapes, cache.layers, kernels)
+        decoder = CpuDecoder(network.model)
+    else:
+        decoder = AscendDecoder(network.model, cache)
+    head = network.model.output_layer
+    return RunnableModel(model.vocab_size, Network(decoder, head), cache, kernels.dtype, kernels.table_width)

@@ -1,0 +1,61 @@
+"""Puts the stand-ins into a network that was built for a CPU; MindFormers' own modules stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from mindbatch.backends.mindformers.stand_ins import (
+    attention,
+    grouped_matmul,
+    latent_attention,
+    norm,
+    rotary,
+    router,
+    token_dispatcher,
+)
+from mindbatch.kernels.interface import AttentionShape, Kernels
+
+Caches = Sequence[tuple[Parameter, ...]]
+
+
+def put_in_stand_ins(
+    network: nn.Cell, shapes: Sequence[AttentionShape], caches: Caches, kernels: Kernels
+) -> None:
+    """Replaces what has no CPU kernel in each module; `shapes` and `caches` are of the network's layers."""
+    from mindformers.parallel_core.inference.base_models.common.embeddings import rotary_pos_embedding
+    from mindformers.parallel_core.inference.tensor_parallel import grouped_layers
+    from mindformers.parallel_core.inference.transformer import norm as norms
+    from mindformers.parallel_core.inference.transformer.moe import moe_layer
+    from mindformers.parallel_core.inference.transformer.moe import router as routers
+
+    for _, module in list(network.cells_and_names()):
+        if isinstance(module, norms.RMSNorm):
+            norm.put_in(module, kernels)
+        elif isinstance(module, rotary_pos_embedding.RotaryEmbedding):
+            rotary.put_in(module)
+        elif isinstance(module, routers.TopKRouter):
+            router.put_in(module)
+        elif isinstance(module, moe_layer.MoELayer):
+            token_dispatcher.put_in(module.token_dispatcher)
+        elif isinstance(module, grouped_layers.GroupedLinearBase):
+            grouped_matmul.put_in(module)
+    for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
+        _put_in_attention(layer.self_attention, shape, cache, kernels)
+
+
+def _put_in_attention(
+    module: Any, shape: AttentionShape, cache: tuple[Parameter, ...], kernels: Kernels
+) -> None:
+    from mindformers.parallel_core.inference.transformer.multi_latent_attention import MLASelfAttention
+
+    keys, values = cache
+    if isinstance(module, MLASelfAttention):
+        rank = module.config.kv_lora_rank
+        latent_attention.put_in(
+            module, latent_attention.LatentAttention(shape, rank, (keys, values), kernels)
+        )
+    else:
+        attention.put_in(module, attention.Attention(shape, (keys, values), kernels))

@@ -1,0 +1,42 @@
+"""For `common.embeddings.rotary_pos_embedding`: ApplyRotaryPosEmb, from MindSpore's plain operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import Tensor, nn, ops
+
+INTERLEAVED = 3  # RotaryPosEmbMode: pairs of neighbours; the other one pairs the halves of a head
+
+
+class ApplyRotary(nn.Cell):
+    """Queries and keys [T, heads * size] rotated by cos, sin [T, size] (Su et al., 2021)."""
+
+    def __init__(self, size: int, is_interleaved: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.size = size
+        self.is_interleaved = is_interleaved
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Every pair (a, b) as (-b, a)."""
+        half = self.size // 2
+        if self.is_interleaved:
+            pairs = x.reshape((x.shape[0], -1, half, 2))
+            return ops.stack((-pairs[..., 1], pairs[..., 0]), -1).reshape(x.shape)
+        return ops.cat((-x[..., half:], x[..., :half]), -1)
+
+    def _rotate(self, flat: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = flat.reshape((flat.shape[0], -1, self.size))
+        rotated = x * cos.expand_dims(1) + self._turned(x) * sin.expand_dims(1)
+        return rotated.reshape(flat.shape)
+
+    def construct(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self._rotate(query, cos, sin), self._rotate(key, cos, sin)
+
+
+def put_in(module: Any) -> None:
+    """Replaces the operator of a RotaryEmbedding of any kind."""
+    operator = module.rotary_embedding_op
+    module.rotary_embedding_op = ApplyRotary(module.dim, operator.cos_format == INTERLEAVED)

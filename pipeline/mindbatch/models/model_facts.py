@@ -1,0 +1,25 @@
+"""What the engine needs to know of a model before it is loaded, whoever runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes of a model that a folder describes.
+
+    max_positions: most tokens of prompt and output.
+    num_parameters: numbers of its weights.
+    cached_numbers: of the keys and values of one token, over all layers, padding included.
+    """
+
+    model_type: str
+    vocab_size: int
+    max_positions: int
+    num_parameters: int
+    cached_numbers: int
+
+    def cache_bytes_per_token(self, itemsize: int) -> int:
+        """Bytes of one token's keys and values."""
+        return self.cached_numbers * itemsize

@@ -1,0 +1,131 @@
+"""What of a config.json MindFormers' models compute, and that everything else is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.backends.mindformers.description import Experts, GroupedAttention, LatentAttention
+from mindbatch.backends.mindformers.families import FAMILIES, describe
+from mindbatch.errors import CheckpointError
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+SHARED = EXPERTS | {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+LATENT = {
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen2": SIZES,
+    "qwen3": SIZES | {"head_dim": 16},
+    "qwen3_moe": SIZES | EXPERTS | {"head_dim": 16, "num_experts": 8},
+    "glm4": SIZES | {"head_dim": 16},
+    "glm4_moe": SIZES | SHARED | {"head_dim": 16},
+    "deepseek_v3": SIZES | SHARED | LATENT | {"num_nextn_predict_layers": 1},
+    "telechat3": SIZES | {"head_dim": 16},
+}
+
+
+def config(family: str, **changes: Any) -> dict[str, Any]:
+    return {"model_type": family} | CONFIGS[family] | changes
+
+
+def fault(family: str, **changes: Any) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        describe(config(family, **changes))
+    (line,) = caught.value.faults
+    return line.removeprefix("config.json: ")
+
+
+def test_every_family_is_described() -> None:
+    assert CONFIGS.keys() == FAMILIES.keys()
+    for family in FAMILIES:
+        model = describe(config(family))
+        assert (model.model_type, model.vocab_size, model.num_layers) == (family, 96, 2)
+
+
+def test_what_distinguishes_them() -> None:
+    assert describe(config("qwen2")).attention == GroupedAttention(4, 2, 16, qkv_bias=True)
+    assert describe(config("glm4_moe", use_qk_norm=True)).attention == GroupedAttention(
+        4, 2, 16, qk_norm=True
+    )
+    model = describe(config("deepseek_v3"))
+    assert model.attention == LatentAttention(4, 24, 32, 16, 8, 12)
+    assert model.experts == Experts(8, 32, first=1, shared_width=32, correction_bias=True)
+    assert model.next_token_layers == 1
+
+
+def test_tensors_are_those_of_the_sizes() -> None:
+    shapes = describe(config("deepseek_v3")).shapes
+    assert shapes["model.layers.0.mlp.gate_proj.weight"] == (80, 64)
+    assert shapes["model.layers.1.mlp.experts.7.down_proj.weight"] == (64, 32)
+    assert shapes["model.layers.1.self_attn.kv_b_proj.weight"] == (4 * (16 + 12), 32)
+    assert "model.layers.0.mlp.gate.weight" not in shapes
+    assert "lm_head.weight" not in describe(config("qwen3", tie_word_embeddings=True)).shapes
+
+
+def test_yarn_is_completed_and_limits_the_positions() -> None:
+    model = describe(config("qwen3", rope_scaling=YARN))
+    assert model.max_positions == 64
+    assert model.arguments["rope_scaling"] == YARN | {"beta_fast": 32.0, "beta_slow": 1.0}
+    assert describe(config("qwen3")).max_positions == 128
+
+
+ONLY_DEFAULT = "MindFormers 1.9 does not compute it"
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "reason"),
+    [
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, ONLY_DEFAULT),
+        ("qwen3", {"attention_bias": True}, ONLY_DEFAULT),
+        ("qwen3", {"hidden_act": "gelu"}, "must be one of silu, swish"),
+        ("qwen3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "allowed: default, yarn"),
+        ("qwen3", {"rope_scaling": YARN | {"attention_factor": 0.5}}, f"attention_factor: {ONLY_DEFAULT}"),
+        ("qwen3", {"colour": "blue"}, "unknown key that may change what the model computes"),
+        ("qwen3", {"trust_remote_code": True}, "is never run"),
+        ("qwen3", {"register_path": "x.py"}, "is never run"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, ONLY_DEFAULT),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "allowed: 1"),
+        ("qwen3_moe", {"num_experts_per_tok": 1}, "must be from 2 to num_experts=8"),
+        ("glm4", {"partial_rotary_factor": 0.25}, "allowed: 0.5"),
+        ("glm4_moe", {"rope_scaling": YARN}, f"{ONLY_DEFAULT} for this family"),
+        ("deepseek_v3", {"topk_group": 1, "n_group": 8, "num_experts_per_tok": 4}, "rates a group by"),
+        ("deepseek_v3", {"q_lora_rank": None}, "queries that are not compressed"),
+        ("deepseek_v3", {"rope_scaling": YARN}, "mscale and mscale_all_dim must be equal"),
+        ("deepseek_v3", {"rope_interleave": False}, "allowed: True"),
+        ("telechat3", {"mlp_bias": True}, ONLY_DEFAULT),
+        ("qwen3", {"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantised (AWQ, 4 bits)"),
+    ],
+)
+def test_what_is_not_computed_is_refused(family: str, changes: dict[str, Any], reason: str) -> None:
+    line = fault(family, **changes)
+    assert line.startswith("use_sliding_window" if "max_window_layers" in changes else next(iter(changes)))
+    assert reason in line
+
+
+def test_other_families_are_refused_with_what_runs_them() -> None:
+    allowed = "allowed: qwen2, qwen3, qwen3_moe, glm4, glm4_moe, deepseek_v3, telechat3"
+    for model_type, way_out in (
+        ("llama", "model.provider=native runs it"),
+        ("telechat2", "neither does model.provider=native, which runs gemma, gpt2, llama"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            describe({"model_type": model_type})
+        (line,) = caught.value.faults
+        assert line.startswith(
+            f"config.json: model type {model_type!r}: model.provider=mindformers does not run it; {allowed}; "
+            f"{way_out}"
+        )
