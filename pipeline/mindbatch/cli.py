@@ -154,6 +154,7 @@ def _run(task: Task, line: CommandLine) -> int:
     composition = compose_task(task, overrides, line.paths.get("--config"), line.paths.get("--config-dir"))
     if "--print-config" in line.switches:
         composition.log.raise_if_any()
+        say(*composition.notes)
         print(composition.unresolved_yaml, end="", file=data_output())
         return EXIT_DONE
     config = composition.finish()

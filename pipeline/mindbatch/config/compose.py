@@ -17,6 +17,7 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.options import OptionFiles, OptionReader
 from mindbatch.config.overrides import read_overrides, read_words
+from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
 from mindbatch.config.tree import assign, build, portable_yaml, resolved, settings_of, yaml_of
@@ -33,6 +34,7 @@ class Composition:
     """A composed configuration, not yet resolved or validated.
 
     decoding: the chosen option of that group; None where the task's own holds.
+    notes: what the user should be told, whether the task is begun or the configuration is shown.
     variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
     """
 
@@ -44,6 +46,7 @@ class Composition:
     variants: dict[str, DictConfig] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     decoding: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def unresolved_yaml(self) -> str:
@@ -52,8 +55,8 @@ class Composition:
 
     def finish(self) -> TaskConfig:
         """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
-        values = resolved(self.tree, self.keys, self.log)
-        config = build(self.schema, values)
+        config = self._build()
+        config.notes = self.notes
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(config.settle_paths())
         if isinstance(config, ModelTaskConfig):
@@ -63,6 +66,21 @@ class Composition:
         config.unresolved_yaml = portable_yaml(self.tree, config, self.keys, self.listing, self.given)
         config.resolved_settings = settings_of(self.tree, config, self.keys)
         return config
+
+    def _build(self) -> TaskConfig:
+        """The typed configuration, without the values of a predict YAML that it has no use for."""
+        config = build(self.schema, resolved(self.tree, self.keys, self.log))
+        unused: dict[str, list[str]] = {}
+        for name in self.log.origins:
+            reason = config.unused(name)
+            if reason and value_at(config, name) != self.keys.keys[name].default:
+                unused.setdefault(reason, []).append(name)
+        if not unused:
+            return config
+        self.notes += tuple(f"{', '.join(names)}: {reason}" for reason, names in unused.items())
+        defaults = [Assignment(name, self.keys.keys[name].default, "") for name in chain(*unused.values())]
+        assign(self.tree, defaults, self.keys, self.log)
+        return build(self.schema, resolved(self.tree, self.keys, self.log))
 
     def _faults(self, config: TaskConfig) -> Iterator[str]:
         """Every fault in the values of `config`, whose paths are settled; types were checked when given."""
@@ -78,14 +96,15 @@ class Composition:
         if self.decoding == MODEL_DEFAULTS:
             tree = self.tree
         if tree is not None:
-            values, config.notes = _defaults_for(config, self.given, self.log)
+            values, notes = _defaults_for(config, self.given, self.log)
+            config.notes += notes
             assign(tree, values, self.keys, self.log)
             if self.variants:
                 config.variants[MODEL_DEFAULTS] = self._section(tree)
             else:
                 config.decoding = self._section(tree)
         elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
-            config.notes = _advice_for(config)
+            config.notes += _advice_for(config)
 
     def _section(self, tree: DictConfig) -> Any:
         """What a variant has in place of the section of the listed group."""
@@ -127,6 +146,7 @@ def compose_task(
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
 
     contents = _chosen_options([*chain(*layers)], schema, keys, options, log)
+    notes = _lay_predict_yaml(layers, contents, schema, keys, log)
     tree = _compose_with_hydra(task, list(contents), options)
     listing = _last_listing([*chain(*layers)], schema)
     variants = {}
@@ -138,7 +158,28 @@ def compose_task(
     given = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
     chosen = [choice.option for choice in contents if choice.group == "decoding"]
     decoding = chosen[-1] if chosen else None
-    return Composition(schema, keys, tree, log, listing, variants, given, decoding)
+    return Composition(schema, keys, tree, log, listing, variants, given, decoding, notes)
+
+
+def _lay_predict_yaml(
+    layers: list[list[Setting]],
+    contents: dict[Choice, list[Assignment]],
+    schema: type[TaskConfig],
+    keys: SchemaKeys,
+    log: FaultLog,
+) -> tuple[str, ...]:
+    """Puts the settings of a predict YAML, if one is given, below all layers; returns lines for the user."""
+    written = take_out(contents.values(), layers)
+    if written is None:
+        return ()
+    if schema.continues_run:
+        log.add(f"{PREDICT_YAML}: the run that is continued holds what came of its predict YAML; remove it")
+        return ()
+    from mindbatch.config.predict_yaml.layer import predict_layer  # the table: most runs have no such file
+
+    settings, notes = predict_layer(written, layers, contents, schema, keys, log)
+    layers.insert(0, [*settings])
+    return tuple(notes)
 
 
 def _last_listing(settings: list[Setting], schema: type[TaskConfig]) -> Listing | None:

@@ -39,7 +39,7 @@ def _saved_file(given: list[Setting], log: FaultLog) -> Path | None:
         return None
     written = folders[-1]
     try:
-        folder = resolve_path(_resolved(written))
+        folder = resolve_path(resolved_text(written, "the folder of a run"))
         if (folder / SAVED_CONFIG).is_file():
             return folder / SAVED_CONFIG
         reason = _why_no_run(folder)
@@ -59,12 +59,12 @@ def _why_no_run(folder: Path) -> str:
     )
 
 
-def _resolved(written: object) -> str:
+def resolved_text(written: object, meaning: str) -> str:
     """The text that `written` stands for, with variables of the environment. Raises ValueError for none."""
     try:
-        text = OmegaConf.create({"folder": written}).folder
+        text = OmegaConf.create({"text": written}).text
     except OmegaConfBaseException as error:
         raise ValueError("has no value") from error
     if not isinstance(text, str) or not text:
-        raise ValueError("must be the folder of a run")
+        raise ValueError(f"must be {meaning}")
     return text

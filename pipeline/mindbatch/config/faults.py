@@ -20,6 +20,8 @@ class FaultLog:
         self.lines: list[str] = []
         self._doubtful: set[str] = set()
         self._given: set[str] = set()
+        self.origins: dict[str, str] = {}
+        """By key: what to put before a line on a value that the user gave under another name."""
 
     def add(self, line: str, *doubtful: str) -> None:
         """Notes a fault that leaves `doubtful` without a trusted value: keys (`decoding.top_p`) or groups."""
@@ -40,12 +42,17 @@ class FaultLog:
 
         A refused value was not taken: what the default in its place contradicts is no news to the user.
         """
-        self.lines.extend(line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
+        news = (line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
+        self.lines.extend(self._origin(line) + line for line in news)
 
     def raise_if_any(self) -> None:
         """Raises ConfigError with every fault once, or returns when there is none."""
         if self.lines:
             raise ConfigError(dict.fromkeys(self.lines))
+
+    def _origin(self, line: str) -> str:
+        first = _NAME.match(line)
+        return self.origins.get(first[0], "") if first else ""
 
     def _is_doubtful(self, key: str) -> bool:
         group, dot, _ = key.partition(".")

@@ -37,6 +37,11 @@ class ModelConfig:
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True
     )
+    mindformers_yaml: str | None = option(
+        None,
+        "predict YAML of MindFormers; keys of the command line and of --config go before its own",
+        is_path=True,
+    )
     ignore_config_keys: Any = option(
         (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
     )

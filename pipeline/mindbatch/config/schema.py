@@ -98,6 +98,10 @@ class TaskConfig:
         """Replaces `shipped:` and ~ in the paths by what they mean; returns their faults."""
         return []
 
+    def unused(self, name: str) -> str | None:
+        """Why the key has no part in what is asked for; None where it has one."""
+        return None
+
     def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
         """The faults in the values besides those of `choices` and `minimum`; the paths are settled."""
         return ()

@@ -1,7 +1,7 @@
 """Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +39,51 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises ConfigError for a file that is missing, too large, not UTF-8 or not YAML, and for anything but
     plain nested mappings with distinct text keys, lists and scalars.
     """
+    return read_with_lines(path)[0]
+
+
+def read_with_lines(path: Path, unread: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, int]]:
+    """The mapping in `path`, as of `read_mapping`, and the line of each of its keys, dotted below a section.
+
+    unread: keys at the top whose values are None here, whatever they hold: nothing is built from them, so
+    that anchors and aliases are allowed there.
+    """
     text = _read_text(path)
     if _PACKAGE_HEADER.search(text):
         raise ConfigError(f"{path}: Hydra's @package header is not allowed")
     try:
-        _refuse_unsafe_events(text, path)
-        return _construct(text, path)
+        _refuse_unsafe_events(text, path, unread)
+        return _construct(text, path, unread)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {_one_line(error)}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: a number is too long to be read") from error
 
 
-def _construct(text: str, path: Path) -> dict[str, Any]:
+def _construct(text: str, path: Path, unread: Collection[str]) -> tuple[dict[str, Any], dict[str, int]]:
     loader = _StrictLoader(text)
     root = loader.get_single_node()
     if root is None:
-        return {}
+        return {}, {}
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{path}: must hold a mapping of keys to values")
+    nothing = yaml.ScalarNode("tag:yaml.org,2002:null", "")
+    root.value = [(key, nothing if _is_one_of(key, unread) else value) for key, value in root.value]
     _refuse_unsafe_keys(root, path)
+    lines = dict(_key_lines(root, ""))
     content: dict[str, Any] = loader.construct_document(root)
-    return content
+    return content, lines
+
+
+def _is_one_of(key: yaml.Node, names: Collection[str]) -> bool:
+    return isinstance(key, yaml.ScalarNode) and key.value in names
+
+
+def _key_lines(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int]]:
+    for key, value in node.value:
+        yield prefix + key.value, key.start_mark.line + 1
+        if isinstance(value, yaml.MappingNode):
+            yield from _key_lines(value, f"{prefix}{key.value}.")
 
 
 def _read_text(path: Path) -> str:
@@ -78,13 +101,17 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
-def _refuse_unsafe_events(text: str, path: Path) -> None:
+def _refuse_unsafe_events(text: str, path: Path, unread: Collection[str]) -> None:
     """Aliases, tags, several documents and deep nesting, found before anything is built from the text."""
-    depth = documents = 0
+    depth = documents = at_top = 0
+    may_alias = False
     events: Iterator[Any] = yaml.parse(text, Loader=_StrictLoader)
     for event in events:
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+        if depth == 1 and not isinstance(event, yaml.CollectionEndEvent):  # keys and values take turns
+            is_key, at_top = at_top % 2 == 0, at_top + 1
+            may_alias = getattr(event, "value", None) in unread if is_key else may_alias
+        if not may_alias and (isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None)):
             raise ConfigError(f"{path}, line {line}: YAML anchors (&) and aliases (*) are not allowed")
         if getattr(event, "tag", None):
             raise ConfigError(f"{path}, line {line}: YAML tags ({event.tag}) are not allowed")

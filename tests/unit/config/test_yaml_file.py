@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.yaml_file import LARGEST_FILE, read_mapping
+from mindbatch.config.yaml_file import LARGEST_FILE, read_mapping, read_with_lines
 from mindbatch.errors import ConfigError
 
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
@@ -83,3 +83,32 @@ def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     assert "not a regular file" in fault(tmp_path / "pipe")
     assert "Is a directory" in fault(tmp_path)
     assert f"no such file; did you mean {tmp_path / 'latin.yaml'}?" in fault(tmp_path / "latin.yml")
+
+
+def test_every_key_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("a: 1\n\nb:\n  c: {d: 2}\n")
+    assert read_with_lines(file) == ({"a": 1, "b": {"c": {"d": 2}}}, {"a": 1, "b": 3, "b.c": 4, "b.c.d": 4})
+
+
+@pytest.mark.parametrize("of", ["{x: &a [1], y: *a}", "&a [*a, *a]", "[[&a 1], {y: *a}]"])
+def test_aliases_are_allowed_where_nothing_is_built(of: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(f"unread: {of}\nz: 1\n")
+    assert read_with_lines(file, ("unread",))[0] == {"unread": None, "z": 1}
+    assert "line 1: YAML anchors" in fault(file)
+
+
+@pytest.mark.parametrize("text", ["unread: &a 1\nz: *a\n", "unread: 1\nz: &a 1\n", "z: {unread: &a 1}\n"])
+def test_aliases_are_refused_everywhere_else(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="anchors"):
+        read_with_lines(file, ("unread",))
+
+
+def test_tags_are_refused_everywhere(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("unread: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ConfigError, match="tags"):
+        read_with_lines(file, ("unread",))

@@ -78,6 +78,9 @@ class PlanConfig(BatchConfig):
         """Whether the keys of a batch have a part in the plan."""
         return not self.asks_mindspore and (not self.plans_ranks or self.data.path is not None)
 
+    def unused(self, name: str) -> str | None:
+        return _without_effect(self, name)
+
     def settle_paths(self) -> list[str]:
         faults = settle_model_paths(self.model)
         if self.needs_data:

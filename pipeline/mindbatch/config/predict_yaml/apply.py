@@ -1,0 +1,177 @@
+"""Application of the table to a predict YAML: settings of ours, keys without effect and why, faults."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mindbatch.config.faults import shown
+from mindbatch.config.predict_yaml import conversions as to
+from mindbatch.config.predict_yaml.architecture import check_same, folder_config
+from mindbatch.config.predict_yaml.entries import (
+    Agreed,
+    Checked,
+    Entry,
+    Facts,
+    Ignored,
+    InPlaceOf,
+    Only,
+    Same,
+    Sets,
+    Unfit,
+    WithoutEffect,
+)
+from mindbatch.config.predict_yaml.run_table import UNREAD
+from mindbatch.config.predict_yaml.table import SECTIONS, TABLE, near
+from mindbatch.config.schema import SchemaKeys
+from mindbatch.config.settings import Assignment
+from mindbatch.config.yaml_file import read_with_lines
+
+CHECKPOINT, PROVIDER, DEVICE = "model.checkpoint_name_or_path", "model.provider", "runtime.device_target"
+WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{to.MODEL_CONFIG}checkpoint_name_or_path")
+
+
+@dataclass
+class Applied:
+    """What became of a predict YAML."""
+
+    path: Path
+    lines: dict[str, int]
+    """By dotted key of the YAML."""
+
+    settings: dict[str, Assignment] = field(default_factory=dict)
+    """By our key; the source of each names file, line and key of the YAML."""
+
+    set_by: dict[str, str] = field(default_factory=dict)
+    """The YAML's key by ours."""
+
+    unused: dict[str, list[str]] = field(default_factory=dict)
+    """The YAML's keys without effect, by the reason."""
+
+    faults: list[str] = field(default_factory=list)
+
+    doubtful: set[str] = field(default_factory=set)
+    """Our keys for which a value was refused."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each reason, with the keys that have no effect for it."""
+        return [f"{self.path}: no effect ({why}): {', '.join(keys)}" for why, keys in self.unused.items()]
+
+    def place(self, key: str) -> str:
+        """Where `key` stands: `predict.yaml, line 3: seed`."""
+        line = f", line {self.lines[key]}" if key in self.lines else ""
+        return f"{self.path}{line}: {key}"
+
+
+def apply_table(
+    path: Path, keys: SchemaKeys, above: Mapping[str, Any] | None = None, strategy: str = ""
+) -> Applied:
+    """Reads the predict YAML `path` and looks each of its keys up.
+
+    keys: of the task. above: values by our key that go before the YAML's. strategy: as of Facts.
+    Raises ConfigError when the file cannot be read as plain YAML.
+    """
+    content, lines = read_with_lines(path, UNREAD)
+    applied = Applied(path, lines)
+    values = dict(_flat(content, "", applied))
+    _refuse_references(values, applied)
+    facts = _facts_of(values, above or {}, keys, strategy)
+    for name in sorted(values, key=_order):
+        _look_up(name, values[name], facts, keys, applied)
+    if PROVIDER not in applied.settings and PROVIDER not in facts.above:
+        provider = "mindformers" if facts.is_mcore else "native"
+        applied.settings[PROVIDER] = Assignment(PROVIDER, provider, f"{path}: ")
+    return applied
+
+
+def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator[tuple[str, Any]]:
+    """Each key that is not a section, dotted, with its value."""
+    for leaf, value in content.items():
+        name = prefix + leaf
+        if name not in SECTIONS or value is None:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from _flat(value, f"{name}.", applied)
+        else:
+            applied.faults.append(f"{applied.place(name)}={shown(value)}: must hold keys")
+
+
+def _refuse_references(values: Mapping[str, Any], applied: Applied) -> None:
+    for name, value in values.items():
+        if "${" in str(value):
+            applied.faults.append(
+                f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself"
+            )
+
+
+def _facts_of(values: Mapping[str, Any], above: Mapping[str, Any], keys: SchemaKeys, strategy: str) -> Facts:
+    written = above.get(DEVICE, values.get("context.device_target"))
+    device = written if isinstance(written, str) else str(keys.keys[DEVICE].default)
+    facts = Facts(values, above, device, strategy)
+    folder = above.get(CHECKPOINT, facts.value(*WEIGHTS))
+    return Facts(values, above, device, strategy, folder_config(folder), _is_mcore(facts))
+
+
+def _is_mcore(facts: Facts) -> bool:
+    """The newer form says so, or names no class and gives a Hugging Face folder."""
+    if "use_legacy" in facts.values:
+        return facts.values["use_legacy"] is False
+    named = facts.value("model.arch.type", f"{to.MODEL_CONFIG}type")
+    return named is None and facts.value("pretrained_model_dir") is not None
+
+
+_PLACES = {name: place for place, name in enumerate(TABLE)}
+
+
+def _order(name: str) -> int:
+    """As in the table; keys that are not in it come last, as in the file."""
+    return _PLACES.get(name, len(_PLACES))
+
+
+def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:
+    try:
+        if name in UNREAD:
+            raise WithoutEffect(UNREAD[name])
+        if name in SECTIONS:
+            raise Agreed
+        if name not in TABLE:
+            raise Unfit(f"unknown key{near(name, [*TABLE, *UNREAD])}")
+        key, converted = _converted(TABLE[name], value, facts, keys)
+        _set(key, converted, name, facts, applied)
+    except Agreed:
+        pass
+    except WithoutEffect as reason:
+        applied.unused.setdefault(str(reason), []).append(name)
+    except Unfit as reason:
+        written = f"={shown(value)}" if name in TABLE and not isinstance(value, dict) else ""
+        applied.faults.append(f"{applied.place(name)}{written}: {reason}")
+        if isinstance(entry := TABLE.get(name), Sets):
+            applied.doubtful.add(entry.ours)
+
+
+def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tuple[str, Any]:
+    """Our key and its value. Raises Agreed, WithoutEffect or Unfit."""
+    if isinstance(entry, Ignored):
+        raise WithoutEffect(entry.why)
+    if isinstance(entry, Only):
+        raise Agreed if value in entry.allowed else Unfit(entry.refusal)
+    if isinstance(entry, Checked):
+        entry.check(value, facts)
+    if isinstance(entry, Same):
+        check_same(entry, value, facts.model_config)
+    if entry.ours not in keys.keys:
+        raise WithoutEffect(entry.absent)
+    found = entry.convert(value, facts)
+    return (found.key, found.value) if isinstance(found, InPlaceOf) else (entry.ours, found)
+
+
+def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> None:
+    """Sets our `key` for the YAML's `name`, unless something goes before it. Raises Agreed, WithoutEffect."""
+    if key in facts.above:
+        raise WithoutEffect(f"{key} is given")
+    if key in applied.settings:
+        first = applied.set_by[key]
+        raise Agreed if applied.settings[key].value == value else WithoutEffect(f"{first} goes before it")
+    applied.settings[key] = Assignment(key, value, f"{applied.place(name)} -> ")
+    applied.set_by[key] = name

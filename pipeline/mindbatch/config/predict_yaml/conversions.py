@@ -1,0 +1,197 @@
+"""From values of a predict YAML to ours, where they do not mean the same as they stand."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from mindbatch.config.faults import shown
+from mindbatch.config.predict_yaml.architecture import folder_config
+from mindbatch.config.predict_yaml.entries import (
+    CPU,
+    NOTHING,
+    Agreed,
+    Check,
+    Facts,
+    InPlaceOf,
+    Unfit,
+    WithoutEffect,
+)
+
+MODEL_CONFIG = "model.model_config."
+GENERATION_CONFIG = "generation_config."
+
+FLOAT_TYPES = ("float32", "float16", "bfloat16")
+HALF_TYPES = FLOAT_TYPES[1:]
+MCORE_FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "glm4", "glm4_moe", "deepseek_v3", "telechat3")
+"""Families that MindFormers 1.9 runs with `use_legacy: False`."""
+NATIVE_CLASSES = ("LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM")
+"""Classes of the older form whose Hugging Face folders provider native runs."""
+OTHER_CLASSES = {
+    "ChatGLM2ForConditionalGeneration": "glm4 (a folder in transformers' form) runs with use_legacy: False",
+    "TeleChat2ForCausalLM": "of its kind telechat3 runs with use_legacy: False",
+    **dict.fromkeys(
+        ("BloomLMHeadModel", "GLMForPreTraining", "GLMChatModel", "PanguAlphaHeadModel")
+        + ("T5ForConditionalGeneration", "CodeGeex2ForConditionalGeneration", "MixtralForCausalLM")
+        + ("ChatGLM2WithPtuning2", "ParallelTelechatForCausalLM", "TelechatForCausalLM"),
+        f"allowed: {', '.join(NATIVE_CLASSES)}, or use_legacy: False with {', '.join(MCORE_FAMILIES)}",
+    ),
+}
+"""Classes of the older form that nothing here runs, and what is near."""
+NO_WEIGHTS = "not_load_any_ckpt"
+_ROPE_TYPES = {"PI": "linear", "DYNAMIC_NTK": "dynamic", "YARN": "yarn", "LLAMA3": "llama3"}
+
+
+def provider(value: Any, facts: Facts) -> str:
+    """From use_legacy, which must be a truth value."""
+    if not isinstance(value, bool):
+        raise Unfit("must be True or False")
+    return "native" if value else "mindformers"
+
+
+def float_type(value: Any, facts: Facts) -> str:
+    """A type of weights and arithmetic, by its name in MindSpore, too."""
+    name = str(value).removeprefix("mstype.").removeprefix("ms.")
+    if name not in FLOAT_TYPES:
+        raise Unfit(f"must be one of {', '.join(FLOAT_TYPES)}")
+    if facts.device == CPU and name in HALF_TYPES:
+        raise WithoutEffect("on a CPU everything is computed in float32")
+    return name
+
+
+def weights_folder(value: Any, facts: Facts) -> str:
+    """From load_checkpoint, which goes before pretrained_model_dir."""
+    if value == NO_WEIGHTS:
+        raise Unfit("a model is not run without its weights; give their folder")
+    if value in NOTHING:
+        raise Agreed
+    return str(value)
+
+
+def model_folder(value: Any, facts: Facts) -> str | InPlaceOf:
+    """From pretrained_model_dir: the model's folder; the tokenizer's where the weights are elsewhere."""
+    if value in NOTHING:
+        raise Agreed
+    weights = facts.value("load_checkpoint")
+    if weights is None:
+        return str(value)
+    if weights == value:
+        raise Agreed
+    one, other = folder_config(weights), folder_config(value)
+    if one is not None and other is not None and one != other:
+        raise Unfit("its config.json is not that of load_checkpoint, which counts; make them the same")
+    return InPlaceOf("model.tokenizer", str(value))
+
+
+def folder_of_file(value: Any, facts: Facts) -> str:
+    """The folder of a file of a tokenizer: ours are read as a folder."""
+    if value in NOTHING:
+        raise Agreed
+    return str(value).rpartition("/")[0] or "."
+
+
+def of_all_ranks(value: Any, facts: Facts) -> Any:
+    """A number of ranks, which MindFormers reads with use_parallel: True only."""
+    if not facts.value("use_parallel") and value != 1:
+        raise WithoutEffect("use_parallel is not True")
+    return value
+
+
+def samples(value: Any, facts: Facts) -> Any:
+    """do_sample, unless something given says how tokens are chosen."""
+    if facts.strategy:
+        raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
+    return value
+
+
+def of_sampling(value: Any, facts: Facts) -> Any:
+    """What narrows or warms the choice, which needs do_sample: True."""
+    if facts.strategy:
+        raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
+    asked = next((facts.values[key] for key in _both("do_sample") if key in facts.values), None)
+    if asked is not True or facts.above.get("decoding.do_sample", True) is not True:
+        raise WithoutEffect("nothing is sampled without do_sample: True")
+    if value is None:
+        raise Agreed
+    return value
+
+
+def longest(value: Any, facts: Facts) -> Any:
+    """max_length or max_decode_length: of prompt and output; max_new_tokens goes before them."""
+    if value is None:
+        raise Agreed
+    if facts.value(*_both("max_new_tokens")) is not None or "decoding.max_new_tokens" in facts.above:
+        raise WithoutEffect("max_new_tokens goes before it")
+    return value
+
+
+def device_memory(value: Any, facts: Facts) -> Any:
+    """The memory of an NPU."""
+    if facts.device == CPU:
+        raise WithoutEffect("on a CPU the cache takes runtime.cache_memory")
+    return value
+
+
+def device_id(value: Any, facts: Facts) -> NoReturn:
+    """There is no key for it: the first visible device is taken."""
+    if value in (0, None, "0"):
+        raise Agreed
+    if facts.device == CPU:
+        raise WithoutEffect("a CPU has one device")
+    raise Unfit(f"no key chooses the device; set it to 0 and ASCEND_RT_VISIBLE_DEVICES={value}")
+
+
+def num_blocks(value: Any, facts: Facts) -> NoReturn:
+    """The cache is given in bytes here."""
+    raise WithoutEffect("the cache is given in bytes: runtime.cache_memory")
+
+
+def model_class(value: Any, facts: Facts) -> NoReturn:
+    """A class of MindFormers; provider native runs the folders of a few."""
+    if facts.is_mcore or facts.above.get("model.provider") == "mindformers":
+        raise WithoutEffect("config.json says which model it is")
+    if near := OTHER_CLASSES.get(str(value)):
+        raise Unfit(f"no model type of provider native runs it; {near}")
+    if value in NATIVE_CLASSES:
+        raise Agreed
+    raise Unfit(f"is not known; allowed: {', '.join(NATIVE_CLASSES)}")
+
+
+def rope_extension(value: Any, facts: Facts) -> NoReturn:
+    """extend_method, which config.json has as rope_scaling."""
+    config = facts.model_config
+    if config is None:
+        raise WithoutEffect("config.json of the model's folder says it")
+    scaling = config.get("rope_scaling")
+    there = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, Mapping) else None
+    wanted = None if value in NOTHING else _ROPE_TYPES.get(str(value), value)
+    if wanted == there:
+        raise Agreed
+    raise Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
+
+
+def rope_factor(value: Any, facts: Facts) -> NoReturn:
+    """scaling_factor: a number, or the parts of rope_scaling."""
+    if value in (1, *NOTHING):
+        raise Agreed
+    if facts.model_config is None:
+        raise WithoutEffect("config.json of the model's folder says it")
+    scaling = facts.model_config.get("rope_scaling")
+    there = scaling if isinstance(scaling, Mapping) else {}
+    wanted = value if isinstance(value, Mapping) else {"factor": value}
+    if all(there.get(name) == part for name, part in wanted.items()):
+        raise Agreed
+    raise Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
+
+
+def unless_asked(refusal: str) -> Check:
+    """Refused unless it asks for nothing."""
+
+    def check(value: Any, facts: Facts) -> NoReturn:
+        if value in NOTHING or value in ([], {}):
+            raise Agreed
+        raise Unfit(refusal)
+
+    return check
+
+
+def _both(name: str) -> tuple[str, str]:
+    return GENERATION_CONFIG + name, MODEL_CONFIG + name

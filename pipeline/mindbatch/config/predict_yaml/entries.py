@@ -1,0 +1,126 @@
+"""What an entry of the table says of a key of a predict YAML; what conversions are given and may raise."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+NOTHING: tuple[Any, ...] = (None, "", "None", False)
+"""Values that ask for nothing."""
+
+CPU = "CPU"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a conversion may look at besides the value."""
+
+    values: Mapping[str, Any]
+    """Of the YAML, by dotted key."""
+
+    above: Mapping[str, Any]
+    """Values by our key that go before the YAML's: of the command line, --config and chosen options."""
+
+    device: str
+    """runtime.device_target of the result."""
+
+    strategy: str = ""
+    """What was given that says how tokens are chosen, `decoding=top_p` for one; empty: the YAML does."""
+
+    model_config: Mapping[str, Any] | None = None
+    """config.json of the model's folder; None where it is not there."""
+
+    is_mcore: bool = False
+    """Whether the YAML is of the newer form (`use_legacy: False`)."""
+
+    def value(self, *keys: str) -> Any:
+        """The value of the first of the keys that asks for something, or None."""
+        found = (self.values[key] for key in keys if self.values.get(key) not in NOTHING)
+        return next(found, None)
+
+
+class WithoutEffect(Exception):
+    """Why a key's value has no effect here, in a few words."""
+
+
+class Agreed(Exception):
+    """A key says what is so anyway, or asks for nothing: there is nothing to report."""
+
+
+class Unfit(Exception):
+    """Why a key's value is refused, and what to do."""
+
+
+@dataclass(frozen=True)
+class InPlaceOf:
+    """Returned by a conversion that sets another key than the entry's."""
+
+    key: str
+    value: Any
+
+
+Conversion = Callable[[Any, Facts], Any]
+"""From the YAML's value to that of our key. Raises Agreed, WithoutEffect or Unfit."""
+
+Check = Callable[[Any, Facts], NoReturn]
+"""Raises Agreed, WithoutEffect or Unfit."""
+
+
+def as_it_is(value: Any, facts: Facts) -> Any:
+    """The value; one that asks for nothing leaves our key alone."""
+    if value is None or value == "None":
+        raise Agreed
+    return value
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Sets a key of ours."""
+
+    ours: str
+    convert: Conversion = as_it_is
+    absent: str = "the task has no such key"
+    """Why it has no effect for a task without the key."""
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Has no effect."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Only:
+    """Is fine with one of the `allowed` values; any other is refused."""
+
+    allowed: tuple[Any, ...]
+    refusal: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Sets nothing; the check says what becomes of it."""
+
+    check: Check
+
+
+@dataclass(frozen=True)
+class Same:
+    """Describes the model: must be what config.json says under one of `names`.
+
+    neutral: values that say nothing where config.json has none of the names.
+    alike: by value of the YAML, what config.json calls the same.
+    """
+
+    names: tuple[str, ...]
+    neutral: tuple[Any, ...] = ()
+    alike: Mapping[Any, tuple[Any, ...]] = field(default_factory=dict)
+
+
+Entry = Sets | Ignored | Only | Checked | Same
+Table = Mapping[str, Entry]
+
+
+def ignored(why: str, *keys: str) -> dict[str, Entry]:
+    """An entry without effect for each key."""
+    return dict.fromkeys(keys, Ignored(why))

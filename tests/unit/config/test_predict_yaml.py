@@ -1,0 +1,263 @@
+"""The table of predict YAMLs: each key is used, without effect for a reason, or refused."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.predict_yaml.apply import Applied, apply_table
+from mindbatch.config.predict_yaml.entries import Sets
+from mindbatch.config.predict_yaml.run_table import UNREAD
+from mindbatch.config.predict_yaml.table import TABLE
+from mindbatch.config.schema import schema_keys
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.plan.schema import PlanConfig
+from predict_yamls import LLAMA, MCORE, OLDER
+
+KEYS = schema_keys(ModelTaskConfig)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder with the config.json that the older YAML describes, and no more."""
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps(LLAMA))
+    return made
+
+
+def applied(tmp_path: Path, text: str, above: dict[str, object] | None = None, strategy: str = "") -> Applied:
+    file = tmp_path / "p.yaml"
+    file.write_text(text.replace("FOLDER", str(tmp_path / "model")))
+    return apply_table(file, KEYS, above, strategy)
+
+
+def values(result: Applied) -> dict[str, object]:
+    assert result.faults == []
+    return {key: setting.value for key, setting in result.settings.items()}
+
+
+def reasons(result: Applied) -> dict[str, str]:
+    return {key: why for why, keys in result.unused.items() for key in keys}
+
+
+def faults(tmp_path: Path, text: str, above: dict[str, object] | None = None) -> list[str]:
+    lines = applied(tmp_path, text, above).faults
+    return [line.removeprefix(f"{tmp_path}/p.yaml, ") for line in lines]
+
+
+def test_a_yaml_of_the_newer_form(tmp_path: Path, folder: Path) -> None:
+    result = applied(tmp_path, MCORE)
+    assert values(result) == {
+        "model.provider": "mindformers",
+        "model.checkpoint_name_or_path": str(folder),
+        "model.seq_length": 64,
+        "decoding.seed": 7,
+        "decoding.do_sample": True,
+        "decoding.temperature": 0.7,
+        "decoding.top_k": 5,
+        "decoding.top_p": 0.5,
+        "decoding.repetition_penalty": 1.05,
+        "decoding.max_new_tokens": 512,
+        "decoding.eos_token_id": [2],
+        "parallel.data_parallel": 1,
+        "runtime.block_size": 128,
+    }
+    why = reasons(result)
+    assert why["parallel_config.model_parallel"] == "use_parallel is not True"
+    assert why["generation_config.max_length"] == "max_new_tokens goes before it"
+    assert why["model.model_config.compute_dtype"] == "on a CPU everything is computed in float32"
+    assert why["model.model_config.num_blocks"] == "the cache is given in bytes: runtime.cache_memory"
+
+
+def test_a_yaml_of_the_older_form(tmp_path: Path, folder: Path) -> None:
+    result = applied(tmp_path, OLDER)
+    assert values(result) == {
+        "model.provider": "native",
+        "model.checkpoint_name_or_path": str(folder),
+        "model.tokenizer": str(folder),
+        "model.batch_size": 4,
+        "model.seq_length": 48,
+        "model.use_past": True,
+        "model.dtype": "float32",
+        "decoding.seed": 0,
+        "decoding.do_sample": False,
+        "decoding.repetition_penalty": 1,
+        "decoding.max_length": 40,
+        "decoding.eos_token_id": 2,
+        "parallel.data_parallel": 1,
+        "parallel.model_parallel": 1,
+        "parallel.pipeline_stage": 1,
+        "runtime.device_target": "CPU",
+        "runtime.block_size": 16,
+    }
+    why = reasons(result)
+    assert why["model.model_config.top_k"] == "nothing is sampled without do_sample: True"
+    assert why["model.model_config.checkpoint_name_or_path"] == "load_checkpoint goes before it"
+    assert why["model.model_config.auto_map"] == "code that is named in a file is never run"
+    assert why["train_dataset"] == why["optimizer"] == "of training"
+    assert "num_layers" not in str(why), "config.json says the same"
+
+
+def test_each_of_our_keys_in_the_table_is_a_key() -> None:
+    ours = {entry.ours for entry in TABLE.values() if isinstance(entry, Sets)}
+    known = schema_keys(PlanConfig).keys.keys() | {"runtime.device_memory"}  # the second: not yet
+    assert ours <= known
+
+
+def test_the_yamls_that_mindformers_ships_are_known() -> None:
+    """Of those, only what MindFormers' own code alone can run is refused."""
+    found = find_spec("mindformers")
+    if found is None or found.origin is None:
+        pytest.skip("mindformers is not installed")
+    files = sorted(Path(found.origin).parents[1].glob("configs/*/predict_*.yaml"))
+    assert files
+    for file in files:
+        refused = [line.partition(": ")[2] for line in apply_table(file, KEYS).faults]
+        expected = ["model.arch.type=ChatGLM2ForConditionalGeneration"] if "9b_chat" in file.name else []
+        assert [line.partition(":")[0] for line in refused] == expected
+
+
+def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
+    setting = applied(tmp_path, MCORE).settings["decoding.top_p"]
+    assert setting.source == f"{tmp_path}/p.yaml, line 36: generation_config.top_p -> "
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("run_mode: train", "run_mode=train: only predict YAMLs are taken"),
+        ("use_legacy: 'no'", "use_legacy=no: must be True or False"),
+        ("register_path: ./mine", "register_path=./mine: code that is named in a file is never run"),
+        ("trust_remote_code: True", "trust_remote_code=true: code that is named in a file is never run"),
+        ("model: {arch: {auto_register: a.B}}", "model.arch.auto_register=a.B: code that is named in"),
+        ("processor: {tokenizer: {auto_register: a.B}}", "processor.tokenizer.auto_register=a.B: code"),
+        ("model: {model_config: {pet_config: {pet_type: lora}}}", "model.model_config.pet_config: adapters"),
+        ("model: {model_config: {quant_config: {a: b}}}", "model.model_config.quant_config: quantised"),
+        (
+            "model: {model_config: {compute_dtype: int8}}",
+            "model.model_config.compute_dtype=int8: must be one",
+        ),
+        ("model: {arch: {type: BloomLMHeadModel}}", "model.arch.type=BloomLMHeadModel: no model type of"),
+        ("model: {arch: {type: Mine}}", "model.arch.type=Mine: is not known; allowed: LlamaForCausalLM, "),
+        ("model: {arch: {type: [a]}}", "model.arch.type=['a']: is not known"),
+        ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
+        ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch plan"),
+        ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: a checkpoint that is cut"),
+        ("input_data: hello", "input_data=hello: give prompts, prompts_file or data.path"),
+        ("trainer: {type: ImageTrainer}", "trainer.type=ImageTrainer: only CausalLanguageModelingTrainer"),
+        ("parallel_config: {expert_parallel: 2}", "parallel_config.expert_parallel=2: experts are cut"),
+        ("moe_config: {expert_num: 8}", "moe_config.expert_num=8: models with experts run with"),
+        ("context: {device_target: Ascend, device_id: 3}", "context.device_id=3: no key chooses the device"),
+        ("context: 3", "context=3: must hold keys"),
+        ("output_dir: ${oc.env:HOME}", "output_dir: ${...} is not replaced here; write the value itself"),
+        ("run_mod: predict", "run_mod: unknown key; did you mean run_mode?"),
+        ("model: {model_config: {top_kk: 1}}", "model.model_config.top_kk: unknown key; did you mean model."),
+        ("model: {top_k: 1}", "model.top_k: unknown key; did you mean generation_config.top_k?"),
+        ("train_datasets: {}", "train_datasets: unknown key; did you mean train_dataset?"),
+        ("quite_another_thing: 1", "quite_another_thing: unknown key"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(line: str, expected: str, tmp_path: Path) -> None:
+    found = faults(tmp_path, line)
+    assert len(found) == 1
+    assert found[0].startswith(f"line 1: {expected}")
+
+
+def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
+    assert len(faults(tmp_path, "run_mode: train\ncontext: 1\nmy_key: 2\nseed: ${x}\n")) == 4
+
+
+@pytest.mark.parametrize("text", ["seed: !!python/object/apply:os.getcwd []", "seed: &a 1\nmodel: *a", "- 1"])
+def test_what_is_no_plain_yaml_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        applied(tmp_path, text)
+
+
+def test_a_description_of_another_model_is_refused(tmp_path: Path, folder: Path) -> None:
+    text = OLDER.replace("num_layers: 2", "num_layers: 3").replace("theta: 10000.0", "theta: 500000.0")
+    text = text.replace('extend_method: "None"', "extend_method: PI")
+    names = [line.partition(": ")[2].partition("=")[0] for line in faults(tmp_path, text)]
+    assert names == [f"model.model_config.{name}" for name in ("num_layers", "theta", "extend_method")]
+    assert "config.json of the model's folder says num_hidden_layers=2" in faults(tmp_path, text)[0]
+
+
+def test_without_the_folder_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    result = applied(tmp_path, OLDER.replace("num_layers: 2", "num_layers: 3"))
+    assert reasons(result)["model.model_config.num_layers"] == "config.json of the model's folder says it"
+    assert result.faults == []
+
+
+def test_what_is_called_otherwise_is_the_same(tmp_path: Path, folder: Path) -> None:
+    (folder / "config.json").write_text('{"activation_function": "gelu_new", "n_head": 4}')
+    text = "load_checkpoint: FOLDER\nmodel: {model_config: {hidden_act: gelu, num_heads: 4}}"
+    assert values(applied(tmp_path, text))["model.checkpoint_name_or_path"] == str(folder)
+    assert faults(tmp_path, text.replace("gelu", "relu"))[0].endswith(
+        "config.json of the model's folder says activation_function=gelu_new, and that counts; remove it"
+    )
+
+
+def test_scaled_positions_must_be_those_of_the_folder(tmp_path: Path, folder: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+    (folder / "config.json").write_text(json.dumps({"rope_scaling": scaling}))
+    text = (
+        "load_checkpoint: FOLDER\nmodel: {model_config: {extend_method: LLAMA3, scaling_factor: {factor: 8}}}"
+    )
+    assert faults(tmp_path, text) == []
+    assert len(faults(tmp_path, text.replace("factor: 8", "factor: 4"))) == 1
+    assert len(faults(tmp_path, text.replace("LLAMA3", "None"))) == 1
+
+
+def test_half_types_hold_on_a_device_that_has_them(tmp_path: Path, folder: Path) -> None:
+    on_npu = applied(tmp_path, MCORE, {"runtime.device_target": "Ascend"})
+    assert values(on_npu)["model.dtype"] == "bfloat16"
+    assert "runtime.device_target" not in on_npu.settings
+
+
+def test_weights_and_tokenizer_in_two_folders(tmp_path: Path, folder: Path) -> None:
+    text = "use_legacy: False\nload_checkpoint: FOLDER\npretrained_model_dir: FOLDER/../other\n"
+    assert values(applied(tmp_path, text)) == {
+        "model.provider": "mindformers",
+        "model.checkpoint_name_or_path": str(folder),
+        "model.tokenizer": f"{folder}/../other",
+    }
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text('{"model_type": "qwen3"}')
+    assert "line 3: pretrained_model_dir=" in faults(tmp_path, text)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("use_legacy: True", "native"),
+        ("use_legacy: False", "mindformers"),
+        ("seed: 0", "native"),
+        ("pretrained_model_dir: x", "mindformers"),
+        ("pretrained_model_dir: x\nmodel: {model_config: {type: LlamaConfig}}", "native"),
+    ],
+)
+def test_who_runs_the_model(text: str, expected: str, tmp_path: Path) -> None:
+    assert values(applied(tmp_path, text))["model.provider"] == expected
+
+
+def test_what_is_given_goes_before_the_yaml(tmp_path: Path, folder: Path) -> None:
+    result = applied(tmp_path, MCORE, {"decoding.seed": 3, "decoding.max_new_tokens": 4})
+    assert not {"decoding.seed", "decoding.max_new_tokens", "decoding.max_length"} & {*result.settings}
+    assert reasons(result)["seed"] == "decoding.seed is given"
+
+
+def test_a_given_strategy_leaves_no_part_of_the_yamls(tmp_path: Path, folder: Path) -> None:
+    chosen = {"do_sample", "temperature", "top_k", "top_p"}
+    for result in (
+        applied(tmp_path, MCORE, {"decoding.do_sample": False}, "decoding=greedy"),
+        applied(tmp_path, MCORE, {"decoding.do_sample": False}),
+        applied(tmp_path, MCORE, strategy="the list of strategies"),
+    ):
+        assert not {f"decoding.{name}" for name in chosen} & {*result.settings}
+        assert {f"generation_config.{name}" for name in chosen} <= {*reasons(result)}
+
+
+def test_sections_that_are_not_read_are_named_in_one_place() -> None:
+    assert not {*UNREAD} & {*TABLE}
