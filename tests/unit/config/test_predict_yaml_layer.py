@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.cli import main
+from mindbatch.config.compose import compose_task
 from mindbatch.config.tree import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.run.batch_config import BatchConfig
@@ -29,14 +30,14 @@ BATCH = ("data.path=rows.jsonl", "output.dir=run")
 
 
 def composed(*overrides: str, config_file: Path | None = None, config_dir: Path | None = None) -> BatchConfig:
-    config = TASKS["batch"].compose([*BATCH, *overrides], config_file, config_dir).finish()
+    config = compose_task(TASKS["batch"], [*BATCH, *overrides], config_file, config_dir).finish()
     assert isinstance(config, BatchConfig)
     return config
 
 
 def faults(task: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        TASKS[task].compose(list(overrides)).finish()
+        compose_task(TASKS[task], list(overrides)).finish()
     return list(caught.value.faults)
 
 
@@ -79,7 +80,7 @@ def test_a_strategy_that_is_chosen_is_not_mixed_with_the_yamls(here: Path) -> No
 
 def test_listed_strategies_keep_the_rest_of_it(here: Path) -> None:
     words = ["model.mindformers_yaml=mcore.yaml", "model.provider=native", "prompts=Hi", "output.dir=out"]
-    config = TASKS["compare"].compose([*words, "decoding=[greedy,top_p]"]).finish()
+    config = compose_task(TASKS["compare"], [*words, "decoding=[greedy,top_p]"]).finish()
     greedy, top_p = config.variants.values()
     assert (greedy.do_sample, greedy.max_new_tokens, greedy.seed) == (False, 512, 7)
     assert (top_p.do_sample, top_p.top_k, top_p.max_new_tokens) == (True, 0, 512)
@@ -92,7 +93,7 @@ def test_the_saved_configuration_needs_no_yaml(here: Path, monkeypatch: pytest.M
     (here / "older.yaml").unlink()
     assert "older" not in (here / "run/config.yaml").read_text()
     monkeypatch.chdir(here / "model")
-    again = TASKS["retry"].compose([f"output.dir={here}/run"]).finish()
+    again = compose_task(TASKS["retry"], [f"output.dir={here}/run"]).finish()
     assert isinstance(again, BatchConfig)
     assert (again.model.seq_length, again.model.batch_size) == (48, 4)
     assert again.model.checkpoint_name_or_path == str(here / "model")
@@ -147,6 +148,6 @@ def test_the_configuration_is_shown_with_what_has_no_effect(
 
 def test_a_plan_says_which_keys_it_has_no_use_for(here: Path) -> None:
     words = ["model.mindformers_yaml=older.yaml", "parallel.model_parallel=2", "layout.dir=cut"]
-    config = TASKS["plan"].compose(words).finish()
+    config = compose_task(TASKS["plan"], words).finish()
     assert config.notes[-1].startswith("decoding.max_length, ")
     assert config.notes[-1].endswith(": has no effect on what ranks hold; give data.path too, or remove it")
