@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 from mindbatch import hidden_values
 from mindbatch.config import compose, paths
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Choice
 
 # Each run draws others. Many more: pytest --hypothesis-profile thorough tests/unit
@@ -63,14 +62,12 @@ def _shipped_files_composed_once() -> Iterator[None]:
     compose_with_hydra = compose._compose_with_hydra
     composed: dict[object, DictConfig] = {}
 
-    def compose_once(
-        task: str, schema: type[TaskConfig], choices: list[Choice], options: OptionFiles
-    ) -> DictConfig:
+    def compose_once(task: compose.Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
         if options.added is not None or options.shipped != paths.data_root() / "configs":
-            return compose_with_hydra(task, schema, choices, options)
-        key = schema, tuple((choice.group, choice.option) for choice in choices)
+            return compose_with_hydra(task, choices, options)
+        key = task.schema, tuple((choice.group, choice.option) for choice in choices)
         if key not in composed:
-            composed[key] = compose_with_hydra(task, schema, choices, options)
+            composed[key] = compose_with_hydra(task, choices, options)
         return copy.deepcopy(composed[key])
 
     with pytest.MonkeyPatch.context() as patched:

@@ -179,6 +179,7 @@ def _lay_predict_yaml(
 
     settings, notes = predict_layer(written, layers, contents, schema, keys, log)
     layers.insert(0, [*settings])
+    layers.append([Assignment(PREDICT_YAML, None, "")])  # an option's file may have it, which Hydra reads
     return tuple(notes)
 
 

@@ -69,7 +69,8 @@ def test_an_option_of_the_users_may_name_it_and_a_variable_stand_in_its_name(
     monkeypatch.setenv("WHICH_YAML", "older")
     (here / "own/model").mkdir(parents=True)
     (here / "own/model/mine.yaml").write_text("mindformers_yaml: ${oc.env:WHICH_YAML}.yaml\n")
-    assert composed("model=mine", config_dir=here / "own").model.seq_length == 48
+    config = composed("model=mine", config_dir=here / "own")
+    assert (config.model.seq_length, config.model.mindformers_yaml) == (48, None)
 
 
 def test_a_strategy_that_is_chosen_is_not_mixed_with_the_yamls(here: Path) -> None:
