@@ -17,6 +17,8 @@ from pathlib import Path
 
 import orjson
 
+from mindbatch.cli import main
+from mindbatch.errors import EXIT_FAILED
 from mindbatch.ledger.run_folder import RunFolder
 
 BATCH_SIZES = (1, 4, 32)
@@ -38,7 +40,7 @@ class EngineKills:
         self._data = folder / "rows.jsonl"
         self._data.write_bytes(b"".join(map(_line, range(rows))))
         self._unbroken = folder / "unbroken"
-        self._start(self._unbroken, batch_size=8).wait()
+        self._finish(self._unbroken, batch_size=8)
         self._expected = [(self._unbroken / name).read_bytes() for name in FINAL_FILES]
         assert all(self._expected), "the data has no good or no bad rows"
 
@@ -48,7 +50,7 @@ class EngineKills:
             run = self._folder / f"run{self.num_runs}"
             while self.num_kills < kills and self._dies(run):
                 self.num_kills += 1
-            assert self._start(run, self._random.choice(BATCH_SIZES)).wait() == 1  # there are bad rows
+            self._finish(run, self._random.choice(BATCH_SIZES))
             assert [(run / name).read_bytes() for name in FINAL_FILES] == self._expected, f"{run} differs"
             left = [found.name for found in run.rglob(".*")]
             assert not left, f"left behind: {left}"
@@ -72,15 +74,19 @@ class EngineKills:
             time.sleep(POLL)
 
     def _start(self, run: Path, batch_size: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mindbatch", "batch", "model=tiny_gpt2", "progress=none"),
-                *(f"data.path={self._data}", "data.key_column=id", f"output.dir={run}"),
-                *SAMPLING,
-                f"model.batch_size={batch_size}",
-            ],
-            env={**os.environ, "HOME": str(self._folder)},
-        )
+        command = [sys.executable, "-m", "mindbatch", *self._arguments(run, batch_size)]
+        return subprocess.Popen(command, env={**os.environ, "HOME": str(self._folder)})
+
+    def _finish(self, run: Path, batch_size: int) -> None:
+        """A run that is let come to its end, in this process."""
+        assert main(self._arguments(run, batch_size)) == EXIT_FAILED  # there are bad rows
+
+    def _arguments(self, run: Path, batch_size: int) -> list[str]:
+        return [
+            *("batch", "model=tiny_gpt2", "progress=none", f"model.batch_size={batch_size}"),
+            *(f"data.path={self._data}", "data.key_column=id", f"output.dir={run}"),
+            *SAMPLING,
+        ]
 
 
 def _ledger_bytes(run: Path) -> int:
@@ -95,7 +101,7 @@ def _line(number: int) -> bytes:
     return orjson.dumps({"id": f"row-{number}", "prompt": f"Count from {number % 9}: one, two,"}) + b"\n"
 
 
-def main() -> None:
+def run() -> None:
     """Runs everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -109,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run()

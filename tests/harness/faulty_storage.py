@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -17,15 +17,30 @@ WRITES = ("write", "write_at")
 OPERATIONS = [name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")]
 
 
-def different_kills(operations: Sequence[str]) -> list[tuple[int, Moment]]:
-    """Places and moments that leave different disks: before each operation, amid each write, after the last.
+Places = Callable[[Sequence[str]], Iterable[int]]
+
+
+def every_place(operations: Sequence[str]) -> Iterable[int]:
+    """All of them."""
+    return range(len(operations))
+
+
+def telling_places(operations: Sequence[str]) -> list[int]:
+    """The first and the last place of each operation after each other one, in order."""
+    after = [*zip(("", *operations), operations, strict=False)]
+    ends = {pair: place for place, pair in enumerate(after)}
+    return sorted({*ends.values(), *(after.index(pair) for pair in ends)})
+
+
+def different_kills(operations: Sequence[str], places: Sequence[int]) -> list[tuple[int, Moment]]:
+    """Of these places, the moments that leave different disks: before each, amid each write, after the last.
 
     After an operation the disk is as before the next one; only a write has a middle.
     """
     kills: list[tuple[int, Moment]] = []
-    for place, name in enumerate(operations):
+    for place in places:
         kills.append((place, "before"))
-        if name in WRITES:
+        if operations[place] in WRITES:
             kills.append((place, "amid"))
     return [*kills, (len(operations) - 1, "after")]
 

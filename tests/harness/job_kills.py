@@ -1,6 +1,6 @@
 """Kills batch jobs over a stub model, at random moments and at exact operations; each run must end well.
 
-python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--every-moment] [--seed 0]
+python job_kills.py FOLDER [--rows 2000] [--kills 200] [--sweep-rows 40] [--sweep every] [--seed 0]
 Prints what it has done.
 An assertion fails where a row was lost, doubled or torn, or where the results differ from an unbroken run's.
 """
@@ -11,13 +11,20 @@ import argparse
 import random
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage, Moment, different_kills
+from harness.faulty_storage import (
+    MOMENTS,
+    CountingStorage,
+    KillingStorage,
+    Moment,
+    different_kills,
+    telling_places,
+)
 from harness.forks import FAILED, Ending, Send, run_forked
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
@@ -26,6 +33,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.batch_config import BatchConfig
 from stub_job import job_config, make_job, shared_tokenizer
 
+SWEEPS = ("telling", "different", "every")
 BATCH_SIZES = (2, 5, 16, 48)
 COMPARED = ("results.jsonl", "errors.jsonl")
 POISON = (b"not json", b'{"id": "N"}', b'{"id": "N", "prompt": ""}', b'{"id": "N", "prompt": "\xff"}')
@@ -158,6 +166,14 @@ def entries_in(path: Path) -> Iterator[Entry]:
                 yield ledger.read(found.place)
 
 
+def kills_of(kind: str, operations: Sequence[str]) -> list[tuple[int, Moment]]:
+    """The places and moments of a kind of SWEEPS."""
+    everywhere = range(len(operations))
+    if kind == "every":
+        return [(place, moment) for place in everywhere for moment in MOMENTS]
+    return different_kills(operations, telling_places(operations) if kind == "telling" else everywhere)
+
+
 def sweep(campaign: Campaign, kills: Iterable[tuple[int, Moment]]) -> None:
     """A run for each place and moment of a session: killed there, and again early in the next one."""
     for place, moment in kills:
@@ -192,7 +208,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200, help="at random")
     parser.add_argument("--sweep-rows", type=int, default=40, help="0: no sweep over all operations")
     parser.add_argument(
-        "--every-moment", action="store_true", help="of the sweep, also where disks are alike"
+        "--sweep",
+        choices=SWEEPS,
+        default="different",
+        help="over each operation after each other one, all that leave different disks, or all moments",
     )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -200,8 +219,7 @@ def main() -> None:
     if arguments.sweep_rows:
         small = Campaign(arguments.folder / "sweep", arguments.sweep_rows)
         operations = small.unbroken.operations
-        everywhere = [(place, moment) for place in range(len(operations)) for moment in MOMENTS]
-        sweep(small, everywhere if arguments.every_moment else different_kills(operations))
+        sweep(small, kills_of(arguments.sweep, operations))
         print(f"{small.num_kills} kills at each operation of a run of {arguments.sweep_rows} rows")
     large = Campaign(arguments.folder / "random", arguments.rows)
     kill_at_random(large, arguments.kills, random.Random(arguments.seed))

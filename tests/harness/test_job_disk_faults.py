@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.faulty_storage import CountingStorage, FailingStorage, Places, every_place, telling_places
 from harness.job_kills import COMPARED, write_data
 from mindbatch.storage import StorageError
 from stub_job import job_config, make_job
 
-SLOW = pytest.mark.slow
 ROWS = 40
 
 
@@ -19,23 +18,28 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in COMPARED}
 
 
+FAULTS = [
+    (errno.ENOSPC, True),
+    pytest.param(errno.EIO, False, marks=pytest.mark.slow),
+    *(
+        pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.on_demand))
+        for each in ((errno.ENOSPC, False), (errno.EIO, True), (errno.EACCES, True), (errno.EACCES, False))
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("number", "lasting"),
-    [
-        (errno.ENOSPC, True),
-        pytest.param(errno.ENOSPC, False, marks=SLOW),
-        pytest.param(errno.EIO, True, marks=SLOW),
-        pytest.param(errno.EIO, False, marks=SLOW),
-        pytest.param(errno.EACCES, True, marks=SLOW),
-        pytest.param(errno.EACCES, False, marks=SLOW),
-    ],
+    "where",
+    [telling_places, pytest.param(every_place, marks=(pytest.mark.slow, pytest.mark.on_demand))],
 )
-def test_a_disk_may_fail_at_every_operation(tmp_path: Path, number: int, lasting: bool) -> None:
+@pytest.mark.parametrize(("number", "lasting"), FAULTS)
+def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: bool, where: Places) -> None:
     data = write_data(tmp_path / "rows.jsonl", ROWS)
     counting = CountingStorage()
     make_job(job_config(data, tmp_path / "unbroken", key_column="id"), storage=counting).run()
     unbroken = files_of(tmp_path / "unbroken")
-    for place, name in enumerate(counting.operations):
+    for place in where(counting.operations):
+        name = counting.operations[place]
         run = tmp_path / f"run{place}"
         config = job_config(data, run, key_column="id")
         storage = FailingStorage(place, number, lasting=lasting)

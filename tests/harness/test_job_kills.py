@@ -13,17 +13,17 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_every_operation_and_dozens_at_random(tmp_path: Path) -> None:
-    printed = run_script("job_kills", tmp_path / "runs", "--rows", 300, "--kills", 30, "--sweep-rows", 24)
-    sweep, at_random = printed.splitlines()
-    assert int(sweep.split()[0]) >= 100
-    assert at_random == "30 kills at random in runs of 300 rows"
+def test_a_kill_at_each_kind_of_operation(tmp_path: Path) -> None:
+    arguments = ("--rows", 60, "--kills", 1, "--sweep-rows", 40, "--sweep", "telling")
+    sweep, at_random = run_script("job_kills", tmp_path / "runs", *arguments).splitlines()
+    assert int(sweep.split()[0]) >= 60
+    assert at_random == "1 kills at random in runs of 60 rows"
 
 
 @pytest.mark.slow
 @pytest.mark.on_demand
 def test_a_kill_at_every_moment_and_hundreds_at_random(tmp_path: Path) -> None:
-    arguments = ("--rows", 2000, "--kills", 200, "--sweep-rows", 40, "--every-moment")
+    arguments = ("--rows", 2000, "--kills", 200, "--sweep-rows", 40, "--sweep", "every")
     printed = run_script("job_kills", tmp_path / "runs", *arguments)
     sweep, at_random = printed.splitlines()
     assert int(sweep.split()[0]) >= 200

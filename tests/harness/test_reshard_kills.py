@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.faulty_storage import CountingStorage, FailingStorage
+from harness.faulty_storage import CountingStorage, FailingStorage, Places, every_place, telling_places
 from harness.reshard_kills import SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.storage import StorageError
 from reshard_models import write_model
 
-SLOW = pytest.mark.slow
 
-
-def test_a_hundred_kills(tmp_path: Path) -> None:
-    assert run_script("reshard_kills", tmp_path, "--kills", 100) == "100 kills at random\n"
+def test_forty_kills(tmp_path: Path) -> None:
+    assert run_script("reshard_kills", tmp_path, "--kills", 40) == "40 kills at random\n"
 
 
 @pytest.mark.slow
@@ -28,22 +26,28 @@ def test_five_hundred_kills_and_one_at_every_operation(tmp_path: Path) -> None:
     assert int(sweep.split()[0]) >= 500
 
 
+FAULTS = [
+    (errno.ENOSPC, True),
+    pytest.param(errno.EIO, False, marks=pytest.mark.slow),
+    *(
+        pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.on_demand))
+        for each in ((errno.ENOSPC, False), (errno.EIO, True), (errno.EROFS, True))
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("number", "lasting"),
-    [
-        (errno.ENOSPC, True),
-        pytest.param(errno.ENOSPC, False, marks=SLOW),
-        pytest.param(errno.EIO, True, marks=SLOW),
-        pytest.param(errno.EIO, False, marks=SLOW),
-        pytest.param(errno.EROFS, True, marks=SLOW),
-    ],
+    "where",
+    [telling_places, pytest.param(every_place, marks=(pytest.mark.slow, pytest.mark.on_demand))],
 )
-def test_a_disk_may_fail_at_every_operation(tmp_path: Path, number: int, lasting: bool) -> None:
+@pytest.mark.parametrize(("number", "lasting"), FAULTS)
+def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: bool, where: Places) -> None:
     source = write_model(tmp_path / "source", SMALL, "F16")
     counting = CountingStorage()
     carry_out(plan_of(source, tmp_path / "unbroken", WAYS), counting)
     unbroken = files_of(tmp_path / "unbroken")
-    for place, name in enumerate(counting.operations):
+    for place in where(counting.operations):
+        name = counting.operations[place]
         target = tmp_path / f"target{place}"
         plan = plan_of(source, target, WAYS)
         try:

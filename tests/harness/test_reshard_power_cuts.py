@@ -21,8 +21,8 @@ DISKS = 25
 Orders = Callable[[Path, int], ReshardPlan]
 
 
-def test_150_power_cuts(tmp_path: Path) -> None:
-    assert run_script("reshard_power_cuts", tmp_path, "--cuts", 150) == "600 disks after power cuts\n"
+def test_50_power_cuts(tmp_path: Path) -> None:
+    assert run_script("reshard_power_cuts", tmp_path, "--cuts", 50) == "200 disks after power cuts\n"
 
 
 @pytest.mark.slow
