@@ -1,6 +1,7 @@
 """For all tests: few examples of Hypothesis, no network, nothing hidden from messages; a model folder."""
 
 import copy
+import gc
 import json
 import socket
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 settings.register_profile("brief", max_examples=50, deadline=None, suppress_health_check=SUPPRESSED)
 settings.register_profile("thorough", settings.get_profile("brief"), max_examples=500)
 settings.load_profile("brief")
+
+
+def pytest_collection_finish() -> None:
+    """MindSpore collects garbage before each compilation: what was imported by now need not be looked at."""
+    gc.freeze()
+
 
 LOCAL = ("127.", "::1", "localhost")
 

@@ -1,4 +1,4 @@
-"""`mindbatch batch` and the tasks around a run, as a user types them, with the shipped model."""
+"""`mindbatch batch` and the tasks around a run with the shipped model."""
 
 import csv
 import gzip
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command_line import CommandLine
+from command_line import CommandLine, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,9 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     assert [run["status"] for run in json.loads(listed.stdout)] == ["complete", "complete"]
 
 
-def test_a_bad_row_can_be_mended_and_tried_again(command: CommandLine) -> None:
+def test_a_bad_row_can_be_mended_and_tried_again(
+    command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_rows(command.here / "rows.jsonl", [{"prompt": "9 + 8 ="}, {"prompt": "9 " * 3000}, {"promt": "x"}])
     assert batch(command, "data.path=rows.jsonl", "output.dir=runs/a").returncode == 1
     errors = lines_of(command.here / "runs/a/errors.jsonl")
@@ -78,42 +80,38 @@ def test_a_bad_row_can_be_mended_and_tried_again(command: CommandLine) -> None:
     write_rows(
         command.here / "rows.jsonl", [{"prompt": "9 + 8 ="}, {"prompt": "1 + 2 ="}, {"prompt": "2 + 2 ="}]
     )
-    elsewhere = command.here / "runs"
-    retried = subprocess.run(
-        [sys.executable, "-m", "mindbatch", "retry", "output.dir=a"],
-        cwd=elsewhere,
-        env={**os.environ, "HOME": str(command.home)},
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.chdir(command.here / "runs")
+    retried = command.run("retry", "output.dir=a", leaves=["rows.jsonl", "runs"])
     assert retried.returncode == 0, retried.stderr
     texts = [row["generations"][0]["text"] for row in lines_of(command.here / "runs/a/results.jsonl")]
     assert texts == [" 17.", " 3.", " 4."]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.on_demand)],
+)
 def test_an_interrupted_run_says_how_it_goes_on(
-    command: CommandLine, number: signal.Signals, code: int
+    own_process: CommandLine, number: signal.Signals, code: int
 ) -> None:
-    write_rows(command.here / "rows.jsonl", [{"prompt": "An increasing sequence: one,"}] * 3000)
+    write_rows(own_process.here / "rows.jsonl", [{"prompt": "An increasing sequence: one,"}] * 3000)
     arguments = [MODEL, "data.path=rows.jsonl", "output.dir=runs/a", "model.batch_size=4"]
     process = subprocess.Popen(
         [sys.executable, "-m", "mindbatch", "batch", *arguments],
-        cwd=command.here,
-        env={**os.environ, "HOME": str(command.home)},
+        cwd=own_process.here,
+        env={**os.environ, "HOME": str(own_process.home)},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    part = command.here / "runs/a/parts/part-000-00000.jsonl"
-    while not part.exists() or part.stat().st_size < 1000:
-        assert process.poll() is None
+    part = own_process.here / "runs/a/parts/part-000-00000.jsonl"
+    wait_until(lambda: part.exists() and part.stat().st_size >= 1000, process)
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
     assert "of 3000 rows done; the same command resumes" in err
     assert "Traceback" not in err
-    manifest = json.loads((command.here / "runs/a/manifest.json").read_text())
+    manifest = json.loads((own_process.here / "runs/a/manifest.json").read_text())
     assert manifest["status"] == "interrupted"
     assert manifest["rows"]["done"] == len(part.read_text().splitlines()) - 1  # all but the header
 

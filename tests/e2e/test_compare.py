@@ -1,4 +1,4 @@
-"""`mindbatch compare` with the shipped model: every strategy of the issue, in a process of its own."""
+"""`mindbatch compare` with the shipped model: every kind of strategy at once."""
 
 import json
 import re

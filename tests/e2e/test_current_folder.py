@@ -18,9 +18,9 @@ TASKS = {
     "reshard": "source=model target.dir=out target.model_parallel=2 workers=2",
     "inspect": "model",
     "rank-table": "devices=[0,1]",
-    "doctor": "",
 }
-WITH_A_MODEL = {  # as batch has it
+WITH_MINDSPORE = {  # as batch has it
+    "doctor": "",
     "generate": f"{MODEL} prompts=hello",
     "compare": f"{MODEL} prompts=hello decoding=[greedy,top_p]",
 }
@@ -28,7 +28,7 @@ WITH_A_MODEL = {  # as batch has it
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tasks", [TASKS, pytest.param(WITH_A_MODEL, marks=pytest.mark.on_demand)], ids=["first", "others"]
+    "tasks", [TASKS, pytest.param(WITH_MINDSPORE, marks=pytest.mark.on_demand)], ids=["first", "others"]
 )
 def test_no_task_executes_what_lies_in_the_current_folder(
     tmp_path: Path, small_gpt2: Path, tasks: dict[str, str]

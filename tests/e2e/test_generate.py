@@ -1,6 +1,5 @@
 """`mindbatch generate` in all its ways in and out, with a real (random) model."""
 
-import io
 import json
 import os
 import re
@@ -14,14 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from command_line import CommandLine
-from mindbatch import cli
+from command_line import CommandLine, wait_until
 
 pytestmark = pytest.mark.slow
 
 FEW = "decoding.max_new_tokens=8"
-# Another test may have imported MindSpore without quietening it; a process of its own shows that it is quiet.
-MINDSPORE = re.compile(r"\[WARNING\] \w+\(")
 COUNTS = r"\d+ prompts, \d+ tokens in \d+\.\d s \(\d+ tokens/s\)\n"
 
 
@@ -39,25 +35,13 @@ Generate = Callable[..., Finished]
 
 
 @pytest.fixture
-def generate(
-    small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Generate:
-    """Runs the command within this process, in an empty folder: MindSpore is imported only once."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    monkeypatch.setattr(os, "environ", environment)
+def generate(small_gpt2: Path, command: CommandLine) -> Generate:
+    """Runs the command with the small model."""
 
     def run(*arguments: str, stdin: bytes = b"", leaves: tuple[str, ...] = ()) -> Finished:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capfd.readouterr()
-        code = cli.main(["generate", f"model.checkpoint_name_or_path={small_gpt2}", *arguments])
-        assert sorted(os.listdir(here)) == sorted(leaves)
-        out, err = capfd.readouterr()
-        return Finished(
-            code, out, "".join(line for line in err.splitlines(True) if not MINDSPORE.match(line))
-        )
+        model = f"model.checkpoint_name_or_path={small_gpt2}"
+        done = command.run("generate", model, *arguments, stdin=stdin, leaves=leaves)
+        return Finished(done.returncode, done.stdout, done.stderr)
 
     return run
 
@@ -257,12 +241,9 @@ def test_token_ids_for_a_folder_without_a_tokenizer(
     assert streamed.err.startswith("mindbatch: stream=true: the model's folder has no tokenizer")
 
 
-def test_in_a_process_of_its_own_all_is_quiet_unless_asked(command: CommandLine, small_gpt2: Path) -> None:
-    arguments = ("generate", f"model.checkpoint_name_or_path={small_gpt2}", "prompts=hello", FEW)
-    quiet, verbose = command.run(*arguments), command.run(*arguments, "--verbose")
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    assert verbose.returncode == 0
-    assert verbose.stdout == quiet.stdout
+def test_it_may_be_verbose(generate: Generate) -> None:
+    """How quiet it is otherwise shows in a process of its own: in test_readme.py."""
+    assert generate("prompts=hello", FEW, "--verbose").out == generate("prompts=hello", FEW).out
 
 
 def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -283,8 +264,10 @@ def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_an_interrupt_while_waiting_for_a_prompt(command: CommandLine, small_gpt2: Path) -> None:
-    with started(command, f"model.checkpoint_name_or_path={small_gpt2}", "interactive=true", FEW) as process:
+def test_an_interrupt_while_waiting_for_a_prompt(own_process: CommandLine, small_gpt2: Path) -> None:
+    with started(
+        own_process, f"model.checkpoint_name_or_path={small_gpt2}", "interactive=true", FEW
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"hello\n")
@@ -293,23 +276,26 @@ def test_an_interrupt_while_waiting_for_a_prompt(command: CommandLine, small_gpt
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert (process.returncode, err) == (130, b"mindbatch: interrupted\n")
-    assert os.listdir(command.here) == []
+    assert os.listdir(own_process.here) == []
 
 
-def test_an_interrupt_while_mindspore_runs(command: CommandLine, small_gpt2: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "ending"),
+    [
+        (signal.SIGTERM, (143, b"mindbatch: terminated\n")),
+        pytest.param(signal.SIGINT, (130, b"mindbatch: interrupted\n"), marks=pytest.mark.on_demand),
+    ],
+)
+def test_a_signal_while_mindspore_runs(
+    own_process: CommandLine, small_gpt2: Path, number: int, ending: tuple[int, bytes]
+) -> None:
+    """Nothing is left where the file would be. A run of `batch` gets SIGINT in test_batch.py."""
     prompts = json.dumps(["hello"] * 2000)
     model = f"model.checkpoint_name_or_path={small_gpt2}"
     arguments = (model, f"prompts={prompts}", "decoding.max_new_tokens=100", "decoding.eos_token_id=[]")
-    with started(command, *arguments, "stream=true") as process:
-        assert process.stdout is not None
-        assert process.stdout.read(200)  # it generates, and has hours of work
-        process.send_signal(signal.SIGINT)
+    with started(own_process, *arguments, "output.file=out") as process:
+        wait_until(lambda: bool(os.listdir(own_process.here)), process)
+        process.send_signal(number)
         _, err = process.communicate()
-    assert (process.returncode, err) == (130, b"mindbatch: interrupted\n")
-    with started(command, *arguments, "output.file=out") as process:
-        while not os.listdir(command.here):
-            assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-    assert (process.returncode, err) == (143, b"mindbatch: terminated\n")
-    assert os.listdir(command.here) == []
+    assert (process.returncode, err) == ending
+    assert os.listdir(own_process.here) == []

@@ -13,22 +13,16 @@ HARNESS = Path(__file__).parents[1] / "harness"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [4, pytest.param(15, marks=pytest.mark.on_demand)])
-def test_a_killed_job_ends_like_an_unbroken_one(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "rows", "seed"),
+    [(1, 60, 133), pytest.param(15, 120, 5, marks=pytest.mark.on_demand)],
+    ids=["one amid its work", "several"],
+)
+def test_a_killed_job_ends_like_an_unbroken_one(tmp_path: Path, kills: int, rows: int, seed: int) -> None:
+    options = {"--kills": kills, "--rows": rows, "--seed": seed}
+    words = [word for pair in options.items() for word in map(str, pair)]
     done = subprocess.run(
-        [
-            sys.executable,
-            HARNESS / "engine_kills.py",
-            tmp_path,
-            "--kills",
-            str(kills),
-            "--rows",
-            "120",
-            "--seed",
-            "5",
-        ],
-        capture_output=True,
-        text=True,
+        [sys.executable, HARNESS / "engine_kills.py", tmp_path, *words], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith(f"{kills} kills")

@@ -9,8 +9,8 @@ pytestmark = pytest.mark.slow
 PLAN = ("plan", "model=tiny_gpt2")
 
 
-def test_the_layout_of_the_shipped_model(command: CommandLine) -> None:
-    done = command.run(*PLAN, "parallel.model_parallel=4", "parallel.pipeline_stage=3")
+def test_the_layout_of_the_shipped_model(own_process: CommandLine) -> None:
+    done = own_process.run(*PLAN, "parallel.model_parallel=4", "parallel.pipeline_stage=3")
     assert (done.returncode, done.stderr) == (0, "")
     assert "data_parallel 1 x model_parallel 4 x pipeline_stage 3: 12 ranks" in done.stdout
     assert "transformer.h.[0-2].attn.c_attn.weight" in done.stdout

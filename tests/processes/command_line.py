@@ -3,10 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 LANGUAGE = ("PATH", "LANG", "LC_ALL")
+
+
+def wait_until(reached: Callable[[], bool], process: "subprocess.Popen[Any]") -> None:
+    """Waits for what the process will do; it may not end before."""
+    while not reached():
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.002)
 
 
 class CommandLine:
