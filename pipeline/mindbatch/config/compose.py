@@ -1,115 +1,38 @@
-"""Composition of a task's configuration: its own file, then --config, then the command line."""
+"""Composition of a task's configuration: its own file, then --config, then the words of the command line.
 
-import dataclasses
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+The words are read one by one, as JSON or in Hydra's grammar, so that every fault is found.
+"""
+
+import shlex
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from mindbatch.config import paths
+from mindbatch.config.composition import Composition, assign
 from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog, shown
-from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.options import OptionFiles, OptionReader
-from mindbatch.config.overrides import read_overrides, read_words
+from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
-from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, value_at
+from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
-from mindbatch.config.tree import assign, build, portable_yaml, resolved, settings_of, yaml_of
-from mindbatch.errors import ConfigError
+from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
 
 HYDRA_VERSION_BASE = "1.3"
 
-MODEL_DEFAULTS = "model_defaults"
-"""The option of the group `decoding` that takes what the model recommends."""
+LONGEST_ECHO = 200
+"""Characters of a value that are worth repeating in a hint."""
 
-
-@dataclass
-class Composition:
-    """A composed configuration, not yet resolved or validated.
-
-    decoding: the chosen option of that group; None where the task's own holds.
-    notes: what the user should be told, whether the task is begun or the configuration is shown.
-    variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
-    """
-
-    schema: type[TaskConfig]
-    keys: SchemaKeys
-    tree: DictConfig
-    log: FaultLog
-    listing: Listing | None = None
-    variants: dict[str, DictConfig] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
-    decoding: str | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def unresolved_yaml(self) -> str:
-        """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
-        return yaml_of(self.tree, self.listing, self.given)
-
-    def finish(self) -> TaskConfig:
-        """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
-        config = self._build()
-        config.notes = self.notes
-        config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
-        self.log.add_consequences(config.settle_paths())
-        if isinstance(config, ModelTaskConfig):
-            self._ask_model(config)
-        self.log.add_consequences(self._faults(config))
-        self.log.raise_if_any()
-        config.unresolved_yaml = portable_yaml(self.tree, config, self.keys, self.listing, self.given)
-        config.resolved_settings = settings_of(self.tree, config, self.keys)
-        return config
-
-    def _build(self) -> TaskConfig:
-        """The typed configuration, without the values of a predict YAML that it has no use for."""
-        config = build(self.schema, resolved(self.tree, self.keys, self.log))
-        unused: dict[str, list[str]] = {}
-        for name in self.log.origins:
-            reason = config.unused(name)
-            if reason and value_at(config, name) != self.keys.keys[name].default:
-                unused.setdefault(reason, []).append(name)
-        if not unused:
-            return config
-        self.notes += tuple(f"{', '.join(names)}: {reason}" for reason, names in unused.items())
-        defaults = [Assignment(name, self.keys.keys[name].default, "") for name in chain(*unused.values())]
-        assign(self.tree, defaults, self.keys, self.log)
-        return build(self.schema, resolved(self.tree, self.keys, self.log))
-
-    def _faults(self, config: TaskConfig) -> Iterator[str]:
-        """Every fault in the values of `config`, whose paths are settled; types were checked when given."""
-        for key in self.keys.keys.values():
-            value = value_at(config, key.name)
-            if fault := key.fault(value):
-                yield f"{key.name}={shown(value)}: {fault}"
-        yield from config.own_faults(self.keys)
-
-    def _ask_model(self, config: ModelTaskConfig) -> None:
-        """Puts what the model recommends below what was given, where that was asked for."""
-        tree = self.variants.get(MODEL_DEFAULTS)
-        if self.decoding == MODEL_DEFAULTS:
-            tree = self.tree
-        if tree is not None:
-            values, notes = _defaults_for(config, self.given, self.log)
-            config.notes += notes
-            assign(tree, values, self.keys, self.log)
-            if self.variants:
-                config.variants[MODEL_DEFAULTS] = self._section(tree)
-            else:
-                config.decoding = self._section(tree)
-        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
-            config.notes += _advice_for(config)
-
-    def _section(self, tree: DictConfig) -> Any:
-        """What a variant has in place of the section of the listed group."""
-        group = self.schema.listed_group or "decoding"
-        return getattr(build(self.schema, resolved(tree, self.keys, self.log)), group)
+_READER = StrictReader()
 
 
 class Composed(Protocol):
@@ -140,8 +63,8 @@ def compose_task(
     options.check_folder(log)
     reader = SettingReader(keys, options.groups, log, schema.listed_group)
     in_file = reader.read_file(config_file) if config_file else []
-    words, tokens = read_words(overrides, schema, log)
-    layers = [in_file, words + read_overrides(tokens, reader, log)]
+    words, tokens = _read_words(overrides, schema, log)
+    layers = [in_file, words + _read_overrides(tokens, reader, log)]
     if schema.continues_run:
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
 
@@ -250,35 +173,144 @@ def _assignments(settings: list[Setting]) -> list[Assignment]:
     return [setting for setting in settings if isinstance(setting, Assignment)]
 
 
-def _defaults_for(
-    config: ModelTaskConfig, given: Collection[str], log: FaultLog
-) -> tuple[list[Assignment], tuple[str, ...]]:
-    """Values for the keys of `decoding` that were not given, and lines on what was left out."""
-    from mindbatch.decoding.model_defaults import model_defaults
-    from mindbatch.decoding.params import DecodingParams
+def _read_words(
+    arguments: list[str], schema: type[TaskConfig], log: FaultLog
+) -> tuple[list[Setting], list[str]]:
+    """The settings that the words among `arguments` stand for, and the other arguments.
 
-    folder = config.model.checkpoint_name_or_path
-    if folder is None or log.lines:
-        return [], ()
-    own = {
-        name: value
-        for name, value in dataclasses.asdict(config.decoding).items()
-        if f"decoding.{name}" in given
-    }
+    A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
+    """
+    if not schema.positional and not schema.positional_rest:
+        return [], arguments
+    words = [argument for argument in arguments if _is_word(argument)]
+    rest = [argument for argument in arguments if not _is_word(argument)]
+    names = schema.positional
+    settings: list[Setting] = [
+        Assignment(name, _literal(word), "") for name, word in zip(names, words, strict=False)
+    ]
+    further = words[len(names) :]
+    if further and schema.positional_rest:
+        settings.append(Assignment(schema.positional_rest, [_literal(word) for word in further], ""))
+    elif further:
+        for extra in further:
+            log.add(f"{shown(extra)}: one too many; only {', '.join(names)} may be given without key=")
+    _refuse_repeated(settings, words, rest, log)
+    return settings, rest
+
+
+def _refuse_repeated(settings: list[Setting], words: list[str], rest: list[str], log: FaultLog) -> None:
+    """A key that is given as a word is not to be given once more."""
+    keys = {argument.partition("=")[0].strip() for argument in rest}
+    for setting, word in zip(settings, words, strict=False):
+        if isinstance(setting, Assignment) and setting.key in keys:
+            name = setting.key
+            log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
+
+
+def _literal(word: str) -> str:
+    return word.replace("${", "\\${")
+
+
+def _is_word(argument: str) -> bool:
+    key, equals, _ = argument.partition("=")
+    return not equals or "/" in key
+
+
+def _read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
+    """The settings of the command line in the order given; the overrides at fault go to `log`."""
+    parser = OverridesParser.create()
+    return [setting for token in tokens for setting in _read_one(token, parser, reader, log)]
+
+
+def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:
+    key = _key_of(token)
+    if "=" not in token and not token.startswith("~"):
+        log.add(f"{shown(token)}: not an override; write key=value")
+        return []
+    as_text = reader.takes_text(key)
+    if not as_text and (value := _json_value(token)) is not None:
+        if first_unicode_fault(value) is None:
+            return list(reader.read(key, value))
+        log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
+        return []
+    is_plain = as_text and _is_plain(token)
     try:
-        values, notes = model_defaults(Path(folder), own, DecodingParams)
-    except ConfigError as error:
-        log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
-        return [], ()
-    return [Assignment(f"decoding.{name}", value, "") for name, value in values.items()], tuple(notes)
+        override = parser.parse_override(token)
+        if is_plain and override.is_sweep_override():  # a comma
+            return list(reader.read(key, token.partition("=")[2]))
+        if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
+            return list(reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")]))
+        fault = _refusal(override, token)
+        if fault is None:
+            return list(reader.read(key, _value(override, token, as_text)))
+    except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
+        if is_plain:
+            return list(reader.read(key, token.partition("=")[2]))
+        if not reader.knows(key):
+            return list(reader.read(key, None))
+        fault = f"cannot be read; {_quoting_hint(token, as_text)}"
+    log.add(f"{shown(token)}: {fault}", key)
+    return []
 
 
-def _advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
-    """A line if the run is plainly greedy and the model recommends sampling."""
-    folder = config.model.checkpoint_name_or_path
-    if folder is None or not config.advises_sampling:
-        return ()
-    from mindbatch.decoding.sampling_advice import sampling_advice
+def _value(override: Override, token: str, as_text: bool) -> Any:
+    """The value; what was written, where that is a text and Hydra's grammar makes something else of it:
+    2024_11 and 1e3 are names, [abc] and \\(a\\) regular expressions.
+    """
+    value, written = override.value(), token.partition("=")[2].strip()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_escaped = isinstance(value, str) and "\\" in written and _is_plain(token)
+    to_the_letter = is_number or is_escaped or (isinstance(value, list | dict) and "${" not in written)
+    return written if as_text and to_the_letter else value
 
-    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding))
-    return () if line is None else (line,)
+
+def _json_value(token: str) -> Any:
+    """The value, if it is a JSON text, list or object; None if not.
+
+    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there.
+    """
+    name, _, written = token.partition("=")
+    if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
+        return None
+    try:
+        return _READER.parse(written)
+    except JsonFault:
+        return None
+
+
+def _refusal(override: Override, token: str) -> str | None:
+    """Why a well-formed override is not taken, or None when it is."""
+    if override.is_delete():
+        return "a key cannot be deleted; set it to another value"
+    if override.is_sweep_override():
+        return f"several values for one key are not taken; {_quoting_hint(token)}"
+    if override.package is not None:
+        return "packages (@) are not supported; write group=option or key=value"
+    return None
+
+
+def _is_plain(token: str) -> bool:
+    """Whether a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
+    Q: {{ question }}, or one with commas.
+
+    Not where the user has begun to quote it, and not where it may be meant as a reference.
+    """
+    value = token.partition("=")[2].strip()
+    return value[:1] not in ('"', "'") and "${" not in value
+
+
+def _quoting_hint(token: str, as_text: bool = False) -> str:
+    """How to write the value so that the shell and Hydra both take it as one text."""
+    key, _, value = token.partition("=")
+    looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
+    if len(value) > LONGEST_ECHO or looks_nested:
+        return """check the brackets and quotes, for example prompts='["One, two", "It is"]'"""
+    text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if key.lstrip("+") == "prompts":
+        text = f"[{text}]"
+    return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"
+
+
+def _key_of(token: str) -> str:
+    """The key of an override: `+key` and `++key` mean `key`, for the schema decides what exists."""
+    return token.partition("=")[0].lstrip("+~").partition("@")[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.config.tree import save_config
+from mindbatch.config.composition import save_config
 from mindbatch.errors import ConfigError
 from mindbatch.storage import StorageError
 from mindbatch.tasks.generate.schema import GenerateConfig

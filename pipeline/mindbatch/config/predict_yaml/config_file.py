@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from mindbatch.config.composition import assign
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
 from mindbatch.config.schema import schema_keys
 from mindbatch.config.settings import Assignment
-from mindbatch.config.tree import assign
 from mindbatch.screen_text import printable
 
 _ANY_LENGTH = 1 << 20

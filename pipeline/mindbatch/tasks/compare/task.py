@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mindbatch.config.tree import save_config
+from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED

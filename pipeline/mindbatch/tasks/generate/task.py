@@ -15,8 +15,8 @@ import orjson
 from rich.console import Console
 
 from mindbatch.calls import Run
+from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
-from mindbatch.config.tree import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput, StreamEvent
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError

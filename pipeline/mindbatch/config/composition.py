@@ -1,0 +1,309 @@
+"""A composed configuration: the tree of its values, what they resolve to, how it is kept beside outputs."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
+from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
+from mindbatch.config.settings import Assignment, Listing
+from mindbatch.errors import ConfigError
+from mindbatch.hidden_values import hide
+from mindbatch.storage import Storage, write_whole
+
+MODEL_DEFAULTS = "model_defaults"
+"""The option of the group `decoding` that takes what the model recommends."""
+
+
+_ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+
+
+def _environment_value(name: str, *default: Any) -> Any:
+    """OmegaConf's oc.env, whose values are hidden from then on."""
+    value = oc.env(name, *default)
+    if name in os.environ:
+        hide(os.environ[name], f"${{oc.env:{name}}}")
+    return value
+
+
+OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
+
+
+@dataclass
+class Composition:
+    """A composed configuration, not yet resolved or validated.
+
+    decoding: the chosen option of that group; None where the task's own holds.
+    notes: what the user should be told, whether the task is begun or the configuration is shown.
+    variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
+    """
+
+    schema: type[TaskConfig]
+    keys: SchemaKeys
+    tree: DictConfig
+    log: FaultLog
+    listing: Listing | None = None
+    variants: dict[str, DictConfig] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+    decoding: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unresolved_yaml(self) -> str:
+        """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
+        return self._yaml(self.tree)
+
+    def finish(self) -> TaskConfig:
+        """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
+        config = self._build()
+        config.notes = self.notes
+        config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
+        self.log.add_consequences(config.settle_paths())
+        if isinstance(config, ModelTaskConfig):
+            self._ask_model(config)
+        self.log.add_consequences(self._faults(config))
+        self.log.raise_if_any()
+        config.unresolved_yaml = self._portable_yaml(config)
+        config.resolved_settings = self._settings(config)
+        return config
+
+    def _build(self) -> TaskConfig:
+        """The typed configuration, without the values of a predict YAML that it has no use for."""
+        config = self._typed(self.tree)
+        unused: dict[str, list[str]] = {}
+        for name in self.log.origins:
+            reason = config.unused(name)
+            if reason and value_at(config, name) != self.keys.keys[name].default:
+                unused.setdefault(reason, []).append(name)
+        if not unused:
+            return config
+        self.notes += tuple(f"{', '.join(names)}: {reason}" for reason, names in unused.items())
+        defaults = [Assignment(name, self.keys.keys[name].default, "") for name in chain(*unused.values())]
+        assign(self.tree, defaults, self.keys, self.log)
+        return self._typed(self.tree)
+
+    def _faults(self, config: TaskConfig) -> Iterator[str]:
+        """Every fault in the values of `config`, whose paths are settled; types were checked when given."""
+        for key in self.keys.keys.values():
+            value = value_at(config, key.name)
+            if fault := key.fault(value):
+                yield f"{key.name}={shown(value)}: {fault}"
+        yield from config.own_faults(self.keys)
+
+    def _ask_model(self, config: ModelTaskConfig) -> None:
+        """Puts what the model recommends below what was given, where that was asked for."""
+        tree = self.variants.get(MODEL_DEFAULTS)
+        if self.decoding == MODEL_DEFAULTS:
+            tree = self.tree
+        if tree is not None:
+            values, notes = _defaults_for(config, self.given, self.log)
+            config.notes += notes
+            assign(tree, values, self.keys, self.log)
+            if self.variants:
+                config.variants[MODEL_DEFAULTS] = self._section(tree)
+            else:
+                config.decoding = self._section(tree)
+        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
+            config.notes += _advice_for(config)
+
+    def _section(self, tree: DictConfig) -> Any:
+        """What a variant has in place of the section of the listed group."""
+        group = self.schema.listed_group or "decoding"
+        return getattr(self._typed(tree), group)
+
+    def _typed(self, tree: DictConfig) -> TaskConfig:
+        """The dataclass of the schema with the values of `tree`; those that have none keep their defaults."""
+        config: TaskConfig = _built(self.schema, _resolved(tree, self.keys, self.log))
+        return config
+
+    def _yaml(self, tree: DictConfig) -> str:
+        """A tree as YAML, each ${...} as written.
+
+        In place of a section for which options were listed stand the list, and its keys that were given.
+        """
+        if self.listing is None:
+            return OmegaConf.to_yaml(tree, resolve=False)
+        content: Any = OmegaConf.to_container(tree, resolve=False)
+        group = self.listing.group
+        section, content[group] = content[group], list(self.listing.options)
+        names = ((f"{group}.{leaf}", value) for leaf, value in section.items())
+        return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in self.given}))
+
+    def _portable_yaml(self, config: TaskConfig) -> str:
+        """The tree, of which `config` was built, as YAML that means the same from every working directory.
+
+        A path written with ${...} or `shipped:` stays as it is, and so does standard input. Nothing is
+        resolved: what ${...} stands for could be a secret.
+        """
+        kept = self.tree.copy()
+        for name, text in _written_values(self.tree, self.keys).items():
+            if _is_own_path(self.keys.keys[name], text):
+                path = _absolute(value_at(config, name))
+                OmegaConf.update(kept, name, path.replace("${", "\\${"))
+        return self._yaml(kept)
+
+    def _settings(self, config: TaskConfig) -> dict[str, Any]:
+        """The value of every key of `config`, nested by section, for the record of a run: plain JSON types.
+
+        Paths are absolute. A value written with ${...} is given as written: it may be a secret.
+        """
+        settings: dict[str, Any] = {}
+        for name, text in _written_values(self.tree, self.keys).items():
+            section, _, leaf = name.rpartition(".")
+            place = settings.setdefault(section, {}) if section else settings
+            place[leaf] = _kept_value(self.keys.keys[name], text, value_at(config, name))
+        return settings
+
+
+def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:
+    """Puts each value into `tree`; one of the wrong type leaves it as it was and goes to `log`."""
+    for given in assignments:
+        key = schema.keys[given.key]
+        try:
+            if not _has_kind(given.value, key):
+                raise TypeError
+            OmegaConf.update(tree, key.name, given.value, merge=False)  # a mapping replaces another
+            log.trust(key.name)
+        except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
+            hint = _escape_hint(given.value) or f"must be {key.expected}"
+            log.add(f"{given.source}{key.name}={shown(given.value)}: {hint}", key.name)
+
+
+def _has_kind(value: Any, key: Key) -> bool:
+    """Refuses what OmegaConf would convert to something else: 3 to true, true to the text `True`."""
+    if isinstance(value, str) or value is None:
+        return True
+    if key.type is bool:
+        return isinstance(value, bool)
+    return key.type is Any or not isinstance(value, bool)
+
+
+def _resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, Any]:
+    """The plain value of every key, with each ${...} replaced; one that has no value goes to `log`."""
+    values = {}
+    for key in schema.keys.values():
+        try:
+            values[key.name] = _plain(OmegaConf.select(tree, key.name, throw_on_missing=True))
+        except OmegaConfBaseException as error:
+            text = shown(_written_values(tree, schema)[key.name])
+            log.add(f"{key.name}={text}: {_why_unresolved(error, text, key)}", key.name)
+    return values
+
+
+def _built(schema: type, values: dict[str, Any], prefix: str = "") -> Any:
+    """The dataclass `schema` with `values` by full key; the keys that are not there keep their defaults."""
+    hints = get_type_hints(schema)
+    given = {}
+    for entry in dataclasses.fields(schema):
+        name = prefix + entry.name
+        if dataclasses.is_dataclass(hints[entry.name]):
+            given[entry.name] = _built(hints[entry.name], values, f"{name}.")
+        elif name in values:
+            given[entry.name] = values[name]
+    return schema(**given)
+
+
+def _plain(value: Any) -> Any:
+    if OmegaConf.is_config(value):
+        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return value
+
+
+def _written_values(tree: DictConfig, schema: SchemaKeys) -> dict[str, Any]:
+    """The value of every key as the user wrote it, with its ${...}."""
+    content: Any = OmegaConf.to_container(tree, resolve=False)
+    values = {}
+    for name in schema.keys:
+        section, _, leaf = name.rpartition(".")
+        values[name] = (content[section] if section else content)[leaf]
+    return values
+
+
+def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
+    """The reason in words of our own: OmegaConf's quote the resolved value, which may be a secret."""
+    if isinstance(error, MissingMandatoryValue):
+        return "??? stands for a value that must be given; set one"
+    if isinstance(error, InterpolationValidationError):
+        return f"what it stands for must be {key.expected}"
+    unset = [name for name in _ENVIRONMENT.findall(text) if name not in os.environ]
+    if unset:
+        return f"the environment variable {', '.join(unset)} is not set"
+    return f"has no value; {_ESCAPE}"
+
+
+def _escape_hint(value: Any) -> str:
+    return _ESCAPE if "${" in str(value) else ""
+
+
+def _kept_value(key: Key, text: Any, value: Any) -> Any:
+    if "${" in str(text):
+        return text
+    if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
+        return _absolute(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_own_path(key: Key, text: Any) -> bool:
+    """Whether `text` is a path that depends on where the command was given."""
+    if not key.is_path or not isinstance(text, str):
+        return False
+    return text != STANDARD_INPUT and "${" not in text and not text.startswith(SHIPPED)
+
+
+def _absolute(path: str) -> str:
+    """`path` from the root; links stay, for they may be meant to be moved."""
+    return str(Path.cwd() / path)
+
+
+def save_config(config: TaskConfig, path: Path, storage: Storage | None = None) -> None:
+    """Writes `config` to `path` as YAML, whole or not at all; ${...} stay as written, so no secret is kept.
+
+    Raises StorageError when it cannot be written.
+    """
+    write_whole(path, config.unresolved_yaml.encode(), storage)
+
+
+def _defaults_for(
+    config: ModelTaskConfig, given: Collection[str], log: FaultLog
+) -> tuple[list[Assignment], tuple[str, ...]]:
+    """Values for the keys of `decoding` that were not given, and lines on what was left out."""
+    from mindbatch.decoding.model_defaults import model_defaults
+    from mindbatch.decoding.params import DecodingParams
+
+    folder = config.model.checkpoint_name_or_path
+    if folder is None or log.lines:
+        return [], ()
+    own = {
+        name: value
+        for name, value in dataclasses.asdict(config.decoding).items()
+        if f"decoding.{name}" in given
+    }
+    try:
+        values, notes = model_defaults(Path(folder), own, DecodingParams)
+    except ConfigError as error:
+        log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
+        return [], ()
+    return [Assignment(f"decoding.{name}", value, "") for name, value in values.items()], tuple(notes)
+
+
+def _advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
+    """A line if the run is plainly greedy and the model recommends sampling."""
+    folder = config.model.checkpoint_name_or_path
+    if folder is None or not config.advises_sampling:
+        return ()
+    from mindbatch.decoding.sampling_advice import sampling_advice
+
+    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding))
+    return () if line is None else (line,)
