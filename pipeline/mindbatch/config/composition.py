@@ -129,13 +129,17 @@ class Composition:
         return config
 
     def _yaml(self, tree: DictConfig) -> str:
-        """A tree as YAML, each ${...} as written.
+        """A tree as YAML, each ${...} as written, but for the keys that are not kept.
 
         In place of a section for which options were listed stand the list, and its keys that were given.
         """
-        if self.listing is None:
-            return OmegaConf.to_yaml(tree, resolve=False)
         content: Any = OmegaConf.to_container(tree, resolve=False)
+        for place, _, leaf in (
+            name.rpartition(".") for name, key in self.keys.keys.items() if not key.is_kept
+        ):
+            (content[place] if place else content).pop(leaf)
+        if self.listing is None:
+            return OmegaConf.to_yaml(OmegaConf.create(content))
         group = self.listing.group
         section, content[group] = content[group], list(self.listing.options)
         names = ((f"{group}.{leaf}", value) for leaf, value in section.items())
@@ -161,6 +165,8 @@ class Composition:
         """
         settings: dict[str, Any] = {}
         for name, text in _written_values(self.tree, self.keys).items():
+            if not self.keys.keys[name].is_kept:
+                continue
             section, _, leaf = name.rpartition(".")
             place = settings.setdefault(section, {}) if section else settings
             place[leaf] = _kept_value(self.keys.keys[name], text, value_at(config, name))

@@ -41,6 +41,7 @@ class ModelConfig:
         None,
         "predict YAML of MindFormers; keys of the command line and of --config go before its own",
         is_path=True,
+        is_kept=False,
     )
     ignore_config_keys: Any = option(
         (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST

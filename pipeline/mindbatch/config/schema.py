@@ -28,11 +28,13 @@ def option(
     accepts: str = "",
     is_path: bool = False,
     topic: str = "",
+    is_kept: bool = True,
 ) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
     """A field whose one-line `meaning` is its documentation; `choices` and `minimum` are checked.
 
     `accepts` says what may be given where the type is Any. With `is_path` a text names a file or folder,
     which a saved configuration has as an absolute path. `topic` heads this key and the next ones in help.
+    Without `is_kept` it is gone once it is read: no configuration that is shown or saved has it.
     """
     metadata = {
         "meaning": meaning,
@@ -41,6 +43,7 @@ def option(
         "accepts": accepts,
         "is_path": is_path,
         "topic": topic,
+        "is_kept": is_kept,
     }
     return field(default=default, metadata=metadata)
 
@@ -132,6 +135,9 @@ class Key:
 
     topic: str
     """What this key and those after it are about; empty where that goes on."""
+
+    is_kept: bool
+    """Whether configurations that are shown or saved have it."""
 
     @property
     def expected(self) -> str:

@@ -1,6 +1,7 @@
 """A predict YAML as a configuration file for --config, with comments on where values come from."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from mindbatch.config.composition import assign
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
-from mindbatch.config.schema import schema_keys
+from mindbatch.config.schema import SchemaKeys, schema_keys
 from mindbatch.config.settings import Assignment
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.errors import ConfigError
 from mindbatch.screen_text import printable
 
 _ANY_LENGTH = 1 << 20
@@ -28,16 +31,29 @@ def migrated(path: Path) -> Applied:
     log = FaultLog()
     for line in applied.faults:
         log.add(line)
-    settings = [*applied.settings.values()]
-    assign(OmegaConf.structured(ModelTaskConfig), settings, keys, log)
-    refused = (
-        (setting, keys.keys[setting.key].fault(setting.value)) for setting in settings if not log.lines
-    )
-    for setting, fault in refused:
-        if fault:
-            log.add(f"{setting.source}{setting.key}={shown(setting.value)}: {fault}")
+    tree = OmegaConf.structured(ModelTaskConfig)
+    assign(tree, applied.settings.values(), keys, log)
+    log.origins = {name: setting.source for name, setting in applied.settings.items()}
+    log.add_consequences(_faults({name: OmegaConf.select(tree, name) for name in applied.settings}, keys))
     log.raise_if_any()
     return applied
+
+
+def _faults(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
+    for name, value in values.items():
+        if fault := keys.keys[name].fault(value):
+            yield f"{name}={shown(value)}: {fault}"
+    decoding = {
+        name.partition(".")[2]: value for name, value in values.items() if name.startswith("decoding.")
+    }
+    try:
+        DecodingParams(**{name: _plain(value) for name, value in decoding.items()})
+    except ConfigError as error:
+        yield from error.faults
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def config_text(applied: Applied) -> str:
