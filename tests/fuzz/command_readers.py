@@ -13,9 +13,11 @@ from model_folders import descriptions, write_folder
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_lines
 from mindbatch import cli
+from mindbatch.config.predict_yaml.config_file import config_text, migrated
 from mindbatch.config.schema import TaskConfig
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
 from mindbatch.tasks.registry import TASKS, Task
+from predict_yamls import MCORE, OLDER
 from rank_tables import plain_table
 
 UNFORESEEN = "(run again with --verbose for the traceback)"
@@ -67,6 +69,14 @@ def _yaml(folder: Path) -> list[Path]:
     return [folder / "mine.yaml"]
 
 
+def _predict_yamls(folder: Path) -> list[Path]:
+    _folder(folder)
+    paths = [folder / f"{name}.yaml" for name in ("mcore", "older")]
+    for path, text in zip(paths, (MCORE, OLDER), strict=True):
+        path.write_text(text.replace("FOLDER", "model"))
+    return paths
+
+
 def _run_without_models(task: Task, config: TaskConfig) -> int:
     """Tasks that would load a model end where they would begin."""
     return _RUN(task, config) if task.name in RUN_FOR_REAL else EXIT_DONE
@@ -101,8 +111,15 @@ def _run_yaml(path: Path) -> None:
         run_command(path.parent, ["generate", "--config", str(path), *end])
 
 
+def _run_predict_yaml(path: Path) -> None:
+    run_command(path.parent, ["generate", f"model.mindformers_yaml={path.name}", "prompts=['a']"])
+    with contextlib.suppress(ConfigError):
+        config_text(migrated(path))
+
+
 READERS = [
     Reader("command_words", _commands, _run_words, of_lines(of_bytes), share=5),
     Reader("command_config", _yaml, _run_yaml, of_bytes, share=3),
+    Reader("predict_yaml", _predict_yamls, _run_predict_yaml, of_bytes, share=3),
 ]
 assert set(RUN_FOR_REAL) <= set(TASKS)

@@ -1,0 +1,94 @@
+"""Commands with predict YAMLs of MindFormers: the same run as with keys of our own, and its resumption."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mindbatch import cli
+from mindbatch.errors import EXIT_DONE
+
+pytestmark = pytest.mark.slow
+
+GPT2 = """\
+run_mode: 'predict'
+load_checkpoint: '{folder}'
+use_parallel: False
+parallel_config: {{data_parallel: 8, model_parallel: 1}}
+train_dataset: &train_dataset {{batch_size: 8}}
+train_dataset_task: {{dataset_config: *train_dataset}}
+context: {{mode: 0, device_target: "CPU", device_id: 0}}
+model:
+  model_config:
+    type: GPT2Config
+    batch_size: 3
+    seq_length: 64
+    hidden_size: 32
+    num_layers: 2
+    num_heads: 2
+    hidden_act: "gelu"
+    param_init_type: "float32"
+    compute_dtype: "float16"
+    eos_token_id: 2
+    repetition_penalty: 1.1
+    max_new_tokens: 6
+    top_k: 5
+    top_p: 1
+    do_sample: True
+  arch:
+    type: GPT2LMHeadModel
+"""
+OWN = (
+    "model.batch_size=3",
+    "model.seq_length=64",
+    "model.dtype=float32",
+    "decoding.eos_token_id=2",
+    "decoding.repetition_penalty=1.1",
+    "decoding.max_new_tokens=6",
+    "decoding.top_k=5",
+    "decoding.do_sample=true",
+)
+
+
+@pytest.fixture
+def here(small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    (tmp_path / "predict_gpt2.yaml").write_text(GPT2.format(folder=small_gpt2))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "row {n}"}}\n' for n in range(5)))
+    return tmp_path
+
+
+def test_a_prompt_is_continued_as_with_keys_of_our_own(
+    here: Path, small_gpt2: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["generate", "prompts=hello", "model.mindformers_yaml=predict_gpt2.yaml"]) == EXIT_DONE
+    from_yaml = capfd.readouterr()
+    model = f"model.checkpoint_name_or_path={small_gpt2}"
+    assert cli.main(["generate", "prompts=hello", model, *OWN]) == EXIT_DONE
+    assert from_yaml.out == capfd.readouterr().out
+    said = [line for line in from_yaml.err.splitlines() if line.startswith("mindbatch: ")]
+    assert said == [
+        f"mindbatch: predict_gpt2.yaml: no effect ({why}): {keys}"
+        for why, keys in (
+            ("use_parallel is not True", "parallel_config.data_parallel"),
+            ("on a CPU everything is computed in float32", "model.model_config.compute_dtype"),
+            ("config.json says which model it is", "model.model_config.type"),
+            ("of training", "train_dataset, train_dataset_task"),
+        )
+    ]
+
+
+def test_a_batch_is_resumed_without_the_yaml(
+    here: Path, small_gpt2: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = ["batch", "data.path=rows.jsonl", "output.dir=run"]
+    assert cli.main([*run, "model.mindformers_yaml=predict_gpt2.yaml"]) == EXIT_DONE
+    results = (here / "run/results.jsonl").read_bytes()
+    (here / "predict_gpt2.yaml").unlink()
+    capfd.readouterr()
+    assert cli.main([*run, f"model.checkpoint_name_or_path={small_gpt2}", *OWN]) == EXIT_DONE
+    assert cli.main(["batch", "--config", "run/config.yaml", "output.dir=run"]) == EXIT_DONE
+    assert cli.main(["replay", "output.dir=run", "key=3"]) == EXIT_DONE
+    assert (here / "run/results.jsonl").read_bytes() == results
+    assert "no effect" not in capfd.readouterr().err
