@@ -1,21 +1,22 @@
 """MindSpore's own layout of a MindFormers model: every slice that it cuts is the one that our specs say."""
 
 import json
-import os
-import subprocess
-import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.gpu_plugin import find_plugin, needed_tool
+from mindbatch.backends.llama_options import llama_options
+from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, infer_layouts
+from mindbatch.backends.simulation.plugin import find_plugin
+from mindbatch.backends.simulation.process import SimulationLimits
+from mindbatch.backends.simulation.symbols import needed_tool
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
@@ -23,33 +24,21 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.registry import TASKS
 
 pytestmark = pytest.mark.slow
-MARK = "MINDBATCH_TEST_MARK"
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 128,
     "hidden_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "intermediate_size": 96,
     "max_position_embeddings": 64,
 }
-QWEN2 = LLAMA | {"model_type": "qwen2", "num_hidden_layers": 1}
-CUT = """
-import json, os, sys, numpy as np, mindspore as ms
-for folder, strategy, ranks in json.loads(sys.argv[1]):
-    os.chdir(folder)
-    tensors = np.load("full.npz")
-    saved = [{"name": name, "data": ms.Tensor(tensors[name])} for name in tensors.files]
-    os.makedirs("full/rank_0")
-    ms.save_checkpoint(saved, "full/rank_0/model.ckpt")
-    ms.transform_checkpoints("full", "cut", "cut_", None, strategy)
-    for rank in range(ranks):
-        part = ms.load_checkpoint(f"cut/rank_{rank}/cut_{rank}.ckpt")
-        np.savez(f"rank_{rank}.npz", **{name: tensor.asnumpy() for name, tensor in part.items()})
-"""
+QWEN2 = LLAMA | {"model_type": "qwen2"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,63 +56,32 @@ class Case:
     config: Mapping[str, Any]
     data_parallel: int
     model_parallel: int
-    pipeline_stage: int = 1
     qkv_concat: bool = False
 
     @property
     def num_ranks(self) -> int:
-        return self.data_parallel * self.model_parallel * self.pipeline_stage
+        return self.data_parallel * self.model_parallel
 
     @property
-    def command(self) -> list[str]:
-        return [
-            *(sys.executable, "-m", "mindbatch", "plan", "model.provider=mindformers"),
-            "model.checkpoint_name_or_path=../model",
-            f"parallel.data_parallel={self.data_parallel}",
-            f"parallel.model_parallel={self.model_parallel}",
-            f"parallel.pipeline_stage={self.pipeline_stage}",
-            f"layout.qkv_concat={str(self.qkv_concat).lower()}",
-            *("layout.vocab_emb_dp=false", "layout.dir=strategy", "report=json"),
-        ]
+    def job(self) -> LayoutJob:
+        arch = describe(self.config)
+        options = llama_options(arch, self.data_parallel, self.model_parallel, qkv_concat=self.qkv_concat)
+        return LayoutJob(options, self.data_parallel, self.model_parallel, vocab_emb_dp=False)
 
 
 ALWAYS = {
-    "llama dp=2 mp=2": Case(LLAMA, 2, 2),
-    "qwen2 mp=4, fused": Case(QWEN2, 1, 4, qkv_concat=True),
-}
-ON_DEMAND = {
     "llama mp=2": Case(LLAMA, 1, 2),
+    "qwen2 mp=4, fused": Case(QWEN2, 1, 4, qkv_concat=True),
+    "llama mp=8": Case(LLAMA | {"num_key_value_heads": 8}, 1, 8),
+}
+REFUSED = LayoutJob(llama_options(describe(LLAMA), 1, 1) | {"num_heads": 7}, 1, 2)
+"""Heads that the ranks do not divide: found by MindFormers itself."""
+ON_DEMAND = {
+    "llama dp=2 mp=2": Case(LLAMA, 2, 2),
     "llama mp=4": Case(LLAMA, 1, 4),
     "qwen2 mp=2": Case(QWEN2, 1, 2),
+    "qwen2 mp=8": Case(QWEN2 | {"num_key_value_heads": 8}, 1, 8),
 }
-
-
-def planned(case: Case, folder: Path) -> dict[str, Any]:
-    """Runs the command in an empty folder; it leaves the strategy files there, and no process."""
-    (folder / "model").mkdir()
-    (folder / "model/config.json").write_text(json.dumps(case.config))
-    (folder / "here").mkdir()
-    mark = uuid.uuid4().hex
-    done = subprocess.run(
-        case.command, cwd=folder / "here", env=os.environ | {MARK: mark}, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [path.name for path in (folder / "here").iterdir()] == ["strategy"]
-    assert processes_with(mark) == []
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def processes_with(mark: str) -> list[str]:
-    """The processes in whose environment the mark is."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{MARK}={mark}".encode() in path.read_bytes():
-                found.append(path.parent.name)
-        except OSError:  # it has ended, or is another user's
-            continue
-    return found
 
 
 def stored_by(names: RankFiles, rank: int, full: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -149,15 +107,24 @@ def named(case: Case, ways: int) -> RankFiles:
 
 @dataclass(frozen=True)
 class Cut:
-    """A full checkpoint by Hugging Face names, the plan for it, and what MindSpore has cut by that."""
+    """A full checkpoint by Hugging Face names, its layout, and what MindSpore has cut by that."""
 
     case: Case
     full: Mapping[str, NDArray[Any]]
-    plan: Mapping[str, Any]
+    layout: ModelLayout
     folder: Path
 
     def rank(self, rank: int) -> dict[str, NDArray[Any]]:
-        return dict(np.load(self.folder / f"rank_{rank}.npz"))
+        tensors = ms.load_checkpoint(f"{self.folder}/cut/rank_{rank}/cut_{rank}.ckpt")
+        return {name: tensor.asnumpy() for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Cases by name, and what became of the last job, which cannot be compiled."""
+
+    cuts: Mapping[str, Cut]
+    refusal: BackendError
 
 
 @pytest.fixture(
@@ -165,30 +132,40 @@ class Cut:
     params=[ALWAYS, pytest.param(ON_DEMAND, marks=pytest.mark.on_demand)],
     ids=["always", "others"],
 )
-def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cut]:
-    """Cases are planned, and then cut by transform_checkpoints in one process."""
+def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cuts:
+    """The layouts of all cases, worked out in one process, and checkpoints cut by them."""
     home = tmp_path_factory.mktemp("cuts")
-    made: dict[str, Cut] = {}
-    orders = []
-    for number, (name, case) in enumerate(request.param.items()):
-        folder = home / str(number)
-        folder.mkdir()
-        plan = planned(case, folder)
-        whole = named(case, 1)
-        full = {
-            original: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + index
-            for index, (original, shape) in enumerate(whole.shapes.items())
-        }
-        np.savez(folder / "full.npz", **stored_by(whole, 0, full))
-        made[name] = Cut(case, full, plan, folder)
-        orders.append([str(folder), str(folder / "here" / plan["strategy_files"][0]), case.num_ranks])
-    environment = os.environ | {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "GLOG_v": "3"}
-    subprocess.run([sys.executable, "-c", CUT, json.dumps(orders)], env=environment, check=True)
-    return made
+    cases: dict[str, Case] = request.param
+    jobs = [case.job for case in cases.values()]
+    layouts = infer_layouts([*jobs, REFUSED], SimulationLimits())
+    made = {
+        name: cut_by_mindspore(case, next(layouts), home / str(number))
+        for number, (name, case) in enumerate(cases.items())
+    }
+    with pytest.raises(BackendError) as caught:
+        next(layouts)
+    return Cuts(made, caught.value)
 
 
-def test_mindspore_cuts_a_checkpoint_as_our_specs_say(cuts: Mapping[str, Cut]) -> None:
-    for name, cut in cuts.items():
+def cut_by_mindspore(case: Case, layout: ModelLayout, folder: Path) -> Cut:
+    """A checkpoint of numbers that are all different, cut by `transform_checkpoints`."""
+    (folder / "full/rank_0").mkdir(parents=True)
+    ((name, content),) = layout.strategy_files.items()
+    (folder / name).write_bytes(content)
+    whole = named(case, 1)
+    full = {
+        original: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + index
+        for index, (original, shape) in enumerate(whole.shapes.items())
+    }
+    saved = [{"name": each, "data": ms.Tensor(tensor)} for each, tensor in stored_by(whole, 0, full).items()]
+    ms.save_checkpoint(saved, str(folder / "full/rank_0/model.ckpt"))
+    strategy = str(folder / name)
+    ms.transform_checkpoints(str(folder / "full"), str(folder / "cut"), "cut_", None, strategy, process_num=1)
+    return Cut(case, full, layout, folder)
+
+
+def test_mindspore_cuts_a_checkpoint_as_our_specs_say(cuts: Cuts) -> None:
+    for name, cut in cuts.cuts.items():
         compare(cut, name)
 
 
@@ -196,7 +173,7 @@ def compare(cut: Cut, name: str) -> None:
     """Each rank's tensors that MindSpore has cut are those that our specs give it."""
     case = cut.case
     whole, ours = named(case, 1), named(case, case.model_parallel)
-    shapes = {each["name"]: tuple(each["shape"]) for each in cut.plan["parameters"]}
+    shapes = {each.name: each.shape for each in cut.layout.parameters}
     assert shapes == whole.stored_shapes(0)
     assert ("model.layers.0.attention.w_qkv.weight" in shapes) == case.qkv_concat
     for rank in range(case.num_ranks):
@@ -206,29 +183,34 @@ def compare(cut: Cut, name: str) -> None:
             np.testing.assert_array_equal(found[each], tensor, f"{name}: {each} on rank {rank}")
 
 
-def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path) -> None:
-    plan = planned(Case(LLAMA, 1, 2, 2), tmp_path)
-    folder = tmp_path / "here/strategy"
-    assert sorted(path.name for path in folder.iterdir()) == [
+def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command, as a user has it."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 2}))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    words = [
+        "model.provider=mindformers",
+        "model.checkpoint_name_or_path=../model",
+        "parallel.model_parallel=2",
+        "parallel.pipeline_stage=2",
+        "layout.dir=strategy",
+    ]
+    assert plan.run(TASKS["plan"].compose(words).finish()) == 0  # type: ignore[arg-type]
+    assert [path.name for path in Path().iterdir()] == ["strategy"]
+    assert sorted(path.name for path in Path("strategy").iterdir()) == [
         "ckpt_strategy_rank_0.ckpt",
         "ckpt_strategy_rank_2.ckpt",
     ]
-    strategy = read_strategy(folder)
+    strategy = read_strategy("strategy")
     assert strategy.num_ranks == 4
-    stages = {each["name"]: each["stage"] for each in plan["parameters"]}
-    assert stages == {layout.name: strategy.stage_of(layout) for layout in strategy.layouts}
+    stages = {layout.name: strategy.stage_of(layout) for layout in strategy.layouts}
     assert stages["model.layers.0.attention.wq.weight"] == 0
     assert stages["model.layers.1.attention.wq.weight"] == 1
     assert (stages["model.tok_embeddings.embedding_weight"], stages["lm_head.weight"]) == (0, 1)
 
 
-def test_a_model_that_mindspore_refuses_is_one_line(tmp_path: Path) -> None:
-    """More data-parallel rows than MindFormers can divide is found by MindFormers itself."""
-    from mindbatch.backends.layout_process import Limits
-    from mindbatch.backends.llama_options import llama_options
-    from mindbatch.backends.mindformers_layout import LayoutJob, infer_layout
-
-    options = llama_options(describe(LLAMA), 1, 1) | {"num_heads": 7}
-    with pytest.raises(BackendError, match=r"^MindSpore's layout failed on rank 0: .*7.*$") as caught:
-        infer_layout(LayoutJob(options, 1, 2), Limits())
-    assert len(caught.value.faults) == 1
+def test_a_model_that_mindspore_refuses_is_one_line(cuts: Cuts) -> None:
+    (line,) = cuts.refusal.faults
+    assert line.startswith("the simulation of Ascend: rank 0: ")
+    assert "7" in line

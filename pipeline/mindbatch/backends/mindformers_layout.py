@@ -1,28 +1,19 @@
-"""How MindSpore cuts a MindFormers model over ranks, worked out on this machine; no accelerator is needed."""
+"""How MindSpore cuts a MindFormers model over ranks of NPUs, worked out on this machine without any."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mindbatch.backends import layout_worker
-from mindbatch.backends.cuda_stubs import stub_libraries
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.gpu_plugin import find_plugin
-from mindbatch.backends.layout_process import LOG_NAME, LayoutProcess, Limits, NotJoined
+from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
-from mindbatch.children import command as command_of
-from mindbatch.config.environment import cache_folder, plugin_environment
-from mindbatch.screen_text import TerminalText
-
-_ATTEMPTS = 3
+from mindbatch.checkpoint.strategy.strategy_file import strategy_in, strategy_name
 
 
 @dataclass(frozen=True)
@@ -44,9 +35,15 @@ class LayoutJob:
         """The first rank of each stage: what it holds the others of the stage hold alike."""
         return [*range(0, self.num_ranks, self.data_parallel * self.model_parallel)]
 
-    def as_json(self) -> str:
-        """What the child reads."""
-        return json.dumps({**vars(self), "num_ranks": self.num_ranks, "leaders": self.leaders})
+    @property
+    def use_past(self) -> bool:
+        """Whether it is compiled with its cache: MindFormers 1.9 cannot cut the cache's slots over copies."""
+        return self.data_parallel == 1
+
+    def as_json(self) -> dict[str, Any]:
+        """What the worker reads."""
+        settled = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
+        return {**vars(self), "model": {**self.model}, **settled}
 
 
 @dataclass(frozen=True)
@@ -80,61 +77,39 @@ class ModelLayout:
     borrowed: tuple[tuple[int, str], ...] = ()
 
 
-def infer_layout(job: LayoutJob, limits: Limits, *, verbose: bool = False) -> ModelLayout:
-    """The layout of the model.
+def infer_layouts(
+    jobs: Sequence[LayoutJob], limits: SimulationLimits, *, verbose: bool = False
+) -> Iterator[ModelLayout]:
+    """The layout of each model, by `infer_predict_layout` in the simulation of Ascend.
 
     verbose: what MindSpore and MindFormers say is printed to standard error.
 
     Raises:
-        BackendError: no GPU plugin, no compiler, or the first failure of a process, in one line.
+        BackendError: Ascend cannot be simulated here, or the first failure, in one line.
     """
-    plugin = find_plugin()
-    stubs = stub_libraries(plugin, cache_folder())
-    for attempt in range(_ATTEMPTS):
-        with TemporaryDirectory(prefix="mindbatch-") as name:
-            folder = Path(name)
-            (folder / "job.json").write_text(job.as_json())
-            (folder / "strategy").mkdir()
-            environment = plugin_environment(stubs, plugin.search_folders, folder, verbose=verbose)
-            command = command_of(layout_worker.main, "job.json")
-            try:
-                LayoutProcess(command, folder, environment, job.num_ranks).run(limits)
-                return _read(job, folder)
-            except NotJoined:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            finally:
-                if verbose:
-                    _show_log(folder / LOG_NAME)
-    raise AssertionError("the last attempt returns or raises")
+    order = json.dumps([job.as_json() for job in jobs])
+    answers = simulate(layout_worker.infer_layouts, order, limits=limits, verbose=verbose)
+    for job in jobs:
+        yield _read(job, [next(answers) for _ in job.leaders])
+    for _ in answers:
+        raise AssertionError("an answer for each leader and no more")
 
 
-def _read(job: LayoutJob, folder: Path) -> ModelLayout:
-    """What the leaders have written: shapes of the compiler, all else as the strategy files have it."""
+def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> ModelLayout:
+    """What the leaders have found: shapes of the compiler, all else as the strategy files have it."""
     parameters: list[ParameterLayout] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}
-    for stage, rank in enumerate(job.leaders):
-        path = folder / "strategy" / strategy_name(rank)
-        try:
-            files[path.name] = path.read_bytes()
-            shapes = json.loads((folder / f"layout_rank_{rank}.json").read_text())
-        except FileNotFoundError as error:
-            raise BackendError(f"MindSpore wrote no {Path(error.filename).name} for rank {rank}") from error
-        layouts = read_strategy(path).of_stage(stage)
-        borrowed += [(stage, name) for name in shapes if name not in layouts]
+    for stage, (rank, answer) in enumerate(zip(job.leaders, answers, strict=True)):
+        content = files[strategy_name(rank)] = b64decode(answer["strategy"])
+        layouts = strategy_in(content, Path(strategy_name(rank))).of_stage(stage)
+        borrowed += [(stage, name) for name in answer["shapes"] if name not in layouts]
         parameters += [
             ParameterLayout(stage, tuple(shape), layouts[name])
-            for name, shape in shapes.items()
+            for name, shape in answer["shapes"].items()
             if name in layouts
         ]
     lost = sorted({name for _, name in borrowed} - {parameter.name for parameter in parameters})
     if lost:
         raise BackendError(f"MindSpore's strategy files lack the parameter {lost[0]}")
     return ModelLayout(tuple(parameters), files, tuple(borrowed))
-
-
-def _show_log(path: Path) -> None:
-    sys.stderr.flush()
-    with path.open(errors="replace") as log:
-        shutil.copyfileobj(log, TerminalText(sys.stderr))

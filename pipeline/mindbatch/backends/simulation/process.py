@@ -29,9 +29,13 @@ _ALWAYS_SAID = "_check_version.py"  # that CANN's packages are missing
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationLimits:
-    """What a run may use: seconds by the clock, bytes of address space."""
+    """What a run may use: seconds by the clock, bytes of address space.
+
+    seconds_key: the option that gives it longer.
+    """
 
     seconds: float = 600.0
+    seconds_key: str = ""
     memory_bytes: int = 16 << 30
 
 
@@ -98,7 +102,9 @@ def _reports(child: Child, rank: SimulatedRank, limits: SimulationLimits, log: P
     deadline = time.monotonic() + limits.seconds
     while True:
         if not child.connection.poll(max(0.0, deadline - time.monotonic())):
-            raise BackendError(f"{_who(rank)} has not ended after {limits.seconds:g} s{_last_words(log)}")
+            longer = f"; {limits.seconds_key} gives it longer" if limits.seconds_key else ""
+            said = _last_words(log)
+            raise BackendError(f"{_who(rank)} has not ended after {limits.seconds:g} s{longer}{said}")
         try:
             kind, value = json.loads(child.connection.recv_bytes())
         except (EOFError, OSError) as error:
@@ -113,7 +119,8 @@ def _reports(child: Child, rank: SimulatedRank, limits: SimulationLimits, log: P
 
 
 def _who(rank: SimulatedRank) -> str:
-    return f"the simulation of Ascend, rank {rank.rank} of {rank.num_ranks}"
+    which = f", rank {rank.rank} of {rank.num_ranks}" if rank.num_ranks > 1 else ""
+    return f"the simulation of Ascend{which}"
 
 
 def _last_words(log: Path) -> str:

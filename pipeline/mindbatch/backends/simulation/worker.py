@@ -15,6 +15,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mindbatch.backends.simulation.forks import first_line
 from mindbatch.child_main import limit
 
 REPORT, DONE, FAILED = "report", "done", "failed"
@@ -50,6 +51,5 @@ def _send(connection: Connection, kind: str, value: Any) -> None:
 
 def _lines_of(error: BaseException) -> list[str]:
     """The faults of an error of this project, or the first line of another's many."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    faults = getattr(error, "faults", [first])
+    faults = getattr(error, "faults", [first_line(error)])
     return [" ".join(str(fault).split())[:_LONGEST_LINE] for fault in faults]

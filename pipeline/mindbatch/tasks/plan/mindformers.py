@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindbatch.backends.layout_process import Limits
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.backends.mindformers_layout import (
     LayoutJob,
     ModelLayout,
     ParameterLayout,
-    infer_layout,
+    infer_layouts,
 )
+from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.engine.described import ignored_keys
@@ -27,6 +27,11 @@ from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_other_files, strategy_lines, write_strategies
 
+_WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
+_WITHOUT_CACHE = (
+    "compiled for Ascend, simulated, in bfloat16 with flash attention and without a cache: MindFormers "
+    "cannot cut the slots of a paged one over data_parallel"
+)
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 
 
@@ -39,7 +44,8 @@ def run(config: PlanConfig) -> int:
         refuse_other_files(folder, map(strategy_name, job.leaders))
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
-    layout = infer_layout(job, Limits(total=config.layout.timeout), verbose=config.runtime.verbose)
+    limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
+    (layout,) = infer_layouts([job], limits, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     if config.report == "json":
         show_json(_as_json(arch, job, layout, paths))
@@ -111,6 +117,7 @@ def _head(model_type: str, job: LayoutJob) -> list[str]:
         f"MindSpore's layout of MindFormers' Llama as {model_type}",
         f"data_parallel {job.data_parallel} x model_parallel {job.model_parallel} x pipeline_stage "
         f"{job.pipeline_stage}: {job.num_ranks} ranks",
+        _WITH_CACHE if job.use_past else _WITHOUT_CACHE,
     ]
 
 

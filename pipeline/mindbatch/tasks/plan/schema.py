@@ -13,7 +13,6 @@ from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.run.batch_config import BatchConfig
 
 OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
-MOST_PROCESSES = 64
 MOST_RANKS = 8192
 _USED = {
     "model.checkpoint_name_or_path",
@@ -132,10 +131,8 @@ def _without_effect(config: PlanConfig, name: str) -> str | None:
 def _rank_faults(config: PlanConfig) -> Iterator[str]:
     parallel = config.parallel
     ranks = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
-    most = MOST_PROCESSES if config.asks_mindspore else MOST_RANKS
-    if ranks > most:
-        process = ", a process each" if config.asks_mindspore else ""
+    if ranks > MOST_RANKS:
         yield (
-            f"parallel: {ranks} ranks{process}; at most {most}. Copies of the model "
+            f"parallel: {ranks} ranks; at most {MOST_RANKS}. Copies of the model "
             "(parallel.data_parallel) hold the same slices: fewer of them say the same"
         )

@@ -67,23 +67,23 @@ def test_what_it_writes_does_not_reach_the_current_folder(tmp_path: Path) -> Non
 
 def test_an_error_is_the_line_that_says_it() -> None:
     assert failure(simulate(simulated_functions.fail, "plain")).faults == (
-        "the simulation of Ascend, rank 0 of 1: no such operator",
+        "the simulation of Ascend: no such operator",
     )
     assert failure(simulate(simulated_functions.fail, "ours")).faults == (
-        "the simulation of Ascend, rank 0 of 1: first fault",
-        "the simulation of Ascend, rank 0 of 1: second fault",
+        "the simulation of Ascend: first fault",
+        "the simulation of Ascend: second fault",
     )
 
 
 def test_a_process_that_dies_is_told_with_its_last_line() -> None:
     (line,) = failure(simulate(simulated_functions.die)).faults
-    assert line.startswith("the simulation of Ascend, rank 0 of 1 ended with exit code 7, most likely out of")
+    assert line.startswith("the simulation of Ascend ended with exit code 7, most likely out of")
     assert line.endswith("; its last line: the end is near")
 
 
 def test_limits_are_kept() -> None:
     short = failure(simulate(simulated_functions.count_and_wait, "0", limits=SimulationLimits(seconds=0.2)))
-    assert str(short).startswith("the simulation of Ascend, rank 0 of 1 has not ended after 0.2 s")
+    assert str(short).startswith("the simulation of Ascend has not ended after 0.2 s")
     small = SimulationLimits(memory_bytes=1 << 30)
     assert [*simulate(simulated_functions.take, str(1 << 20), limits=small)] == [1 << 20]
     (line,) = failure(simulate(simulated_functions.take, str(1 << 31), limits=small)).faults

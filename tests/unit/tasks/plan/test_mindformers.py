@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.layout_process import Limits, NotJoined
-from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout, infer_layout
+from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout
+from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.compose import compose_task
@@ -43,7 +43,8 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
     """The jobs that MindSpore would have been given."""
     found: list[LayoutJob] = []
 
-    def answer(job: LayoutJob, limits: Limits, *, verbose: bool) -> ModelLayout:
+    def answer(orders: list[LayoutJob], limits: SimulationLimits, *, verbose: bool) -> list[ModelLayout]:
+        (job,) = orders
         found.append(job)
         layouts = (COLUMNS, WHOLE) if job.model_parallel == 2 else (WHOLE,)
         if len(found) % 2 == 0:
@@ -55,9 +56,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
             for stage, rank in enumerate(job.leaders)
         }
         parameters = (ParameterLayout(0, (64, 32), COLUMNS), ParameterLayout(0, (64,), WHOLE))
-        return ModelLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())
+        return [ModelLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())]
 
-    monkeypatch.setattr(mindformers, "infer_layout", answer)
+    monkeypatch.setattr(mindformers, "infer_layouts", answer)
     return found
 
 
@@ -79,6 +80,7 @@ def test_the_page_has_every_parameter(
     assert "data_parallel 2 x model_parallel 2 x pipeline_stage 1: 4 ranks" in page
     assert "    0  wq         [64, 32]  [32, 32]   dimension 0 into 2" in page
     assert "    0  norm       [64]      [64]       whole" in page
+    assert "bfloat16 with flash attention and without a cache: MindFormers cannot cut" in page
     assert "stage 0: 2 parameters; a rank holds 1,088 of 2,112 elements" in page
     assert [*Path().iterdir()] == []
     assert (jobs[0].num_ranks, jobs[0].leaders, jobs[0].vocab_emb_dp) == (4, [0], True)
@@ -96,6 +98,14 @@ def test_who_waits_at_a_terminal_is_told_so(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     assert run([*given, "parallel.model_parallel=2"]) == 0
     assert ("MindSpore works out the layout of" in capsys.readouterr().err) == is_terminal
+
+
+def test_one_copy_is_compiled_with_its_cache(
+    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([*given, "parallel.model_parallel=2"])
+    assert "with flash attention and a paged cache\n" in capsys.readouterr().out
+    assert jobs[0].as_json()["use_past"]
 
 
 def test_json_says_where_the_files_are(
@@ -175,30 +185,8 @@ def test_options_of_mindspores_compiler_need_it(given: list[str]) -> None:
     [
         (["parallel.model_parallel=13"], "parallel.model_parallel=13: must divide attention heads, 8"),
         (["parallel.pipeline_stage=3"], "parallel.pipeline_stage=3: must be at most 2, the model's layers"),
-        (["parallel.data_parallel=65"], "parallel: 65 ranks, a process each; at most 64"),
+        (["parallel.data_parallel=8193"], "parallel: 8193 ranks; at most 8192"),
     ],
 )
 def test_ways_that_cannot_be(given: list[str], words: list[str], fault: str) -> None:
     assert any(fault in line for line in faults([*given, *words]))
-
-
-def test_processes_that_did_not_find_each_other_are_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = "mindbatch.backends.mindformers_layout"
-    folders: list[Path] = []
-
-    class Lost:
-        def __init__(self, command: list[str], folder: Path, *_: object) -> None:
-            folders.append(folder)
-
-        def run(self, limits: Limits) -> None:
-            raise NotJoined("1 of 2 processes found each other in 60 s")
-
-    monkeypatch.setattr(f"{module}.find_plugin", lambda: type("Plugin", (), {"search_folders": ()}))
-    monkeypatch.setattr(f"{module}.stub_libraries", lambda *_: tmp_path)
-    monkeypatch.setattr(f"{module}.LayoutProcess", Lost)
-    with pytest.raises(NotJoined):
-        infer_layout(LayoutJob({}, 1, 2), Limits())
-    assert len({*folders}) == 3
-    assert not any(folder.exists() for folder in folders)
