@@ -23,8 +23,8 @@ Params = OneParams | Sequence[OneParams] | None
 
 _NAMES = [field.name for field in fields(DecodingParams)]
 
-_NO_KEYWORDS = ("checkpoint_name_or_path", "provider", "mindformers_yaml")
-"""Keys of `model` that are no keywords: the first argument, what LLM is, and what only commands compose."""
+_NO_KEYWORDS = ("checkpoint_name_or_path", "mindformers_yaml")
+"""Keys of `model` that are no keywords: the first argument, and what only commands compose."""
 
 _MODEL_KEYWORDS = {
     "model_type" if name == "type" else name: key

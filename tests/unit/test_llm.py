@@ -258,7 +258,7 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
 def test_the_keywords_are_the_keys_of_model_and_runtime() -> None:
     keys = schema_keys(ModelConfig).keys | schema_keys(RuntimeConfig).keys
     keys["model_type"] = keys.pop("type")
-    for name in ("checkpoint_name_or_path", "provider", "mindformers_yaml"):
+    for name in ("checkpoint_name_or_path", "mindformers_yaml"):
         del keys[name]
     shown = inspect.signature(LLM).parameters
     assert {*shown} == {"path", *keys}

@@ -28,6 +28,12 @@ _ALWAYS = {
     "OMP_WAIT_POLICY": "PASSIVE",  # OpenMP threads that spin slow MindSpore's own kernels four times
 }
 
+_OF_MINDFORMERS = {
+    "RUN_MODE": "predict",
+    "ENFORCE_EAGER": "false",  # its models are parts of graphs
+    "VLLM_BATCH_INVARIANT": "false",  # would ask for a package of operators that only NPUs have
+}
+
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_WAIT_POLICY",
@@ -82,6 +88,11 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
         _show_tracebacks()
     else:
         _drop_messages()
+
+
+def prepare_for_mindformers() -> None:
+    """Sets what MindFormers' models read when they are imported and made, whatever the user has set."""
+    os.environ.update(_OF_MINDFORMERS)
 
 
 @functools.cache

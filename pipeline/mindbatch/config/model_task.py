@@ -101,8 +101,6 @@ def ignored_faults(name: str, keys: Any) -> Iterator[str]:
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What this version or the device cannot run."""
-    if model.provider == "mindformers":
-        yield "model.provider=mindformers: not available in this version; use native"
     if model.dtype in HALF_TYPES:
         reason = {
             "CPU": "where MindSpore has no usable MatMul for it",

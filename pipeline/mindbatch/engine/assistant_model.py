@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine.described import open_assistant
+from mindbatch.engine.described import DescribedModel, open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
-from mindbatch.models.architecture import Architecture
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Vocabulary = Mapping[str, int]
@@ -22,16 +20,15 @@ Vocabulary = Mapping[str, int]
 class AssistantFolder:
     """A smaller model that has the vocabulary of the one it drafts for."""
 
-    folder: ModelFolder
-    architecture: Architecture
+    model: DescribedModel
 
     def settings(self, target: EngineSettings) -> EngineSettings:
         """The limits of its own runner, given the model's."""
-        return dataclasses.replace(target, seq_length=min(target.seq_length, self.architecture.max_positions))
+        return dataclasses.replace(target, seq_length=min(target.seq_length, self.model.facts.max_positions))
 
 
 def find_assistant(
-    model: ModelConfig, target: ModelFolder, arch: Architecture, tokenizer: Tokenizer | None
+    model: ModelConfig, target: DescribedModel, tokenizer: Tokenizer | None
 ) -> AssistantFolder | None:
     """The folder that `model.assistant` names; None if it names none.
 
@@ -41,13 +38,15 @@ def find_assistant(
     """
     if model.assistant is None:
         return None
-    folder, own = open_assistant(model)
-    theirs = Tokenizer.load(folder.path)
+    own = open_assistant(model)
+    theirs = Tokenizer.load(own.folder.path)
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(
-        target.path, folder.path, (arch.vocab_size, own.vocab_size), (vocabularies[0], vocabularies[1])
+        *(target.folder.path, own.folder.path),
+        (target.facts.vocab_size, own.facts.vocab_size),
+        (vocabularies[0], vocabularies[1]),
     )
-    return AssistantFolder(folder, own)
+    return AssistantFolder(own)
 
 
 def refuse_unfit(

@@ -32,11 +32,14 @@ class Batch(NamedTuple):
     lengths: IntArray
 
 
-def buckets_up_to(largest: int) -> list[int]:
-    """Sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two."""
-    sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
+    """Sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two.
+
+    few: 1, 4, 16, 64 ... instead.
+    """
+    sizes = [1, 4, 16] if few else [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
     while sizes[-1] < largest:
-        sizes.append(sizes[-2] * 2)
+        sizes.append(sizes[-1] * 4 if few else sizes[-2] * 2)
     return [size for size in sizes if size < largest] + [largest]
 
 

@@ -13,15 +13,14 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.described import open_model
+from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.memory import kernel_dtype
-from mindbatch.models.architecture import Architecture
-from mindbatch.parallel.topology import WHOLE
+from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
 
 
@@ -30,13 +29,13 @@ class LoadedModel:
     """An engine with what its users need to know of the model behind it."""
 
     engine: Engine
-    architecture: Architecture
+    facts: ModelFacts
     tokenizer: Tokenizer | None
     cache_bytes: int
 
 
 def engine_settings(
-    arch: Architecture, model: ModelConfig, runtime: RuntimeConfig, assistant: Architecture | None = None
+    facts: ModelFacts, model: ModelConfig, runtime: RuntimeConfig, assistant: ModelFacts | None = None
 ) -> EngineSettings:
     """The engine's limits for a model; the options are valid in themselves.
 
@@ -46,15 +45,13 @@ def engine_settings(
         ConfigError: seq_length is beyond the model's positions, the cache budget is too small, or the kernels
             do not compute in the dtype.
     """
-    seq_length = model.seq_length or arch.max_positions
-    if seq_length > arch.max_positions:
+    seq_length = model.seq_length or facts.max_positions
+    if seq_length > facts.max_positions:
         raise ConfigError(
-            f"model.seq_length={seq_length}: the model has {arch.max_positions} positions; allowed: 1 to "
-            f"{arch.max_positions}"
+            f"model.seq_length={seq_length}: the model has {facts.max_positions} positions; allowed: 1 to "
+            f"{facts.max_positions}"
         )
-    architectures = [arch] if assistant is None else [arch, assistant]
-    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
-    token_bytes = sum(each.cache_bytes_per_token(itemsize) for each in architectures)
+    token_bytes = _token_bytes(model, runtime, facts, assistant)
     blocks = affordable_blocks(parse_bytes(runtime.cache_memory), token_bytes, runtime.block_size)
     return EngineSettings(
         batch_size=model.batch_size,
@@ -64,8 +61,14 @@ def engine_settings(
         max_batched_tokens=runtime.max_batched_tokens,
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
-        max_positions=arch.max_positions,
+        max_positions=facts.max_positions,
     )
+
+
+def _token_bytes(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
+    """Bytes that a token takes in the caches of the models."""
+    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
+    return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
 
 
 Notice = Callable[[str], None]
@@ -80,18 +83,20 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model or this machine.
     """
-    folder, arch = open_model(model)
-    tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
-    drafter = find_assistant(model, folder, arch, tokenizer)
-    settings = engine_settings(arch, model, runtime, None if drafter is None else drafter.architecture)
-    _refuse_beyond_memory(model, runtime, settings, arch, None if drafter is None else drafter.architecture)
+    described = open_model(model)
+    facts = described.facts
+    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
+    drafter = find_assistant(model, described, tokenizer)
+    smaller = None if drafter is None else drafter.model.facts
+    settings = engine_settings(facts, model, runtime, smaller)
+    _refuse_beyond_memory(model, runtime, settings, facts, smaller)
     notice("loading MindSpore")
     # MindSpore is imported only from here on: everything that can be refused without it has been. An import
     # of it that is broken off ends the process with "Fatal Python error".
     with interruptible():
         from mindbatch.engine.model_runner import ModelRunner
         from mindbatch.kernels.choice import choose_kernels
-        from mindbatch.models.loader import load_weights
+        from mindbatch.kernels.interface import CacheGeometry
         from mindbatch.parallel.context import initialise
 
         initialise(runtime.device_target)
@@ -103,29 +108,28 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
     def compiling(tokens: int) -> None:
         notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
 
-    def run(arch: Architecture, folder: ModelFolder, settings: EngineSettings) -> ModelRunner:
-        weights = load_weights(arch, folder, kernels, WHOLE, loaded)
-        return ModelRunner(arch, weights, kernels, settings, WHOLE, compiling)
+    def run(described: DescribedModel, settings: EngineSettings) -> ModelRunner:
+        geometry = CacheGeometry(settings.num_blocks, settings.block_size)
+        return ModelRunner(described.load(kernels, geometry, loaded), settings, compiling)
 
-    runner, cache_bytes, assistant = run(arch, folder, settings), 0, None
+    runner, cache_bytes, assistant = run(described, settings), 0, None
     if drafter is not None:
         limits = drafter.settings(settings)
-        drafting = run(drafter.architecture, drafter.folder, limits)
+        drafting = run(drafter.model, limits)
         assistant, cache_bytes = Assistant(drafting, limits), drafting.cache.nbytes
     notice("")
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
-    constraints = ConstraintFactory(tokenizer, arch.vocab_size)
-    eos = model_eos_ids(folder, tokenizer)
+    constraints = ConstraintFactory(tokenizer, facts.vocab_size)
+    eos = model_eos_ids(described.folder, tokenizer)
     engine = Engine(runner, settings, make, eos, constraints.make, assistant)
-    return LoadedModel(engine, arch, tokenizer, runner.cache.nbytes + cache_bytes)
+    return LoadedModel(engine, facts, tokenizer, runner.cache.nbytes + cache_bytes)
 
 
 def _refuse_beyond_memory(
-    model: ModelConfig, runtime: RuntimeConfig, settings: EngineSettings, *architectures: Architecture | None
+    model: ModelConfig, runtime: RuntimeConfig, settings: EngineSettings, *models: ModelFacts | None
 ) -> None:
     """ConfigError when the cache is larger than the whole memory: a part of that it may find in use."""
-    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
-    token_bytes = sum(each.cache_bytes_per_token(itemsize) for each in architectures if each is not None)
+    token_bytes = _token_bytes(model, runtime, *models)
     there, needed = whole_memory(), settings.num_blocks * settings.block_size * token_bytes
     if there is not None and needed > there:
         raise ConfigError(

@@ -1,17 +1,46 @@
-"""The model of a folder: opened, described, and found to hold that model's tensors."""
+"""The model of a folder: opened for its provider, described, and found to hold that model's tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.model_facts import ModelFacts
+from mindbatch.models.native_model import NativeModel
 from mindbatch.models.registry import chosen_type, describe, tensor_specs
+
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.models.runnable import RunnableModel
+
+
+class DescribedModel(Protocol):
+    """A model folder that was found in order, whoever runs it; its weights are not read yet."""
+
+    @property
+    def folder(self) -> ModelFolder: ...
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    def load(
+        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+    ) -> RunnableModel:
+        """Reads the weights; `progress` is called with (tensors done, tensors in all).
+
+        Raises:
+            CheckpointError: a tensor that is damaged or does not fit.
+            ConfigError: the model cannot be run on this device.
+        """
+        ...
 
 
 def ignored_keys(model: ModelConfig) -> IgnoredKeys:
@@ -19,23 +48,31 @@ def ignored_keys(model: ModelConfig) -> IgnoredKeys:
     return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)
 
 
-def open_model(model: ModelConfig) -> tuple[ModelFolder, Architecture]:
+def open_model(model: ModelConfig) -> DescribedModel:
     """Reads config.json and the heads of the weights, no more.
 
     Raises:
-        CheckpointError: the folder does not hold a model that is understood, or not all of it, or more.
+        CheckpointError: the folder does not hold a model that the provider runs, or not all of it, or more.
         ConfigError: there is no such folder, or `model.type` contradicts its config.json.
     """
-    return _open(model.checkpoint_name_or_path, model.type, ignored_keys(model))
+    return _open(model, model.checkpoint_name_or_path, model.type)
 
 
-def open_assistant(model: ModelConfig) -> tuple[ModelFolder, Architecture]:
+def open_assistant(model: ModelConfig) -> DescribedModel:
     """The same of `model.assistant`, whose type is in its config.json."""
-    return _open(model.assistant, "auto", ignored_keys(model))
+    return _open(model, model.assistant, "auto")
 
 
-def _open(path: str | None, model_type: str, ignore: IgnoredKeys) -> tuple[ModelFolder, Architecture]:
-    home = existing_folder(path or "")
+def _open(model: ModelConfig, path: str | None, model_type: str) -> DescribedModel:
+    home, ignore = existing_folder(path or ""), ignored_keys(model)
+    if model.provider == "mindformers":
+        from mindbatch.backends.mindformers.folder_model import open_folder
+
+        return open_folder(home, model_type, ignore)
+    return _open_native(home, model_type, ignore)
+
+
+def _open_native(home: Path, model_type: str, ignore: IgnoredKeys) -> NativeModel:
     source, config = str(home / CONFIG_NAME), None
     with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
         config = read_config(home)
@@ -46,4 +83,4 @@ def _open(path: str | None, model_type: str, ignore: IgnoredKeys) -> tuple[Model
     folder = ModelFolder(home)
     arch = describe(folder.config, model_type, source, ignore=ignore)
     check_tensors(arch, tensor_specs(arch), folder)
-    return folder, arch
+    return NativeModel(folder, arch)

@@ -14,6 +14,7 @@ from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.native_model import load_native
 
 NUM_PROMPTS = 4
 TOKENS = 8
@@ -50,7 +51,7 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
     """As first_logits, where MindSpore is set up; also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.models.loader import load_weights
+    from mindbatch.kernels.interface import CacheGeometry
 
     kernels = choose_kernels("auto", "CPU")
     prompts = fixed_prompts(arch.vocab_size, arch.max_positions)
@@ -61,8 +62,8 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
         num_blocks=len(prompts),
         max_batched_tokens=NUM_PROMPTS * TOKENS,
     )
-    loaded = load_weights(arch, weights, kernels, weights.held)
-    runner = ModelRunner(arch, loaded, kernels, settings, weights.held)
+    geometry = CacheGeometry(settings.num_blocks, settings.block_size)
+    runner = ModelRunner(load_native(arch, weights, kernels, geometry), settings)
     step = _step(prompts)
     return np.array(runner.run(step).logits(range(step.num_tokens)))
 

@@ -8,18 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Tensor
 
-from mindbatch.cache.paged import PagedCache
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.interface import CacheGeometry, Kernels
-from mindbatch.layers.attention import attention_shape
-from mindbatch.layers.builder import Layers
-from mindbatch.layers.weights import Weights
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.compiled import CompiledCell, OnCompile
-from mindbatch.models.registry import declaration
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.models.runnable import RunnableModel
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -53,28 +46,17 @@ class ModelRunner:
     """
 
     def __init__(
-        self,
-        arch: Architecture,
-        weights: Weights,
-        kernels: Kernels,
-        settings: EngineSettings,
-        shard: TensorSlice,
-        on_compile: OnCompile = lambda rows: None,
+        self, model: RunnableModel, settings: EngineSettings, on_compile: OnCompile = lambda rows: None
     ) -> None:
         """`on_compile`: see `CompiledCell`."""
-        shapes = [attention_shape(arch, layer, shard) for layer in range(arch.num_layers)]
-        geometry = CacheGeometry(settings.num_blocks, settings.block_size)
-        self.vocab_size = arch.vocab_size
-        self.cache = PagedCache(shapes, geometry, kernels)
+        self.vocab_size = model.vocab_size
+        self.cache = model.cache
+        self._model = model
         self._settings = settings
-        self._kernels = kernels
-        self._buckets = buckets_up_to(settings.max_batched_tokens)
-        assemble = declaration(arch.model_type).network
-        assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
-        network = assemble(Layers(arch, weights, kernels, shard, self.cache.layers))
-        self._network = CompiledCell(network, on_compile)
-        self._decoder = CompiledCell(network.decoder, on_compile)
-        self._head = CompiledCell(network.head, on_compile)
+        self._buckets = buckets_up_to(settings.max_batched_tokens, few=model.few_graphs)
+        self._network = CompiledCell(model.network, on_compile)
+        self._decoder = CompiledCell(model.decoder, on_compile)
+        self._head = CompiledCell(model.head, on_compile)
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
@@ -93,14 +75,14 @@ class ModelRunner:
         for first in range(0, len(hidden), largest):
             some = hidden[first : first + largest]
             size = pad_to_bucket(len(some), self._buckets)
-            padded = np.zeros((size, hidden.shape[1]), self._kernels.dtype)
+            padded = np.zeros((size, hidden.shape[1]), self._model.dtype)
             padded[: len(some)] = some
             shards.append(_floats(self._head(Tensor(padded)))[: len(some)])
         return shards[0] if len(shards) == 1 else np.concatenate(shards)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
-        return self._kernels.table_width(needed, self._settings.blocks_per_sequence)
+        return self._model.table_width(needed, self._settings.blocks_per_sequence)
 
 
 def _floats(tensor: Tensor) -> FloatArray:

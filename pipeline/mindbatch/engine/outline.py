@@ -18,9 +18,7 @@ from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import kernel_dtype
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import tensor_specs
-from mindbatch.parallel.topology import WHOLE
+from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
 
 
@@ -33,8 +31,8 @@ class ModelOutline:
         its assistant. itemsize: bytes of one number of weights or cache.
     """
 
-    architecture: Architecture
-    assistant: Architecture | None
+    facts: ModelFacts
+    assistant: ModelFacts | None
     settings: EngineSettings
     tokenizer: Tokenizer | None
     stored_bytes: int
@@ -49,11 +47,11 @@ class ModelOutline:
     @property
     def cache_bytes_per_token(self) -> int:
         """Of one token's keys and values, the assistant's included."""
-        return sum(each.cache_bytes_per_token(self.itemsize) for each in self._architectures)
+        return sum(each.cache_bytes_per_token(self.itemsize) for each in self._models)
 
     @property
-    def _architectures(self) -> list[Architecture]:
-        return [self.architecture] if self.assistant is None else [self.architecture, self.assistant]
+    def _models(self) -> list[ModelFacts]:
+        return [self.facts] if self.assistant is None else [self.facts, self.assistant]
 
     @property
     def cache_tokens(self) -> int:
@@ -67,7 +65,7 @@ class ModelOutline:
 
     def idle_engine(self) -> Engine:
         """An engine that accepts and refuses requests as the real one does, and cannot run them."""
-        vocab_size = self.architecture.vocab_size
+        vocab_size = self.facts.vocab_size
         make_constraint = ConstraintFactory(self.tokenizer, vocab_size).make
         assistant = None if self.assistant is None else _NoAssistant()
         return Engine(
@@ -82,19 +80,16 @@ def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    folder, arch = open_model(model)
-    tokenizer = Tokenizer.load(Path(model.tokenizer or folder.path))
-    drafter = find_assistant(model, folder, arch, tokenizer)
-    smaller = None if drafter is None else drafter.architecture
-    settings = engine_settings(arch, model, runtime, smaller)
-    parameters = _num_parameters(arch) + (0 if smaller is None else _num_parameters(smaller))
+    described = open_model(model)
+    facts = described.facts
+    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
+    drafter = find_assistant(model, described, tokenizer)
+    smaller = None if drafter is None else drafter.model.facts
+    settings = engine_settings(facts, model, runtime, smaller)
+    parameters = facts.num_parameters + (0 if smaller is None else smaller.num_parameters)
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
-    stored_bytes = folder.nbytes + (0 if drafter is None else drafter.folder.nbytes)
-    return ModelOutline(arch, smaller, settings, tokenizer, stored_bytes, parameters, itemsize)
-
-
-def _num_parameters(arch: Architecture) -> int:
-    return sum(spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch))
+    stored_bytes = described.folder.nbytes + (0 if drafter is None else drafter.model.folder.nbytes)
+    return ModelOutline(facts, smaller, settings, tokenizer, stored_bytes, parameters, itemsize)
 
 
 class _NoModel:

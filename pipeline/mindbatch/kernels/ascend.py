@@ -94,6 +94,7 @@ class AscendKernels(ReferenceKernels):
     """Fused operators where Ascend has them; MindSpore's plain ones and their layouts elsewhere."""
 
     name = "ascend"
+    device_target = "Ascend"
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return super().norm(epsilon, centred) if centred else RmsNorm(epsilon)

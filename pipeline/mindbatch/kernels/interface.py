@@ -56,6 +56,7 @@ class Kernels(ABC):
     """
 
     name: str
+    device_target: str = "CPU"
     dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def absent(self) -> Tensor:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindbatch.kernels.memory import padded_head
-
 
 @dataclass(frozen=True)
 class Rotary:
@@ -48,8 +46,3 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-
-    def cache_bytes_per_token(self, itemsize: int, model_parallel: int = 1) -> int:
-        """Bytes of one token's keys and values on one rank, over all layers, padding included."""
-        kv_heads = max(1, self.kv_heads // model_parallel)
-        return self.num_layers * kv_heads * (self.head_dim + padded_head(self.head_dim)) * itemsize

@@ -19,6 +19,7 @@ class RunnableModel:
     network: takes the fields of `engine.batch.Batch`, in their order.
     dtype: of hidden states.
     table_width: see `Kernels.table_width`.
+    few_graphs: a graph takes seconds to compile, so that steps are rather padded to few sizes.
     """
 
     vocab_size: int
@@ -26,6 +27,7 @@ class RunnableModel:
     cache: PagedCache
     dtype: np.dtype[np.generic]
     table_width: Callable[[int, int], int]
+    few_graphs: bool = False
 
     @property
     def decoder(self) -> nn.Cell:

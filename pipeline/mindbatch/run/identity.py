@@ -48,7 +48,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
-    folder, _ = open_model(model)
+    folder = open_model(model).folder
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
@@ -61,6 +61,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
+        **_provider(model),
         **_ignored_keys(model),
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
@@ -94,6 +95,11 @@ def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
     return f"{text} (blake2b:{digest.hexdigest()})"
 
 
+def _provider(model: ModelConfig) -> dict[str, str]:
+    """Nothing where the model is this project's own: as in the runs from before others could be asked."""
+    return {} if model.provider == "native" else {"model.provider": model.provider}
+
+
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
     """Nothing where there are none: as in the runs from before they could be given."""
     return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
@@ -103,7 +109,7 @@ def _assistant_digest(model: ModelConfig) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
     if model.assistant is None:
         return None
-    files, _ = open_assistant(model)
+    files = open_assistant(model).folder
     return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
 
 

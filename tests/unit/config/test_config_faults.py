@@ -60,10 +60,6 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "runtime.device_target=cpu",
             "runtime.device_target=cpu: must be one of CPU, Ascend; did you mean CPU?",
         ),
-        (
-            "model.provider=mindformers",
-            "model.provider=mindformers: not available in this version; use native",
-        ),
         ("decoding.top_p=1.5", "decoding.top_p=1.5: must be above 0 and at most 1"),
         ("~model.type", "~model.type: a key cannot be deleted; set it to another value"),
         ("hydra.run.dir=/tmp", "hydra.run.dir: Hydra's own settings are fixed here"),

@@ -56,3 +56,5 @@ def test_few_buckets() -> None:
     """Each bucket is a graph to compile."""
     assert len(buckets_up_to(512)) == 15
     assert len(buckets_up_to(8192)) <= 25
+    assert buckets_up_to(512, few=True) == [1, 4, 16, 64, 256, 512]
+    assert buckets_up_to(8, few=True) == [1, 4, 8]

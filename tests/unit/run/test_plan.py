@@ -10,7 +10,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.models.registry import describe
+from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.index import RowIndex
@@ -18,16 +18,7 @@ from mindbatch.run.plan import MOST_FAILURES, Plan, RowTotals, count_rows, time_
 from mindbatch.run.row_check import RowCheck
 from stub_job import shared_tokenizer
 
-ARCHITECTURE = describe(
-    {
-        "model_type": "gpt2",
-        "vocab_size": 340,
-        "n_positions": 64,
-        "n_embd": 32,
-        "n_layer": 2,
-        "n_head": 2,
-    }
-)
+FACTS = ModelFacts("gpt2", vocab_size=340, max_positions=64, num_parameters=500, cached_numbers=2 * 2 * 32)
 GREEDY = DecodingParams(max_new_tokens=10)
 
 
@@ -39,7 +30,7 @@ def index(tmp_path: Path) -> Iterator[RowIndex]:
 
 def model(num_blocks: int = 20, seq_length: int = 64, tokenizer: Tokenizer | None = None) -> ModelOutline:
     settings = EngineSettings(batch_size=4, seq_length=seq_length, block_size=16, num_blocks=num_blocks)
-    return ModelOutline(ARCHITECTURE, None, settings, tokenizer, 1000, 500, 4)
+    return ModelOutline(FACTS, None, settings, tokenizer, 1000, 500, 4)
 
 
 def fill(index: RowIndex, *rows: dict[str, Any] | RowFailure) -> None:

@@ -88,6 +88,13 @@ class Description:
         return tensor_shapes(self)
 
     @property
+    def unused_tensors(self) -> tuple[str, ...]:
+        """Patterns of the names that its checkpoint may hold though nothing reads them."""
+        further = range(self.num_layers, self.num_layers + self.next_token_layers)
+        tied = ("lm_head.weight",) if self.tied else ()
+        return ("*rotary_emb.inv_freq", *tied, *(f"model.layers.{layer}.*" for layer in further))
+
+    @property
     def num_parameters(self) -> int:
         return sum(map(math.prod, self.shapes.values()))
 

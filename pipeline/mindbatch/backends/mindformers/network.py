@@ -13,10 +13,11 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
-from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.backends.mindformers.families import FAMILIES, Family
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_stand_ins
 from mindbatch.cache.paged import PagedCache
+from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.layers.decoder import Network
@@ -88,41 +89,38 @@ class AscendDecoder(nn.Cell):
         )
 
 
-def build_network(
-    model: Description,
-    kernels: Kernels,
-    device_target: str,
-    shard: TensorSlice = WHOLE,
-    *,
-    verbose: bool = False,
-) -> nn.Cell:
+def build_network(model: Description, kernels: Kernels, shard: TensorSlice = WHOLE) -> nn.Cell:
     """MindFormers' own network, of one rank; `model` gives hidden states, `model.output_layer` their logits.
 
-    With several ranks `mindspore.communication.init` must have been called, as this rank.
+    kernels: of the device. With several ranks `mindspore.communication.init` must have been called before.
 
     Raises:
         ConfigError: MindFormers cannot run such a model on this device.
     """
-    if device_target == "Ascend":
+    if kernels.device_target == "Ascend":
         _refuse_for_ascend(model)
-    family = FAMILIES[model.model_type]
-    with quietly(verbose):
-        _enter_group(shard)
-        _forget_rotations()
-        place = f"mindformers.models.{family.package}"
-        configuration = getattr(
-            import_module(f"{place}.configuration_{family.stem}"), f"{family.class_stem}Config"
-        )
-        kind = getattr(
-            import_module(f"{place}.modeling_{family.stem}_infer"),
-            f"Inference{family.class_stem}ForCausalLM",
-        )
+    configuration, kind = _classes(FAMILIES[model.model_type])
+    _enter_group(shard)
+    _forget_rotations()
+    with quietly():
         network = kind(configuration(**model.arguments, **_types(kernels)))
     network.set_train(False)
     network.add_flags_custom_mcore(is_prefill=False)  # cos and sin by position, attention over the cache
     network.model.return_hidden_states = True
     network.model.move_lens_to_cpu = False  # only fused operators of quantised models take them there
     return network
+
+
+def _classes(family: Family) -> tuple[Any, Any]:
+    """MindFormers' classes of the configuration and of the network."""
+    prepare_for_mindformers()
+    place = f"mindformers.models.{family.package}"
+    configuration = import_module(f"{place}.configuration_{family.stem}")
+    modeling = import_module(f"{place}.modeling_{family.stem}_infer")
+    return (
+        getattr(configuration, f"{family.class_stem}Config"),
+        getattr(modeling, f"Inference{family.class_stem}ForCausalLM"),
+    )
 
 
 def _types(kernels: Kernels) -> dict[str, str]:
@@ -173,16 +171,18 @@ def _attention_shape(module: Any, model: Description) -> AttentionShape:
 
 
 def assemble(
-    network: nn.Cell, model: Description, kernels: Kernels, geometry: CacheGeometry, device_target: str
+    network: nn.Cell, model: Description, kernels: Kernels, geometry: CacheGeometry
 ) -> RunnableModel:
     """The step of a network that `build_network` made, with a cache of its own."""
     shapes = attention_shapes(network, model)
     cache = PagedCache(shapes, geometry, kernels)
     decoder: nn.Cell
-    if device_target == "CPU":
+    if kernels.device_target == "CPU":
         put_in_stand_ins(network, shapes, cache.layers, kernels)
         decoder = CpuDecoder(network.model)
     else:
         decoder = AscendDecoder(network.model, cache)
-    head = network.model.output_layer
-    return RunnableModel(model.vocab_size, Network(decoder, head), cache, kernels.dtype, kernels.table_width)
+    network = Network(decoder, network.model.output_layer)
+    return RunnableModel(
+        model.vocab_size, network, cache, kernels.dtype, kernels.table_width, few_graphs=True
+    )

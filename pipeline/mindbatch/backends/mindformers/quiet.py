@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from os import devnull
+from io import StringIO
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @contextmanager
-def quietly(verbose: bool) -> Iterator[None]:
-    """Drops standard output, where MindFormers prints tables; what it logs is filtered beforehand."""
-    if verbose:
-        yield
-        return
-    with open(devnull, "w") as nowhere, redirect_stdout(nowhere):
-        yield
+def quietly() -> Iterator[None]:
+    """Turns standard output, where MindFormers prints tables, into a record of the log, shown if verbose."""
+    said = StringIO()
+    try:
+        with redirect_stdout(said):
+            yield
+    finally:
+        if said.getvalue():
+            _LOGGER.info(said.getvalue())

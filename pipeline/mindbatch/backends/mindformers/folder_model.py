@@ -1,0 +1,99 @@
+"""A Hugging Face folder that MindFormers runs: checked as a whole before anything of it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
+from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.memory import padded_head
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.model_facts import ModelFacts
+
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.models.runnable import RunnableModel
+
+
+@dataclass(frozen=True)
+class MindFormersModel:
+    """A folder that holds a model of FAMILIES, not yet loaded."""
+
+    folder: ModelFolder
+    description: Description
+
+    @property
+    def facts(self) -> ModelFacts:
+        """See `ModelFacts`."""
+        model = self.description
+        return ModelFacts(
+            model_type=model.model_type,
+            vocab_size=model.vocab_size,
+            max_positions=model.max_positions,
+            num_parameters=model.num_parameters,
+            cached_numbers=_cached_numbers(model),
+        )
+
+    def load(
+        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+    ) -> RunnableModel:
+        """See `engine.described.DescribedModel.load`."""
+        from mindbatch.backends.mindformers.network import assemble, build_network
+        from mindbatch.backends.mindformers.weights import load_weights
+
+        network = build_network(self.description, kernels)
+        load_weights(network, self.description, self.folder, kernels, progress)
+        return assemble(network, self.description, kernels, geometry)
+
+
+def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormersModel:
+    """Reads config.json and the heads of the weights, no more.
+
+    Raises:
+        CheckpointError: a family that MindFormers does not run, keys or tensors that it does not compute,
+            missing or damaged files.
+        ConfigError: `model_type` is not that of config.json.
+    """
+    source, config = str(home / CONFIG_NAME), read_config(home)
+    family_of(config, source, ignore)  # before the weights: those of others may be of any form
+    if model_type not in ("auto", config["model_type"]):
+        raise ConfigError(
+            f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
+            f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
+        )
+    folder = ModelFolder(home)
+    model = describe(folder.config, source, ignore=ignore)
+    try:
+        raise_if_any([*match_tensors(model.shapes, folder, model.unused_tensors), *_dtype_faults(folder)])
+    except BaseException:
+        folder.close()
+        raise
+    return MindFormersModel(folder, model)
+
+
+def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
+    """The router's correction is float32 in every checkpoint; all else is of one type."""
+    first: dict[str, str] = {}
+    for name in folder.names:
+        if not name.endswith(CORRECTION_BIAS):
+            first.setdefault(folder.info(name).dtype, name)
+    if len(first) > 1:
+        found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
+        yield f"{folder.path}: tensors of several types: {found}; {PROVIDER} takes weights of one type"
+
+
+def _cached_numbers(model: Description) -> int:
+    attention = model.attention
+    if isinstance(attention, GroupedAttention):
+        heads, size = attention.kv_heads, attention.head_dim
+    else:
+        heads, size = 1, attention.cached_dim
+    return model.num_layers * heads * (size + padded_head(size))

@@ -1,0 +1,101 @@
+"""Giving MindFormers' network its weights: by its own loader, from files that our reader has checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from mindspore import nn
+
+from mindbatch.backends.mindformers.description import Description
+from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.kernels.interface import Array, Kernels
+
+
+class StoredSlice:
+    """One tensor of the folder as MindFormers' loaders read it: what safetensors' get_slice returns.
+
+    was_read: whether a loader has taken anything of it.
+    """
+
+    def __init__(self, folder: ModelFolder, name: str, kernels: Kernels) -> None:
+        self._folder = folder
+        self._name = name
+        self._dtype = kernels.dtype
+        self.was_read = False
+
+    def get_shape(self) -> list[int]:
+        """Its sizes, as safetensors gives them."""
+        return [*self._folder.info(self._name).shape]
+
+    def __getitem__(self, key: Any) -> Array:
+        """A part of the values, verified against the tensor's digest, in the type that the network keeps."""
+        self.was_read = True
+        values: FloatArray = self._folder.floats(self._name)
+        found: Array = values[key].astype(self._dtype, copy=False)
+        return found
+
+
+def load_weights(
+    network: nn.Cell,
+    model: Description,
+    folder: ModelFolder,
+    kernels: Kernels,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Loads every tensor of the model; `progress` is called with (tensors done, tensors in all).
+
+    Raises:
+        CheckpointError: a tensor that is damaged, that MindFormers did not take, or a parameter of its
+            network that none was loaded into, by name.
+    """
+    names = [name for name in folder.names if not _is_unused(name, model)]
+    slices = {name: StoredSlice(folder, name, kernels) for name in names}
+    translate = _translation(network, model)
+
+    def tensors() -> Iterator[tuple[str, StoredSlice]]:
+        for done, (name, stored) in enumerate(slices.items()):
+            yield translate(name), stored
+            progress(done + 1, len(slices))
+
+    loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
+    faults = [
+        f"tensor {shown(name)} was not taken by MindFormers' {model.model_type}"
+        for name, stored in slices.items()
+        if not stored.was_read
+    ]
+    parameters = network.model.get_params_dict().keys() - loaded
+    faults += [
+        f"parameter {shown(name)} of MindFormers' {model.model_type} was not loaded"
+        for name in sorted(parameters)
+    ]
+    raise_if_any(faults, str(folder.path))
+    network.process_weights_after_loading(network.model)
+
+
+def _is_unused(name: str, model: Description) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in model.unused_tensors)
+
+
+def _translation(network: nn.Cell, model: Description) -> Callable[[str], str]:
+    """From Hugging Face's names to those of the network, by its own list of replaced parts.
+
+    The list has parts for layers that predict further tokens, of one number of layers, which would rename an
+    ordinary layer of a deeper model: `model.layers.61.` of DeepSeek-V3.
+    """
+    pairs = [
+        pair
+        for pair in (*FAMILIES[model.model_type].names, *network.weight_mapping)
+        if not pair[0].removeprefix("model.layers.").rstrip(".").split(".")[0].isdigit()
+    ]
+
+    def translated(name: str) -> str:
+        for theirs, own in pairs:
+            name = name.replace(theirs, own)
+        return name
+
+    return translated

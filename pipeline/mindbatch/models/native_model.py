@@ -1,0 +1,73 @@
+"""Models of this project: what the engine needs to know of one, and one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.kernels.memory import padded_head
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.model_facts import ModelFacts
+from mindbatch.models.registry import declaration, tensor_specs
+from mindbatch.parallel.topology import WHOLE
+
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.models.runnable import RunnableModel
+
+
+@dataclass(frozen=True)
+class NativeModel:
+    """A folder that holds a model of MODEL_TYPES, not yet loaded."""
+
+    folder: ModelFolder
+    architecture: Architecture
+
+    @property
+    def facts(self) -> ModelFacts:
+        """See `ModelFacts`."""
+        arch = self.architecture
+        return ModelFacts(
+            model_type=arch.model_type,
+            vocab_size=arch.vocab_size,
+            max_positions=arch.max_positions,
+            num_parameters=sum(
+                spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
+            ),
+            cached_numbers=arch.num_layers * arch.kv_heads * (arch.head_dim + padded_head(arch.head_dim)),
+        )
+
+    def load(
+        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+    ) -> RunnableModel:
+        """See `DescribedModel.load`."""
+        return load_native(self.architecture, self.folder, kernels, geometry, progress)
+
+
+def load_native(
+    arch: Architecture,
+    folder: ModelWeights,
+    kernels: Kernels,
+    geometry: CacheGeometry,
+    progress: Callable[[int, int], None] | None = None,
+) -> RunnableModel:
+    """The model, or the rank that `folder` holds of it, with a cache of its own.
+
+    Raises:
+        CheckpointError: the tensors do not fit, or are damaged.
+    """
+    from mindbatch.cache.paged import PagedCache
+    from mindbatch.layers.attention import attention_shape
+    from mindbatch.layers.builder import Layers
+    from mindbatch.models.loader import load_weights
+    from mindbatch.models.runnable import RunnableModel
+
+    assemble, rank = declaration(arch.model_type).network, folder.held
+    assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
+    weights = load_weights(arch, folder, kernels, rank, progress)
+    shapes = [attention_shape(arch, layer, rank) for layer in range(arch.num_layers)]
+    cache = PagedCache(shapes, geometry, kernels)
+    network = assemble(Layers(arch, weights, kernels, rank, cache.layers))
+    return RunnableModel(arch.vocab_size, network, cache, kernels.dtype, kernels.table_width)
