@@ -53,7 +53,8 @@ def _setup() -> dict[str, Any]:
 
 def _compile(sources: Iterable[Path], target: Path, flags: list[str]) -> None:
     setup = _setup()
-    common = [*setup["COMMON_FLAGS"], "-O1", "-g1", f"-I{SOURCES}"]  # the last -O holds
+    # Without optimizing it takes two thirds of the time to compile.
+    common = [*setup["COMMON_FLAGS"], "-O0", "-g1", f"-I{SOURCES}"]  # the last -O holds
 
     def one(source: Path) -> str:
         place = target.with_name(f"{target.name}_{source.stem}.o")

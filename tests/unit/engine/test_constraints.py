@@ -18,34 +18,33 @@ from constrained import (
 )
 from schema_check import follows
 
+from each_once import each_once
 from mindbatch.decoding.choice import Constraint
 from mindbatch.errors import PromptError
 
+PATTERNS = [
+    r"\d{4}-\d{2}-\d{2}",
+    r"(?a)\d{4}-\d{2}-\d{2}",
+    r"yes|no|perhaps not",
+    r" ?hi( user){1,3}[.!]",
+    r" {2,5}x",
+    r"(?i)world \w{1,9}",
+    r"[äöü]{2,8}|你好[，。]?",
+    r"(👩‍👩‍👧|🇨🇳|é){1,4}",
+    r"[^a-zA-Z]{1,6}",
+    r"^(a*b*)*c$",
+    r"(?s).{1,20}",
+    '\n?\t/\\\\"',
+    r"\s{1,4}\S{1,4}",
+    r"(.*,){2}x",
+]
 
-@pytest.mark.parametrize("name", COMPLETE)
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"\d{4}-\d{2}-\d{2}",
-        r"(?a)\d{4}-\d{2}-\d{2}",
-        r"yes|no|perhaps not",
-        r" ?hi( user){1,3}[.!]",
-        r" {2,5}x",
-        r"(?i)world \w{1,9}",
-        r"[äöü]{2,8}|你好[，。]?",
-        r"(👩‍👩‍👧|🇨🇳|é){1,4}",
-        r"[^a-zA-Z]{1,6}",
-        r"^(a*b*)*c$",
-        r"(?s).{1,20}",
-        '\n?\t/\\\\"',
-        r"\s{1,4}\S{1,4}",
-        r"(.*,){2}x",
-    ],
-)
+
+@pytest.mark.parametrize(("pattern", "name"), each_once(PATTERNS, COMPLETE))
 def test_the_text_matches_under_pythons_re(name: str, pattern: str) -> None:
     rng = np.random.default_rng(1)
     for prompt in prompts(name):
-        for _ in range(4):
+        for _ in range(3):
             tokens, ended = walk(make(name, prompt, regex=pattern), rng, (END[name],))
             if ended:
                 assert re.fullmatch(pattern, text_of(name, tokens, prompt))
@@ -95,13 +94,12 @@ SCHEMAS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", COMPLETE)
-@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize(("schema", "name"), each_once(SCHEMAS, COMPLETE))
 def test_the_text_is_json_that_follows_the_schema(name: str, schema: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
     values = []
     for prompt in prompts(name):
-        for _ in range(6):
+        for _ in range(4):
             tokens, ended = walk(make(name, prompt, json_schema=schema), rng, (END[name],), most=1000)
             assert ended
             values.append(json.loads(text_of(name, tokens, prompt)))
