@@ -161,6 +161,6 @@ def _bound_memory() -> None:
 def _bound_time() -> float:
     """Processor time so far; far beyond it the system ends the process, and an alarm one that waits."""
     begin = time.process_time()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(begin + CPU_SECONDS) + 2, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(begin + CPU_SECONDS) + 1, resource.RLIM_INFINITY))
     signal.alarm(WALL_SECONDS)
     return begin
