@@ -34,8 +34,8 @@ ADAPTER = (
     "lora.merge={folder} target.dir=NEW_FOLDER`, or give the base model"
 )
 MINDFORMERS_YAML = (
-    "is a YAML file, as MindFormers has them; a model is the folder with its config.json and safetensors, "
-    "and settings are keys such as model.seq_length (`mindbatch generate --help` lists them)"
+    "is a YAML file, as MindFormers has them; a predict YAML is given as model.mindformers_yaml=FILE, and a "
+    "model is the folder with its config.json and safetensors"
 )
 _NAMES_LOOKED_AT = 10_000
 

@@ -144,6 +144,7 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
         ("model: {arch: {type: Mine}}", "model.arch.type=Mine: is not known; allowed: LlamaForCausalLM, "),
         ("model: {arch: {type: [a]}}", "model.arch.type=['a']: is not known"),
         ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
+        ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: weights of MindFormers"),
         ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch plan"),
         ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: a checkpoint that is cut"),
         ("input_data: hello", "input_data=hello: give prompts, prompts_file or data.path"),
@@ -246,6 +247,12 @@ def test_what_is_given_goes_before_the_yaml(tmp_path: Path, folder: Path) -> Non
     result = applied(tmp_path, MCORE, {"decoding.seed": 3, "decoding.max_new_tokens": 4})
     assert not {"decoding.seed", "decoding.max_new_tokens", "decoding.max_length"} & {*result.settings}
     assert reasons(result)["seed"] == "decoding.seed is given"
+
+
+def test_what_is_given_saves_what_would_be_refused(tmp_path: Path) -> None:
+    text = "load_checkpoint: llama.ckpt\nmodel: {model_config: {compute_dtype: int8}}"
+    assert len(faults(tmp_path, text)) == 2
+    assert faults(tmp_path, text, {"model.checkpoint_name_or_path": "x", "model.dtype": "float32"}) == []
 
 
 def test_a_given_strategy_leaves_no_part_of_the_yamls(tmp_path: Path, folder: Path) -> None:

@@ -162,6 +162,8 @@ def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tupl
         check_same(entry, value, facts.model_config)
     if entry.ours not in keys.keys:
         raise WithoutEffect(entry.absent)
+    if entry.ours in facts.above:
+        raise WithoutEffect(f"{entry.ours} is given")
     found = entry.convert(value, facts)
     return (found.key, found.value) if isinstance(found, InPlaceOf) else (entry.ours, found)
 

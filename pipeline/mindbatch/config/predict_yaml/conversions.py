@@ -58,11 +58,16 @@ def float_type(value: Any, facts: Facts) -> str:
 
 
 def weights_folder(value: Any, facts: Facts) -> str:
-    """From load_checkpoint, which goes before pretrained_model_dir."""
+    """From load_checkpoint, which goes before the YAML's other folders."""
     if value == NO_WEIGHTS:
         raise Unfit("a model is not run without its weights; give their folder")
     if value in NOTHING:
         raise Agreed
+    if str(value).endswith(".ckpt"):
+        raise Unfit(
+            "weights of MindFormers are made a Hugging Face folder first: mindbatch reshard source=FILE "
+            "source_config=FOLDER target.dir=NEW_FOLDER, of a FOLDER with the model's config.json"
+        )
     return str(value)
 
 
