@@ -20,10 +20,12 @@ Logits = dict[Prefix, NDArray[np.float32]]
 MAX_BATCHED_TOKENS = 16
 
 
-def load(folder: Path, **options: Any) -> LLM:
-    """A model with few graphs to compile."""
-    sizes = {"batch_size": 16, "max_batched_tokens": MAX_BATCHED_TOKENS, "cache_memory": "8MiB"}
-    return LLM(folder, **(sizes | options))
+def load(folder: Path, *, first_buckets: Sequence[int] = (1,), **options: Any) -> LLM:
+    """A model with few graphs to compile: steps are padded to `first_buckets` or to max_batched_tokens."""
+    sizes = {"batch_size": 16, "max_batched_tokens": MAX_BATCHED_TOKENS, "cache_memory": "8MiB"} | options
+    llm = LLM(folder, **sizes)
+    llm._model.engine._runner._buckets = [*first_buckets, sizes["max_batched_tokens"]]
+    return llm
 
 
 class Recorder:

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import recording
 from decoding_cases import Case, decoding_cases
 from model_folders import descriptions, write_folder
 from test_stories import FOLDER as STORIES
@@ -17,8 +18,9 @@ from mindbatch.prompts.prompts import Prompt
 
 CASES = {case.name: case for case in decoding_cases()}
 LOOKED_UP = [case.name for case in CASES.values() if case.kind == "greedy"]
-# The same parameters with other logits: a second model always, a trained one on demand.
-MARKS = {"llama3": [pytest.mark.slow], "stories260K": [pytest.mark.slow, pytest.mark.on_demand]}
+# The same parameters with other logits: another random model and a trained one.
+OTHER_LOGITS = [pytest.mark.slow, pytest.mark.on_demand]
+MARKS = {"llama3": OTHER_LOGITS, "stories260K": OTHER_LOGITS}
 MIXED: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
@@ -42,10 +44,10 @@ def load(name: str) -> LLM:
     """The model, in an engine that mixes many rows and takes prompts in pieces."""
     options: dict[str, Any] = {"batch_size": 48, "max_batched_tokens": 64, "cache_memory": "32MiB"}
     if name == "stories260K":
-        return LLM(STORIES, **options)
+        return recording.load(STORIES, first_buckets=(8,), **options)
     with TemporaryDirectory() as folder:
         write_folder(Path(folder), descriptions()[name])
-        return LLM(folder, **options)
+        return recording.load(Path(folder), first_buckets=(8,), **options)
 
 
 def run(llm: LLM, rows: Iterable[tuple[str, list[int], dict[str, Any]]]) -> dict[str, RequestOutput]:

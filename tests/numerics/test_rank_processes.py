@@ -52,7 +52,7 @@ def run_ranks(folder: Path, out: Path) -> None:
     assert code == 0, (out / "log/worker_0.log").read_text(errors="replace")[-3000:]
 
 
-@pytest.mark.parametrize("case", ["llama", "gpt2"])
+@pytest.mark.parametrize("case", ["llama", pytest.param("gpt2", marks=pytest.mark.on_demand)])
 def test_logits_of_two_processes_are_those_of_the_whole(case: str, tmp_path: Path) -> None:
     write_folder(tmp_path / "whole", descriptions()[case])
     config = ReshardConfig(source=str(tmp_path / "whole"))
