@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from model_folders import descriptions, write_folder
 
@@ -77,17 +80,23 @@ def _predict_yamls(folder: Path) -> list[Path]:
     return paths
 
 
-def _run_without_models(task: Task, config: TaskConfig) -> int:
+def _run_without_models(task: Task) -> Callable[[TaskConfig], int]:
     """Tasks that would load a model end where they would begin."""
-    return _RUN(task, config) if task.name in RUN_FOR_REAL else EXIT_DONE
+    if task.name in RUN_FOR_REAL:
+        code: Callable[[TaskConfig], int] = importlib.import_module(task.module).run
+        return code
+    return lambda config: EXIT_DONE
 
 
 def run_command(folder: Path, words: list[str]) -> None:
     """Runs the command line in the folder, in this process."""
-    Task.run = _run_without_models  # type: ignore[method-assign]
     os.chdir(folder)
     errors = io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        patch.object(Task, "run", property(_run_without_models)),
+        contextlib.redirect_stderr(errors),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         code = cli.main(words)
     if code not in (EXIT_DONE, EXIT_FAILED, EXIT_USAGE):
         raise Fault(f"exit code {code}")
@@ -96,9 +105,6 @@ def run_command(folder: Path, words: list[str]) -> None:
             raise Fault(f"unforeseen: {line}")
         if code != EXIT_DONE and not line.startswith("mindbatch: ") and words[:1] != []:
             raise Fault(f"a line without the command's name: {line[:300]!r}")
-
-
-_RUN = Task.run
 
 
 def _run_words(path: Path) -> None:
