@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from mindbatch.config.settings import Choice
 
 # Each run draws others. Many more: pytest --hypothesis-profile thorough tests/unit
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-settings.register_profile("brief", max_examples=50, deadline=None, suppress_health_check=SUPPRESSED)
+settings.register_profile("brief", max_examples=25, deadline=None, suppress_health_check=SUPPRESSED)
 settings.register_profile("thorough", settings.get_profile("brief"), max_examples=500)
 settings.load_profile("brief")
 
@@ -60,6 +61,18 @@ def _no_network() -> Iterator[None]:
         patched.setattr(socket.socket, "connect", checked_connect)
         patched.setattr(socket.socket, "connect_ex", checked_connect_ex)
         patched.setattr(socket, "getaddrinfo", checked_getaddrinfo)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _disk_not_waited_for() -> Iterator[None]:
+    """fsync takes milliseconds and keeps data through a power cut: tests of those have disks of their own."""
+
+    def sync(file: Any) -> None:
+        os.fstat(file if isinstance(file, int) else file.fileno())
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", sync)
         yield
 
 

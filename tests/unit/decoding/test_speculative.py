@@ -110,7 +110,7 @@ class TestCertainDrafts:
         [choices] = verify([one])
         assert choices == until_it_differs(plain(one, len(drafted) + 1), drafted)
 
-    @testing(max_examples=40)
+    @testing(max_examples=draws(15, thorough=500))
     @given(st.lists(drafted_rows(), min_size=2, max_size=5))
     def test_a_row_gets_in_a_batch_what_it_gets_alone(self, rows: list[Row]) -> None:
         assert verify(rows) == [verify([one])[0] for one in rows]

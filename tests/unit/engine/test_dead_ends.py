@@ -24,12 +24,19 @@ def nothing_after_four(key: str, tokens: Sequence[int]) -> Sequence[int]:
     return range(1, 12) if len(tokens) < len(PROMPT) + 4 else []
 
 
-@pytest.mark.parametrize("params", STRATEGIES.values(), ids=STRATEGIES)
-def test_a_dead_end_ends_one_request(params: dict[str, Any]) -> None:
-    def others() -> list[Any]:
-        return [request(f"other {name}", PROMPT, **more) for name, more in STRATEGIES.items()]
+def others() -> list[Any]:
+    """A request of each strategy."""
+    return [request(f"other {name}", PROMPT, **more) for name, more in STRATEGIES.items()]
 
-    alone = run_all(make_engine(settings(batch_size=32)), others())
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """The results of the others where none has a dead end."""
+    return run_all(make_engine(settings(batch_size=32)), others())
+
+
+@pytest.mark.parametrize("params", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_dead_end_ends_one_request(params: dict[str, Any], alone: dict[str, Any]) -> None:
     engine = make_engine(settings(batch_size=32))
     dead = request("dead", PROMPT, **params, prefix_allowed_tokens_fn=nothing_after_four)
     for asked in [*others()[:3], dead, *others()[3:]]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, fingerprints, logits_of, make_engine, request, settings
 
+from goodness_of_fit import draws
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.registry import strategy_for
@@ -136,7 +137,7 @@ def alone(row: Request) -> RequestOutput:
 
 
 @given(st.data(), requests())
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=draws(10, thorough=500))
 def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
     results = run(make_engine(data.draw(limits(rows))), rows)
     for row in rows:
@@ -235,7 +236,7 @@ def check_score(asked: Request, output: CompletionOutput) -> None:
 
 
 @given(requests(most=4))
-@hypothesis_settings(max_examples=30)
+@hypothesis_settings(max_examples=draws(15, thorough=500))
 def test_every_score_can_be_computed_again(rows: list[Request]) -> None:
     results = run(make_engine(settings(batch_size=16)), rows)
     for row in rows:

@@ -21,6 +21,7 @@ from shadow_model import (
     text_of,
 )
 
+from goodness_of_fit import draws
 from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -162,7 +163,7 @@ def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
     assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]
 
 
-@effort(max_examples=40)
+@effort(max_examples=draws(10, thorough=500))
 @given(
     block_size=st.integers(1, 6),
     num_blocks=st.integers(70, 120),

@@ -55,7 +55,7 @@ TRAPS = (
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TRAPS + CHATML}
     folder = write_folder(tmp_path_factory.mktemp("tokenizer"), byte_level(), settings)
-    tokenizer = Tokenizer.load(folder, ChatLimits(seconds=1.0))
+    tokenizer = Tokenizer.load(folder, ChatLimits(seconds=0.5))
     assert tokenizer is not None
     return tokenizer
 

@@ -9,6 +9,7 @@ from adapter_folders import CONFIG, MODULES, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goodness_of_fit import draws
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import TILE, Adder, Addition, product, tiles
@@ -70,7 +71,7 @@ def added(adder: Adder, additions: tuple[Addition, ...], rows: int, columns: int
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=draws(15, thorough=500))
 @given(data=st.data())
 def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st.DataObject) -> None:
     """The part is at some place of a larger tensor, upright or turned round."""
