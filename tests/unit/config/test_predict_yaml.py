@@ -133,16 +133,18 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
         ("register_path: ./mine", "register_path=./mine: code that is named in a file is never run"),
         ("trust_remote_code: True", "trust_remote_code=true: code that is named in a file is never run"),
         ("model: {arch: {auto_register: a.B}}", "model.arch.auto_register=a.B: code that is named in"),
-        ("processor: {tokenizer: {auto_register: a.B}}", "processor.tokenizer.auto_register=a.B: code"),
         ("model: {model_config: {pet_config: {pet_type: lora}}}", "model.model_config.pet_config: adapters"),
         ("model: {model_config: {quant_config: {a: b}}}", "model.model_config.quant_config: quantised"),
         (
             "model: {model_config: {compute_dtype: int8}}",
             "model.model_config.compute_dtype=int8: must be one",
         ),
-        ("model: {arch: {type: BloomLMHeadModel}}", "model.arch.type=BloomLMHeadModel: no model type of"),
-        ("model: {arch: {type: Mine}}", "model.arch.type=Mine: is not known; allowed: LlamaForCausalLM, "),
-        ("model: {arch: {type: [a]}}", "model.arch.type=['a']: is not known"),
+        ("model: {arch: {type: BloomLMHeadModel}}", "model.arch.type=BloomLMHeadModel: is not run; of"),
+        (
+            "model: {arch: {type: Mine}}",
+            "model.arch.type=Mine: is not run; of the older form LlamaForCausalLM, ",
+        ),
+        ("model: {arch: {type: [a]}}", "model.arch.type=['a']: is not run"),
         ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
         ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: weights of MindFormers"),
         ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch plan"),
@@ -200,6 +202,17 @@ def test_what_is_called_otherwise_is_the_same(tmp_path: Path, folder: Path) -> N
     )
 
 
+def test_what_config_json_leaves_open(tmp_path: Path, folder: Path) -> None:
+    (folder / "config.json").write_text('{"n_inner": null}')
+    text = "load_checkpoint: FOLDER\nmodel: {model_config: {intermediate_size: 256, theta: 10000, rope_ratio: 3}}"
+    result = applied(tmp_path, text)
+    assert reasons(result) == {"model.model_config.intermediate_size": "the weights say it"}
+    assert [line.partition(": ")[2] for line in result.faults] == [
+        "model.model_config.rope_ratio=3: config.json of the model's folder does not say it, and that counts; "
+        "remove it"
+    ]
+
+
 def test_scaled_positions_must_be_those_of_the_folder(tmp_path: Path, folder: Path) -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
     (folder / "config.json").write_text(json.dumps({"rope_scaling": scaling}))
@@ -209,12 +222,19 @@ def test_scaled_positions_must_be_those_of_the_folder(tmp_path: Path, folder: Pa
     assert faults(tmp_path, text) == []
     assert len(faults(tmp_path, text.replace("factor: 8", "factor: 4"))) == 1
     assert len(faults(tmp_path, text.replace("LLAMA3", "None"))) == 1
+    (folder / "config.json").write_text(json.dumps({"rope_parameters": {**scaling, "rope_theta": 5e5}}))
+    assert faults(tmp_path, text.replace("}}}", "}, theta: 500000}}")) == []
 
 
 def test_half_types_hold_on_a_device_that_has_them(tmp_path: Path, folder: Path) -> None:
     on_npu = applied(tmp_path, MCORE, {"runtime.device_target": "Ascend"})
     assert values(on_npu)["model.dtype"] == "bfloat16"
     assert "runtime.device_target" not in on_npu.settings
+
+
+def test_what_would_run_another_class_is_told(tmp_path: Path) -> None:
+    (line,) = faults(tmp_path, "model: {arch: {type: ChatGLM2ForConditionalGeneration}}")
+    assert line.endswith("; of its kind glm4 is run with use_legacy: False, from a Hugging Face folder")
 
 
 def test_weights_and_tokenizer_in_two_folders(tmp_path: Path, folder: Path) -> None:

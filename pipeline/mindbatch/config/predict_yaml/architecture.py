@@ -27,17 +27,29 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
         content = _READER.parse(first_bytes(path / "config.json", LARGEST_CONFIG).decode())
     except (OSError, ValueError, JsonFault):
         return None
-    return content if isinstance(content, dict) else None
+    return _with_rope_keys(content) if isinstance(content, dict) else None
+
+
+def _with_rope_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """A newer configuration, which has rope_parameters, with the two keys that it had in their place."""
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return config
+    scaling = {} if rope.get("rope_type", "default") == "default" else {"rope_scaling": rope}
+    theta = {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
+    return {**scaling, **theta, **config}
 
 
 def check_same(entry: Same, value: Any, config: Mapping[str, Any] | None) -> NoReturn:
     """Raises Agreed where config.json says the same, Unfit where not, WithoutEffect where it is not there."""
     if config is None:
         raise WithoutEffect("config.json of the model's folder says it")
-    name = next((name for name in entry.names if name in config), None)
+    name = next((name for name in entry.names if config.get(name) is not None), None)
     if name is None:
         if any(_is_same(value, neutral) for neutral in entry.neutral):
             raise Agreed
+        if entry.by_weights:
+            raise WithoutEffect("the weights say it")
         raise Unfit("config.json of the model's folder does not say it, and that counts; remove it")
     if _is_same(value, config[name]) or config[name] in entry.alike.get(str(value), ()):
         raise Agreed

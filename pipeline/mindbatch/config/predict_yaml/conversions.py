@@ -21,21 +21,14 @@ GENERATION_CONFIG = "generation_config."
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 HALF_TYPES = FLOAT_TYPES[1:]
-MCORE_FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "glm4", "glm4_moe", "deepseek_v3", "telechat3")
-"""Families that MindFormers 1.9 runs with `use_legacy: False`."""
 NATIVE_CLASSES = ("LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM")
 """Classes of the older form whose Hugging Face folders provider native runs."""
-OTHER_CLASSES = {
-    "ChatGLM2ForConditionalGeneration": "glm4 (a folder in transformers' form) runs with use_legacy: False",
-    "TeleChat2ForCausalLM": "of its kind telechat3 runs with use_legacy: False",
-    **dict.fromkeys(
-        ("BloomLMHeadModel", "GLMForPreTraining", "GLMChatModel", "PanguAlphaHeadModel")
-        + ("T5ForConditionalGeneration", "CodeGeex2ForConditionalGeneration", "MixtralForCausalLM")
-        + ("ChatGLM2WithPtuning2", "ParallelTelechatForCausalLM", "TelechatForCausalLM"),
-        f"allowed: {', '.join(NATIVE_CLASSES)}, or use_legacy: False with {', '.join(MCORE_FAMILIES)}",
-    ),
+NEAR_CLASSES = {
+    "ChatGLM2ForConditionalGeneration": "glm4",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "TeleChat2ForCausalLM": "telechat3",
 }
-"""Classes of the older form that nothing here runs, and what is near."""
+"""Classes of the older form that nothing here runs, with a family of their kind that is run."""
 NO_WEIGHTS = "not_load_any_ckpt"
 _ROPE_TYPES = {"PI": "linear", "DYNAMIC_NTK": "dynamic", "YARN": "yarn", "LLAMA3": "llama3"}
 
@@ -153,11 +146,15 @@ def model_class(value: Any, facts: Facts) -> NoReturn:
     """A class of MindFormers; provider native runs the folders of a few."""
     if facts.is_mcore or facts.above.get("model.provider") == "mindformers":
         raise WithoutEffect("config.json says which model it is")
-    if near := OTHER_CLASSES.get(str(value)):
-        raise Unfit(f"no model type of provider native runs it; {near}")
     if value in NATIVE_CLASSES:
         raise Agreed
-    raise Unfit(f"is not known; allowed: {', '.join(NATIVE_CLASSES)}")
+    family = NEAR_CLASSES.get(str(value))
+    near = (
+        f"; of its kind {family} is run with use_legacy: False, from a Hugging Face folder" if family else ""
+    )
+    raise Unfit(
+        f"is not run; of the older form {', '.join(NATIVE_CLASSES)} are, as Hugging Face folders{near}"
+    )
 
 
 def rope_extension(value: Any, facts: Facts) -> NoReturn:

@@ -109,11 +109,13 @@ class Same:
     """Describes the model: must be what config.json says under one of `names`.
 
     neutral: values that say nothing where config.json has none of the names.
+    by_weights: the sizes of the weights tell it where config.json does not.
     alike: by value of the YAML, what config.json calls the same.
     """
 
     names: tuple[str, ...]
     neutral: tuple[Any, ...] = ()
+    by_weights: bool = False
     alike: Mapping[Any, tuple[Any, ...]] = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Same, Sets, ignored
 from mindbatch.config.predict_yaml.run_table import LORA, NO_CODE, TRAINING
 
-SHAPES = "the weights and config.json say it"
+SHAPES = "the weights say it"
 KERNELS = "a choice of kernels that changes no result"
 PRECISION = "kernels choose it beside model.dtype"
 NO_PADDING = "nothing is padded"
@@ -63,6 +63,9 @@ RUNNING: dict[str, Entry] = {
     **ignored(KERNELS, "use_ring_attention", "use_attn_mask_compression", "use_eod_attn_mask_compression"),
     **ignored(KERNELS, "sparse_mode", "use_fused_ops_topkrouter", "use_alltoall", "bias_dropout_fusion"),
     **ignored(KERNELS, "disable_lazy_inline", "rotary_cos_format", "dispatch_global_max_bs"),
+    **ignored(KERNELS, "use_past_shard", "ffn_concat", "use_mla_pre", "need_nz"),
+    **ignored(PRECISION, "res_dtype"),
+    **ignored(TRAINING, "emb_dropout_prob", "embed_dropout_prob", "attention_dropout_prob"),
     **ignored(TRAINING, "hidden_dropout", "attention_dropout", "hidden_dropout_rate", "hidden_dropout_prob"),
     **ignored(TRAINING, "attention_dropout_rate", "attention_probs_dropout_prob", "embedding_dropout_prob"),
     **ignored(TRAINING, "init_method_std", "initializer_range", "fp16_lm_cross_entropy", "ignore_token_id"),
@@ -72,7 +75,9 @@ RUNNING: dict[str, Entry] = {
     **ignored(TRAINING, "mtp_num_layers", "num_nextn_predict_layers", "moe_expert_capacity_factor"),
     **ignored(TRAINING, "moe_router_load_balancing_type", "moe_router_bias_update_rate", "use_cache"),
     **ignored(NO_CODE, "auto_map"),
-    **ignored("config.json says which model it is", "type", "model_type", "architectures"),
+    **ignored(
+        "config.json says which model it is", "type", "model_type", "architectures", "boost_model_type"
+    ),
     "pet_config": Checked(to.unless_asked(LORA)),
     "quant_config": Checked(
         to.unless_asked("quantised models are not supported; give the folder unquantised")
@@ -96,6 +101,7 @@ _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 ARCHITECTURE: dict[str, Entry] = {
     **ignored(SHAPES, "multiple_of", "ffn_dim_multiplier", "expand_ratio", "rotary_percent"),
+    **ignored("config.json says how positions are scaled", "pretrain_seqlen"),
     **ignored("model.seq_length is the longest prompt and output", "max_position_embedding"),
     **ignored("model.seq_length is the longest prompt and output", "max_position_embeddings", "n_positions"),
     "hidden_size": Same(("hidden_size", "n_embd")),
@@ -109,8 +115,12 @@ ARCHITECTURE: dict[str, Entry] = {
     "multi_query_group_num": Same(_GROUPS),
     "vocab_size": Same(("vocab_size", "padded_vocab_size")),
     "padded_vocab_size": Same(("padded_vocab_size", "vocab_size")),
-    "intermediate_size": Same(("intermediate_size", "ffn_hidden_size", "n_inner"), neutral=(None,)),
-    "ffn_hidden_size": Same(("ffn_hidden_size", "intermediate_size", "n_inner"), neutral=(None,)),
+    "intermediate_size": Same(
+        ("intermediate_size", "ffn_hidden_size", "n_inner"), neutral=(None,), by_weights=True
+    ),
+    "ffn_hidden_size": Same(
+        ("ffn_hidden_size", "intermediate_size", "n_inner"), neutral=(None,), by_weights=True
+    ),
     "kv_channels": Same(("kv_channels", "head_dim")),
     "head_dim": Same(("head_dim", "kv_channels")),
     "rms_norm_eps": Same(_EPSILON),
@@ -129,6 +139,7 @@ ARCHITECTURE: dict[str, Entry] = {
     "add_qkv_bias": Same(("attention_bias", "add_qkv_bias"), neutral=EITHER),
     "attention_bias": Same(("attention_bias",), neutral=EITHER),
     "attn_proj_has_bias": Same(("attn_proj_has_bias",), neutral=EITHER),
+    "out_proj_has_bias": Same(("out_proj_has_bias",), neutral=EITHER),
     "mlp_has_bias": Same(("mlp_bias",), neutral=EITHER),
     "add_bias_linear": Same(("add_bias_linear", "mlp_bias"), neutral=EITHER),
     "num_moe_experts": Same(_EXPERTS, neutral=(None,)),
@@ -189,8 +200,8 @@ MODEL: dict[str, Entry] = {
 PROCESSOR: dict[str, Entry] = {
     "processor.type": Ignored(TOKENIZER),
     "processor.return_tensors": Ignored("prompts go to the model without it"),
-    "processor.auto_register": Checked(to.unless_asked(NO_CODE)),
-    "processor.tokenizer.auto_register": Checked(to.unless_asked(NO_CODE)),
+    "processor.auto_register": Ignored(NO_CODE),
+    "processor.tokenizer.auto_register": Ignored(NO_CODE),
     "processor.tokenizer.auto_map": Ignored(NO_CODE),
     "processor.tokenizer.trust_remote_code": Checked(to.unless_asked(NO_CODE)),
     "processor.tokenizer.vocab_file": Sets("model.tokenizer", to.folder_of_file),
