@@ -15,7 +15,7 @@ HARNESS = Path(__file__).parents[1] / "harness"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "rows", "seed"),
-    [(1, 60, 133), pytest.param(15, 120, 5, marks=pytest.mark.on_demand)],
+    [(1, 40, 133), pytest.param(15, 120, 5, marks=pytest.mark.on_demand)],
     ids=["one amid its work", "several"],
 )
 def test_a_killed_job_ends_like_an_unbroken_one(tmp_path: Path, kills: int, rows: int, seed: int) -> None:

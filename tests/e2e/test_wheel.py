@@ -60,8 +60,8 @@ def install(wheel: Path, target: Path) -> dict[str, str]:
 
 
 def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What `doctor` says; the same process then counts to eight with the shipped model."""
-    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=14"]
+    """What `doctor` says; the same process then goes on counting with the shipped model."""
+    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=2"]
     result = subprocess.run(
         [sys.executable, "-c", f"{MAIN}; main(['doctor', 'format=json']); main({generate!r})"],
         cwd=command.here,
@@ -72,7 +72,7 @@ def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dic
     )
     assert (result.returncode, result.stderr) == (0, "")
     answer, end, continued = result.stdout.rpartition("}\n")
-    assert continued == f"{COUNTED} two, three, four, five, six, seven, eight,\n"
+    assert continued == f"{COUNTED} two,\n"
     assert not os.listdir(command.here)
     found: dict[str, dict[str, str]] = json.loads(answer + end)
     return found

@@ -27,6 +27,7 @@ LONGEST_START = 4.0  # seconds: a kill while libraries and model are loaded
 LONGEST_WORK = 1.0  # seconds after a commit
 POLL = 0.005
 SAMPLING = ("decoding.max_new_tokens=60", "decoding.do_sample=true", "decoding.temperature=1.2")
+FEW_GRAPHS = ("runtime.max_batched_tokens=32",)
 
 
 class EngineKills:
@@ -86,6 +87,7 @@ class EngineKills:
             *("batch", "model=tiny_gpt2", "progress=none", f"model.batch_size={batch_size}"),
             *(f"data.path={self._data}", "data.key_column=id", f"output.dir={run}"),
             *SAMPLING,
+            *FEW_GRAPHS,
         ]
 
 
