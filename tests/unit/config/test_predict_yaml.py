@@ -156,6 +156,7 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
         ("context: {device_target: Ascend, device_id: 3}", "context.device_id=3: no key chooses the device"),
         ("context: 3", "context=3: must hold keys"),
         ("output_dir: ${oc.env:HOME}", "output_dir: ${...} is not replaced here; write the value itself"),
+        ("context.mode: 0", "context.mode: unknown key; keys are nested, not dotted"),
         ("run_mod: predict", "run_mod: unknown key; did you mean run_mode?"),
         ("model: {model_config: {top_kk: 1}}", "model.model_config.top_kk: unknown key; did you mean model."),
         ("model: {top_k: 1}", "model.top_k: unknown key; did you mean generation_config.top_k?"),

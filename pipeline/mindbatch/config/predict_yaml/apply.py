@@ -74,8 +74,7 @@ def apply_table(
     """
     content, lines = read_with_lines(path, UNREAD)
     applied = Applied(path, lines)
-    values = dict(_flat(content, "", applied))
-    _refuse_references(values, applied)
+    values = {name: value for name, value in _flat(content, "", applied) if _is_plain(name, value, applied)}
     facts = _facts_of(values, above or {}, keys, strategy)
     for name in sorted(values, key=_order):
         _look_up(name, values[name], facts, keys, applied)
@@ -89,7 +88,9 @@ def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator
     """Each key that is not a section, dotted, with its value."""
     for leaf, value in content.items():
         name = prefix + leaf
-        if name not in SECTIONS or value is None:
+        if "." in leaf:
+            applied.faults.append(f"{applied.place(name)}: unknown key; keys are nested, not dotted")
+        elif name not in SECTIONS or value is None:
             yield name, value
         elif isinstance(value, dict):
             yield from _flat(value, f"{name}.", applied)
@@ -97,12 +98,12 @@ def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator
             applied.faults.append(f"{applied.place(name)}={shown(value)}: must hold keys")
 
 
-def _refuse_references(values: Mapping[str, Any], applied: Applied) -> None:
-    for name, value in values.items():
-        if "${" in str(value):
-            applied.faults.append(
-                f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself"
-            )
+def _is_plain(name: str, value: Any, applied: Applied) -> bool:
+    """Whether the value has no reference in it, which would be replaced in a configuration."""
+    if "${" not in str(value):
+        return True
+    applied.faults.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")
+    return False
 
 
 def _facts_of(values: Mapping[str, Any], above: Mapping[str, Any], keys: SchemaKeys, strategy: str) -> Facts:
