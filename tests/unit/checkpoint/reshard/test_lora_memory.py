@@ -40,9 +40,9 @@ def peak_of(source: Path, target: Path, adapter: Path, workers: int) -> int:
     return int(done.stdout.split()[-1])
 
 
-@pytest.mark.slow
-def test_a_weight_of_65_megabytes(tmp_path: Path) -> None:
-    """The head alone would be 131 MB in float32, and so would be its product."""
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A model whose head alone would be 131 MB in float32, and so would be its product."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "config.json").write_text(json.dumps(WIDE))
@@ -51,8 +51,18 @@ def test_a_weight_of_65_megabytes(tmp_path: Path) -> None:
     assert max(array.nbytes for array in arrays.values()) > 65 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")
     write_digests(source)
+    return source
+
+
+@pytest.mark.slow
+def test_a_weight_of_65_megabytes(tmp_path: Path, source: Path) -> None:
     adapter = write_adapter_for(tmp_path / "adapter", WIDE)
     assert peak_of(source, tmp_path / "one", adapter, 1) < 130 * MB
+
+
+@pytest.mark.on_demand
+def test_two_processes_and_a_source_of_ranks(tmp_path: Path, source: Path) -> None:
+    adapter = write_adapter_for(tmp_path / "adapter", WIDE)
     assert peak_of(source, tmp_path / "two", adapter, 2) < 280 * MB
     assert peak_of(tmp_path / "two", tmp_path / "again", write_other(tmp_path), 1) < 130 * MB
 

@@ -35,6 +35,5 @@ def test_130_megabytes(tmp_path: Path) -> None:
     assert sum(array.nbytes for array in arrays.values()) > 130 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")
     write_digests(source)
-    assert peak_of(source, tmp_path / "one", 1) < 120 * MB
     assert peak_of(source, tmp_path / "two", 2) < 300 * MB + 1.2 * largest * 2
     assert peak_of(tmp_path / "two", tmp_path / "again", 1) < 120 * MB
