@@ -88,12 +88,12 @@ def stored_by(names: RankFiles, rank: int, full: Mapping[str, NDArray[Any]]) -> 
     """What a rank holds of full Hugging Face tensors, in its own names and forms."""
     found = {}
     for name, stored in names.ranks[rank].items():
-        tensor = np.full(stored.view, -1, np.float32)
-        for segment in stored.segments:
-            part = full[segment.tensor][tuple(slice(*ends) for ends in segment.whole)]
-            place = tuple(slice(*ends) for ends in segment.stored)
-            tensor[place] = part.T if segment.transposed else part
-        found[name] = tensor.reshape(stored.shape)
+        array = np.full(stored.shard.view, -1, np.float32)
+        for tensor, segment in stored.segments:
+            part = full[tensor][tuple(slice(*ends) for ends in segment.whole)]
+            place = tuple(slice(*ends) for ends in segment.local)
+            array[place] = part.T if segment.transposed else part
+        found[name] = array.reshape(stored.shard.shape)
     return found
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.names.correspondence import to_huggingface, to_mindformers
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect
+from mindbatch.checkpoint.names.renamed_files import to_huggingface, to_mindformers
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as run_reshard
 from reshard_models import write_model
@@ -71,8 +71,12 @@ def theirs(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def slices(region):
+    return tuple(slice(*bounds) for bounds in region)
+
+
 def listed(names):
-    return {name: list(shape) for name, shape in names.stored.items()}
+    return {name: list(shape) for name, shape in names.stored_shapes(0).items()}
 
 
 def llama(options, shapes=SHAPES):
@@ -101,7 +105,7 @@ def test_chatglm_has_the_parameters_of_the_network(theirs, qkv, mlp):
 
 @pytest.mark.slow
 def test_names_are_those_of_its_conversion(theirs):
-    found = {link.original: link.stored for link in llama(Options(), SHAPES | BIASES).links}
+    found = {tensor: each.name for tensor, each in llama(Options(), SHAPES | BIASES).locations()}
     assert found == theirs["converted"]
 
 
@@ -121,18 +125,17 @@ def test_names_are_those_of_its_conversion(theirs):
 def test_fused_tensors_are_those_of_its_conversion(theirs, case, stored, parts):
     names = llama(Options(qkv_concat=True), SHAPES | BIASES)
     rows = sum(SHAPES.get(part, BIASES.get(part))[0] for part in parts)
-    inputs = names.stored[stored][1:]
+    whole = names.ranks[0][stored]
+    inputs = whole.shard.shape[1:]
     joined = np.arange(1, rows * (inputs or (1,))[0] + 1, dtype=np.float32).reshape(rows, *inputs)
     arrays, start = {}, 0
     for part in parts:
-        size = names.originals[part][0]
+        size = names.shapes[part][0]
         arrays[part], start = joined[start : start + size], start + size
-    made = np.zeros(names.view(stored), np.float32)
-    for link in names.links:
-        if link.stored == stored:
-            box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
-            made[place] = arrays[link.original][box]
-    np.testing.assert_array_equal(made.reshape(names.stored[stored]), np.array(theirs[case]))
+    made = np.zeros(whole.shard.view, np.float32)
+    for tensor, segment in whole.segments:
+        made[slices(segment.local)] = arrays[tensor][slices(segment.whole)]
+    np.testing.assert_array_equal(made.reshape(whole.shard.shape), np.array(theirs[case]))
 
 
 @pytest.mark.slow
@@ -158,22 +161,21 @@ def test_a_ckpt_of_mindspore_and_back_is_bit_exact(tmp_path):
     random = np.random.default_rng(7)
     arrays = {name: random.bytes(4 * int(np.prod(shape))) for name, shape in SHAPES.items()}
     views = {name: np.frombuffer(data, np.float32).reshape(SHAPES[name]) for name, data in arrays.items()}
-    stored = {name: np.zeros(names.view(name), np.float32) for name in names.stored}
-    for link in names.links:
-        box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
-        stored[link.stored][place] = views[link.original][box]
+    made = {name: np.zeros(each.shard.view, np.float32) for name, each in names.ranks[0].items()}
+    for tensor, (_, name, segment) in names.locations():
+        made[name][slices(segment.local)] = views[tensor][slices(segment.whole)]
+    shapes = names.stored_shapes(0)
     path = tmp_path / "llama.ckpt"
     ms.save_checkpoint(
-        [{"name": n, "data": ms.Tensor(a.reshape(names.stored[n]))} for n, a in stored.items()], str(path)
+        [{"name": name, "data": ms.Tensor(made[name].reshape(shapes[name]))} for name in made], str(path)
     )
     with open_source(path) as source:
         [tensors] = source.ranks
-        shapes = {name: info.shape for name, info in tensors.tensors.items()}
-        back = to_huggingface(dialect("llama", Options(qkv_concat=True)), shapes, HEADS)
-        made = {name: np.zeros(shape, np.float32) for name, shape in back.originals.items()}
-        for link in back.links:
-            data = bytearray(tensors.info(link.stored).nbytes)
-            tensors.read_into(link.stored, 0, memoryview(data))
-            box, place = (tuple(slice(*each) for each in side) for side in (link.box, link.place))
-            made[link.original][box] = np.frombuffer(data, np.float32).reshape(back.view(link.stored))[place]
-    assert {name: array.tobytes() for name, array in made.items()} == arrays
+        back = to_huggingface(dialect("llama", Options(qkv_concat=True)), tensors.shapes, HEADS)
+        found = {name: np.zeros(shape, np.float32) for name, shape in back.shapes.items()}
+        for tensor, (_, name, segment) in back.locations():
+            data = bytearray(tensors.info(name).nbytes)
+            tensors.read_into(name, 0, memoryview(data))
+            whole = np.frombuffer(data, np.float32).reshape(back.ranks[0][name].shard.view)
+            found[tensor][slices(segment.whole)] = whole[slices(segment.local)]
+    assert {name: array.tobytes() for name, array in found.items()} == arrays

@@ -63,7 +63,7 @@ class Part:
             return True
         return self.is_shared and cut is Cut.OUTPUTS and size % units == 0
 
-    def box(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
+    def region(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
         """The two ranges in the order of the checkpoint's dimensions."""
         if self.inputs is None:
             return (outputs,)

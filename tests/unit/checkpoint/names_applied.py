@@ -1,31 +1,33 @@
-"""What links do to arrays, done literally: what the tests of names share."""
+"""What names do to arrays, done literally: what the tests of names share."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from mindbatch.checkpoint.names.correspondence import Correspondence
+from mindbatch.checkpoint.placement.rank_files import RankFiles
 
 
-def slices(box):
-    return tuple(slice(start, stop) for start, stop in box)
+def slices(region):
+    return tuple(slice(start, stop) for start, stop in region)
 
 
-def stored_arrays(names: Correspondence, originals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def stored_arrays(names: RankFiles, originals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """MindFormers' tensors of the Hugging Face ones."""
-    made = {name: np.full(names.view(name), -1.0, np.float32) for name in names.stored}
-    for link in names.links:
-        part = originals[link.original][slices(link.box)]
-        made[link.stored][slices(link.place)] = part.T if link.transposed else part
-    return {name: array.reshape(names.stored[name]) for name, array in made.items()}
+    [tensors] = names.ranks
+    made = {name: np.full(stored.shard.view, -1.0, np.float32) for name, stored in tensors.items()}
+    for tensor, (_, name, segment) in names.locations():
+        part = originals[tensor][slices(segment.whole)]
+        made[name][slices(segment.local)] = part.T if segment.transposed else part
+    return {name: array.reshape(tensors[name].shard.shape) for name, array in made.items()}
 
 
-def original_arrays(names: Correspondence, stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def original_arrays(names: RankFiles, stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The other way."""
-    made = {name: np.full(shape, -1.0, np.float32) for name, shape in names.originals.items()}
-    for link in names.links:
-        part = stored[link.stored].reshape(names.view(link.stored))[slices(link.place)]
-        made[link.original][slices(link.box)] = part.T if link.transposed else part
+    [tensors] = names.ranks
+    made = {name: np.full(shape, -1.0, np.float32) for name, shape in names.shapes.items()}
+    for tensor, (_, name, segment) in names.locations():
+        part = stored[name].reshape(tensors[name].shard.view)[slices(segment.local)]
+        made[tensor][slices(segment.whole)] = part.T if segment.transposed else part
     return made
 
 

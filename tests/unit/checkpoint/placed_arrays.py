@@ -35,14 +35,14 @@ def scattered(files: RankFiles, arrays: Mapping[str, Array]) -> Ranks:
     for tensors in files.ranks:
         held: dict[str, Array] = {}
         for name, stored in tensors.items():
-            local = np.full(stored.view, UNTOUCHED)
-            for region in stored.padding:
+            local = np.full(stored.shard.view, UNTOUCHED)
+            for region in stored.shard.padding:
                 local[index(region)] = 0
-            for segment in stored.segments:
-                part = arrays[segment.tensor][index(segment.whole)]
-                local[index(segment.stored)] = part.T if segment.transposed else part
+            for tensor, segment in stored.segments:
+                part = arrays[tensor][index(segment.whole)]
+                local[index(segment.local)] = part.T if segment.transposed else part
             assert UNTOUCHED not in local
-            held[name] = local.reshape(stored.shape)
+            held[name] = local.reshape(stored.shard.shape)
         found.append(held)
     return found
 
@@ -55,7 +55,7 @@ def copied(plans: Sequence[TensorPlan], files: RankFiles, source: Ranks) -> Rank
         for region in plan.padding:
             local[index(region)] = 0
         for copy in plan.copies:
-            view = files.ranks[copy.source_rank][copy.source_name].view
+            view = files.ranks[copy.source_rank][copy.source_name].shard.view
             part = source[copy.source_rank][copy.source_name].reshape(view)[index(copy.source)]
             local[index(copy.target)] = part.T if copy.transposed else part
         found[plan.rank][plan.name] = local.reshape(plan.shape)

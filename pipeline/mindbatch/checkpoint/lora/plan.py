@@ -14,7 +14,8 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraSource, adapted_weights
 from mindbatch.checkpoint.lora.merge import Addition, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair
-from mindbatch.checkpoint.placement.rank_files import StoredSegment
+from mindbatch.checkpoint.placement.placement import Segment
+from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
 
 MERGED_KEY = "adapters"
@@ -42,17 +43,21 @@ class LoraPlan:
         content = json.dumps([self.inputs_first, sorted((shard.name, shard.digest) for shard in shards)])
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def additions(self, segments: Iterable[StoredSegment]) -> tuple[Addition, ...]:
-        """What is added to a stored tensor of these segments."""
-        return tuple(self._addition(each) for each in segments if each.tensor in self.pairs)
+    def additions(self, stored: StoredShard) -> tuple[Addition, ...]:
+        """What is added to a stored tensor."""
+        return tuple(
+            self._addition(self.pairs[tensor], segment)
+            for tensor, segment in stored.segments
+            if tensor in self.pairs
+        )
 
-    def _addition(self, segment: StoredSegment) -> Addition:
-        a, b = (self.matrices[name] for name in self.pairs[segment.tensor])
+    def _addition(self, pair: LoraPair, segment: Segment) -> Addition:
+        a, b = (self.matrices[name] for name in pair)
         return Addition(
             a,
             b,
             self.scaling,
-            segment.stored,
+            segment.local,
             product=oriented(segment.whole, self.inputs_first),
             inputs_first=self.inputs_first != segment.transposed,
         )

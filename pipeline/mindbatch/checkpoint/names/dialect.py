@@ -1,10 +1,19 @@
-"""What a declaration of names says: rules between tensors of two checkpoints of a model, as plain data."""
+"""Declarations of names: rules between the tensors of two checkpoints of a model, and the rule of a name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache
+
+from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.errors import CheckpointError
+
+_LAYER = "{layer}"
+_NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")
 
 
 class Sections(Enum):
@@ -103,3 +112,52 @@ def renamed(pairs: Iterable[tuple[str, str]], ends: Sequence[str] = ("weight",))
         for original, stored in pairs
         for end in ends
     ]
+
+
+def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
+    """Names of tensors that no model needs and that are left behind."""
+    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in dialect.unused)}
+
+
+def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
+    """Those of the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
+    known = _rules_by_name(dialect, is_stored)
+    return {name for name in names if _without_layer(name)[0] in known}
+
+
+def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: bool) -> Rule:
+    """The rule that the tensor belongs to, with its layer put in.
+
+    CheckpointError when there is none, or when other tensors of it are missing.
+    """
+    plain, layer = _without_layer(name)
+    known = _rules_by_name(dialect, is_stored)
+    if plain not in known:
+        side = "MindFormers" if is_stored else "Hugging Face"
+        near = did_you_mean(plain, known).replace(_LAYER, layer)
+        raise CheckpointError(f"tensor {shown(name)}: no {side} name of this model type{near}")
+    rule = known[plain]
+    rule = replace(rule, original=_filled(rule.original, layer), stored=_filled(rule.stored, layer))
+    names = (rule.stored if is_stored else rule.original).names
+    if missing := [each for each in names if each not in given]:
+        raise CheckpointError(f"tensor {shown(name)}: goes with {', '.join(missing)}, which is missing")
+    return rule
+
+
+def _without_layer(name: str) -> tuple[str, str]:
+    """The name with {layer} for its first number, and that number."""
+    match = _NUMBER.search(name)
+    if match is None:
+        return name, ""
+    return f"{name[: match.start(1)]}{_LAYER}{name[match.end(1) :]}", match[1]
+
+
+@cache
+def _rules_by_name(dialect: Dialect, is_stored: bool) -> dict[str, Rule]:
+    return {
+        name: rule for rule in dialect.rules for name in (rule.stored if is_stored else rule.original).names
+    }
+
+
+def _filled(form: Form, layer: str) -> Form:
+    return replace(form, names=tuple(name.replace(_LAYER, layer) for name in form.names))

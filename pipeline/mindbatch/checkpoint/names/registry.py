@@ -7,8 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.checkpoint.names.correspondence import known_names
-from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options
+from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, known_names
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 

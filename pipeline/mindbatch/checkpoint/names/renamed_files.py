@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.names.correspondence import (
-    Correspondence,
-    Link,
-    to_huggingface,
-    to_mindformers,
-    unused_names,
-)
-from mindbatch.checkpoint.names.dialect import Dialect, Heads
-from mindbatch.checkpoint.placement.placement import Placement, Placements, Shard
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment, StoredShard
-from mindbatch.checkpoint.placement.regions import (
-    Region,
-    Shape,
-    intersection,
-    moved,
-    oriented,
-    shown_region,
-)
+from mindbatch.checkpoint.names.dialect import Dialect, Heads, Order, Rule, Sections, rule_for, unused_names
+from mindbatch.checkpoint.names.section_places import Sizes, Span, read_sizes, shapes_of, spans, view_of
+from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
+from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, shown_region
 from mindbatch.errors import CheckpointError
 
 
@@ -31,44 +18,20 @@ def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_r
 
     CheckpointError lists names that have no rule, and parts of a fused tensor that do not fit.
     """
-    known: dict[object, Correspondence] = {}  # the ranks of a stage are alike
+    known: dict[object, RankFiles] = {}  # the ranks of a stage are alike
     ranks: list[dict[str, StoredShard]] = []
     for rank in range(num_ranks):
-        shards = {name: placed.shards[rank] for name, placed in placements.items()}
-        held = {name: shard for name, shard in shards.items() if shard is not None}
-        shapes = {name: shard.shape for name, shard in held.items()}
+        shards = {
+            name: shard for name, each in placements.items() if (shard := each.shards[rank]) is not None
+        }
+        shapes = {name: shard.shape for name, shard in shards.items()}
         key = tuple(shapes.items())
         if key not in known:
             known[key] = to_mindformers(dialect, shapes, heads)
-        ranks.append(_renamed(known[key], held))
+        [tensors] = known[key].ranks
+        ranks.append({name: _fused(stored, shards) for name, stored in tensors.items()})
     shapes = {name: placement.shape for name, placement in placements.items()}
     return RankFiles(shapes, tuple(ranks), is_renamed=True)
-
-
-def _renamed(names: Correspondence, shards: Mapping[str, Shard]) -> dict[str, StoredShard]:
-    """The shards of a rank as its file holds them."""
-    segments: dict[str, list[StoredSegment]] = {name: [] for name in names.stored}
-    padding: dict[str, list[Region]] = {name: [] for name in names.stored}
-    for link in names.links:
-        shard = shards[link.original]
-        for local, whole in shard.segments:
-            if (common := intersection(local, link.box)) is not None:
-                full = moved(common, local, whole)
-                segments[link.stored].append(
-                    StoredSegment(_placed(common, link), link.original, full, link.transposed)
-                )
-        for region in shard.padding:
-            if (common := intersection(region, link.box)) is not None:
-                padding[link.stored].append(_placed(common, link))
-    return {
-        name: StoredShard(shape, names.view(name), tuple(segments[name]), tuple(padding[name]))
-        for name, shape in names.stored.items()
-    }
-
-
-def _placed(region: Region, link: Link) -> Region:
-    """Where a part of the link's Hugging Face region is in the stored tensor."""
-    return moved(oriented(region, link.transposed), oriented(link.box, link.transposed), link.place)
 
 
 def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: int) -> RankFiles:
@@ -79,39 +42,122 @@ def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: i
             together.
     """
     unused = unused_names(dialect, stored)
-    stored = {name: placement for name, placement in stored.items() if name not in unused}
-    names = to_huggingface(dialect, {name: placement.shape for name, placement in stored.items()}, heads)
-    links: dict[str, list[Link]] = {}
-    for link in names.links:
-        links.setdefault(link.stored, []).append(link)
+    used = {name: placement for name, placement in stored.items() if name not in unused}
+    whole = to_huggingface(dialect, {name: placement.shape for name, placement in used.items()}, heads)
     faults: list[str] = []
-    ranks: list[dict[str, StoredShard]] = []
-    for rank in range(num_ranks):
-        held: dict[str, StoredShard] = {}
-        for name, placement in stored.items():
+    ranks: list[dict[str, StoredShard]] = [{} for _ in range(num_ranks)]
+    for rank, tensors in enumerate(ranks):
+        for name, placement in used.items():
             if (shard := placement.shards[rank]) is not None:
                 with collecting(faults):
-                    held[name] = _linked(placement, shard, names.view(name), links[name], rank)
-        ranks.append(held)
+                    tensors[name] = _unfused(placement, shard, rank, whole.ranks[0][name])
     raise_if_any(faults)
-    return RankFiles(dict(names.originals), tuple(ranks), is_renamed=True)
+    return RankFiles(whole.shapes, tuple(ranks), is_renamed=True)
 
 
-def _linked(placement: Placement, shard: Shard, view: Shape, links: Sequence[Link], rank: int) -> StoredShard:
-    """A shard of a tensor under MindFormers' names, and what it holds under Hugging Face's."""
-    own_view, segments = shard.shape, []
-    for local, full in shard.segments:
-        if view != placement.shape:
-            local, full = (_viewed(each, placement, view, rank) for each in (local, full))
-            own_view = tuple(stop for _, stop in local)
-        for link in links:
-            if (common := intersection(full, link.place)) is not None:
-                place = oriented(link.place, link.transposed)
-                whole = moved(oriented(common, link.transposed), place, link.box)
-                segments.append(
-                    StoredSegment(moved(common, full, local), link.original, whole, link.transposed)
-                )
-    return StoredShard(shard.shape, own_view, tuple(segments), shard.padding)
+def to_mindformers(dialect: Dialect, originals: Mapping[str, Shape], heads: Heads) -> RankFiles:
+    """One rank with MindFormers' tensors for these under Hugging Face names, full or cut alike.
+
+    Raises:
+        CheckpointError: names that have no rule, parts of a fused tensor that are missing or do not fit.
+    """
+    return _whole_files(dialect, originals, heads, is_stored=False)
+
+
+def to_huggingface(dialect: Dialect, stored: Mapping[str, Shape], heads: Heads) -> RankFiles:
+    """The same, given the tensors under MindFormers' names.
+
+    Raises:
+        CheckpointError: as `to_mindformers`.
+    """
+    return _whole_files(dialect, stored, heads, is_stored=True)
+
+
+def _whole_files(
+    dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
+) -> RankFiles:
+    unused = unused_names(dialect, shapes)
+    given = {name: shape for name, shape in shapes.items() if name not in unused}
+    faults: list[str] = []
+    rules: dict[Rule, None] = {}
+    for name in given:
+        with collecting(faults):
+            rules[rule_for(dialect, name, given, is_stored=is_stored)] = None
+    originals: dict[str, Shape] = {}
+    stored: dict[str, StoredShard] = {}
+    for rule in rules:
+        with collecting(faults):
+            known = rule.stored if is_stored else rule.original
+            sizes = read_sizes(known, given, heads.weights(rule.sections), _group_unit(rule, heads))
+            originals |= shapes_of(rule.original, sizes)
+            stored |= _stored_tensors(rule, sizes)
+    raise_if_any(faults)
+    return RankFiles(originals, (stored,), is_renamed=True)
+
+
+def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
+    """The tensors of a rule as MindFormers has them."""
+    shapes = shapes_of(rule.stored, sizes)
+    segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
+    for section in range(len(sizes.outputs)):
+        [whole] = spans(rule.original, sizes, section)
+        for part in spans(rule.stored, sizes, section):
+            segments[part.name].append((whole.name, _segment(rule, whole, part, sizes.inputs is not None)))
+    view = view_of(rule.stored, sizes)
+    return {name: StoredShard.of(segments[name], shape, other_view=view) for name, shape in shapes.items()}
+
+
+def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
+    """The part's outputs within the Hugging Face tensor, which holds its sections in one region each."""
+    along = 1 if is_matrix and rule.original.transposed else 0
+    first = whole.region[along][0] + part.start
+    rows = (first, first + part.stop - part.start)
+    region = (*whole.region[:along], rows, *whole.region[along + 1 :])
+    transposed = is_matrix and rule.original.transposed != rule.stored.transposed
+    return Segment(part.region, region, transposed=transposed)
+
+
+def _group_unit(rule: Rule, heads: Heads) -> int | None:
+    """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
+    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not Order.GROUPED:
+        return None
+    return heads.head_dim if rule.sections is Sections.QKV else 1
+
+
+def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
+    """A tensor that is made of a rank's tensors, by the shards of which these are."""
+
+    def segments() -> Iterator[tuple[str, Segment]]:
+        for tensor, segment in stored.segments:
+            for own in shards[tensor].segments:
+                if (found := segment.within(own)) is not None:
+                    yield tensor, found
+
+    padding = tuple(
+        segment.local_at(common)
+        for tensor, segment in stored.segments
+        for region in shards[tensor].padding
+        if (common := intersection(segment.whole, region)) is not None
+    )
+    return StoredShard.of(segments(), stored.shard.shape, padding, stored.shard.other_view)
+
+
+def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) -> StoredShard:
+    """What a rank's shard of a tensor under MindFormers' names holds. whole: what the full tensor holds."""
+    own, own_view, view = [*shard.segments], None, whole.shard.other_view
+    if view is not None:
+        own = [
+            Segment(_viewed(local, placement, view, rank), _viewed(whole_rows, placement, view, rank))
+            for local, whole_rows, *_ in own
+        ]
+        own_view = tuple(stop for _, stop in own[0].local) if own else None
+    segments = [
+        (tensor, found)
+        for segment in own
+        for tensor, each in whole.segments
+        if (found := segment.within(each)) is not None
+    ]
+    return StoredShard.of(segments, shard.shape, shard.padding, own_view)
 
 
 def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Region:

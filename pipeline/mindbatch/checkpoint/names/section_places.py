@@ -1,4 +1,4 @@
-"""Where the sections of a layer are within the tensors of a form: shapes, views and boxes."""
+"""Where the sections of a layer are within the tensors of a form: shapes, views and regions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mindbatch.errors import CheckpointError
 
 
 class Span(NamedTuple):
-    """Outputs start..stop of a section, and the box of the named tensor (in its view) that holds them."""
+    """Outputs start..stop of a section, and the region of the named tensor (in its view) that holds them."""
 
     start: int
     stop: int
     name: str
-    box: Region
+    region: Region
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def shapes_of(form: Form, sizes: Sizes) -> dict[str, Shape]:
 
 
 def view_of(form: Form, sizes: Sizes) -> Shape | None:
-    """The shape in which the boxes of a single grouped tensor are few, where it is another than its own.
+    """The shape in which the regions of a single grouped tensor are few, where it is another than its own.
 
     Rows that alternate are halves of longer rows.
     """

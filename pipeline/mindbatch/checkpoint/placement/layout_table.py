@@ -65,7 +65,7 @@ def described_cut(placement: Placement) -> str:
     As "dimension 0 in 4, each twice", "dimension 1 in 2, 3 pieces a rank" or "whole, 3 times".
     """
     sizes = [shard.shape for shard in placement.shards if shard]
-    pieces = max(map(len, placement.ranks), default=0)
+    regions = max(map(len, placement.ranks), default=0)
     if len(set(sizes)) != 1:
         return "unevenly" if sizes else "nowhere"
     parts = [-(-size // local) if local else 1 for size, local in zip(placement.shape, sizes[0], strict=True)]
@@ -76,7 +76,7 @@ def described_cut(placement: Placement) -> str:
         for size, local, count in zip(placement.shape, sizes[0], parts, strict=True)
         if (whole := local * count) > size
     ]
-    fused = [f"{pieces} pieces a rank"] if pieces > 1 else []
+    fused = [f"{regions} pieces a rank"] if regions > 1 else []
     return ", ".join([*(found or ["whole"]), *fused, *copies, *padded])
 
 

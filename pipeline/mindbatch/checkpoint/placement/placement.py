@@ -1,4 +1,4 @@
-"""Where the elements of a tensor are: which regions of it each rank holds, and at which place."""
+"""What ranks hold of a model's tensors: shards, made of regions of full tensors."""
 
 from __future__ import annotations
 
@@ -6,27 +6,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.placement.regions import Region, Shape, full_region, merged, volume
+from mindbatch.checkpoint.placement.regions import (
+    Region,
+    Shape,
+    full_region,
+    intersection,
+    merged,
+    moved,
+    oriented,
+    volume,
+)
 
 
 class Segment(NamedTuple):
-    """A region of a rank's tensor, and that of the full tensor which it holds; both have the same sizes."""
+    """A region of a rank's tensor, and the region of a full tensor that it holds.
+
+    local: counted in the view of the rank's tensor. tensor: the number of the full tensor among those that
+    the shard holds parts of. transposed: local has its dimensions, and its elements, the other way round.
+    """
 
     local: Region
     whole: Region
+    tensor: int = 0
+    transposed: bool = False
+
+    def local_at(self, whole: Region) -> Region:
+        """Where a part of the full tensor's region is in the rank's tensor."""
+        return moved(oriented(whole, self.transposed), oriented(self.whole, self.transposed), self.local)
+
+    def whole_at(self, local: Region) -> Region:
+        """Where a part of the rank's region is in the full tensor."""
+        return moved(oriented(local, self.transposed), oriented(self.local, self.transposed), self.whole)
+
+    def within(self, outer: Segment) -> Segment | None:
+        """What is left of it, if its full tensor is in turn the rank's tensor of `outer`."""
+        common = intersection(self.whole, outer.local)
+        if common is None:
+            return None
+        transposed = self.transposed != outer.transposed
+        return Segment(self.local_at(common), outer.whole_at(common), outer.tensor, transposed)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What a rank holds of a tensor.
+    """What a rank holds of full tensors, in one tensor of its own; the names are left out.
 
     shape: of the rank's tensor. padding: regions of it that are zero and in no full tensor, as the end of
     a vocabulary that does not divide; segments and padding together are all of it.
+    other_view: the shape by which its regions are counted, where that is another one of the same bytes.
     """
 
     shape: Shape
     segments: tuple[Segment, ...]
     padding: tuple[Region, ...] = ()
+    other_view: Shape | None = None
+
+    @property
+    def view(self) -> Shape:
+        """The shape by which its regions are counted."""
+        return self.shape if self.other_view is None else self.other_view
 
 
 @dataclass(frozen=True)
@@ -57,8 +95,8 @@ Placements = Mapping[str, Placement]
 
 
 def joined_segments(segments: list[Segment]) -> tuple[Segment, ...]:
-    """The segments in order of the full tensor, as few as may be."""
-    return tuple(Segment(local, whole) for local, whole in merged(segments))
+    """Segments of one tensor in order of it, as few as may be."""
+    return tuple(Segment(*pair) for pair in merged((each.local, each.whole) for each in segments))
 
 
 def single_segment(shape: Shape, whole: Region) -> Shard:

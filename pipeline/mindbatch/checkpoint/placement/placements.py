@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
@@ -28,13 +29,14 @@ def placements(
         ConfigError: the model cannot be cut into so many slices or stages.
     """
     check_ways(specs, model_parallel, pipeline_stage, keys=keys)
-    held, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
-    slices = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
+    stages, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
+    ranks = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
+    shards = cache(lambda cuts: [_shard(cuts, rank) for rank in ranks])  # the layers are cut alike
+    absent = [None] * model_parallel
     found: dict[str, Placement] = {}
     for source, shape in source_shapes(specs).items():
-        shards = [_shard(parts[source], piece) for piece in slices]
-        absent = [None] * model_parallel
-        by_stage = [shards if stage in held[source] else absent for stage in range(pipeline_stage)]
+        of_layer = shards(tuple((replace(part, source=""), cut) for part, cut in parts[source]))
+        by_stage = [of_layer if stage in stages[source] else absent for stage in range(pipeline_stage)]
         found[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
     return found
 
@@ -82,7 +84,7 @@ def _stage_faults(specs: Sequence[TensorSpec], stages: int) -> Iterator[str]:
         yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
 
 
-Cuts = list[tuple[Part, Cut]]
+Cuts = Sequence[tuple[Part, Cut]]
 
 
 def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, Cuts]:
@@ -94,23 +96,23 @@ def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, Cuts]:
     return {source: sorted(parts, key=lambda each: each[0].first) for source, parts in found.items()}
 
 
-def _shard(parts: Cuts, piece: TensorSlice) -> Shard:
-    """What one slice holds: the parts' outputs one after another, each part cut alone."""
-    pieces: list[Segment] = []
+def _shard(parts: Cuts, rank: TensorSlice) -> Shard:
+    """What a rank holds: the parts' outputs one after another, each part cut alone."""
+    segments: list[Segment] = []
     padding: list[Region] = []
     end, columns = 0, (0, 0)
     for part, cut in parts:
-        low, high = part.output_bounds(cut, piece)
-        left, right = part.input_bounds(cut, piece)
-        start, filled, end = end, end + high - low, end + part.local_outputs(cut, piece)
+        low, high = part.output_bounds(cut, rank)
+        left, right = part.input_bounds(cut, rank)
+        start, filled, end = end, end + high - low, end + part.local_outputs(cut, rank)
         columns = (0, right - left)
-        whole = part.box((part.first + low, part.first + high), (left, right))
+        whole = part.region((part.first + low, part.first + high), (left, right))
         if start < filled:
-            pieces.append(Segment(part.box((start, filled), columns), whole))
+            segments.append(Segment(part.region((start, filled), columns), whole))
         if filled < end:
-            padding.append(part.box((filled, end), columns))
-    shape = tuple(stop for _, stop in parts[0][0].box((0, end), columns))
-    return Shard(shape, joined_segments(pieces), tuple(padding))
+            padding.append(part.region((filled, end), columns))
+    shape = tuple(stop for _, stop in parts[0][0].region((0, end), columns))
+    return Shard(shape, joined_segments(segments), tuple(padding))
 
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
@@ -143,9 +145,9 @@ def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:
     tied = not any(spec.name.startswith("head.") for spec in specs)
     found: dict[str, set[int]] = {}
     for spec in specs:
-        held = _stages(spec, layers, stages, tied)
+        holding = _stages(spec, layers, stages, tied)
         for part in spec.parts:
-            found.setdefault(part.source, set()).update(held)
+            found.setdefault(part.source, set()).update(holding)
     return found
 
 

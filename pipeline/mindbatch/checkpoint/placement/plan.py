@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment, StoredShard
+from mindbatch.checkpoint.placement.placement import Segment, Shard
+from mindbatch.checkpoint.placement.rank_files import Location, RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Pair,
     Region,
@@ -54,7 +56,7 @@ class Copy(NamedTuple):
 class TensorPlan:
     """How a tensor in the file of a target rank is made.
 
-    shape, view: as of a StoredShard. copies: in order of `target`. padding: regions of it that are zero.
+    shape, view: as of a Shard. copies: in order of `target`. padding: regions of it that are zero.
     """
 
     name: str
@@ -75,11 +77,11 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     """
     raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
     is_renamed = source.is_renamed or target.is_renamed
-    copies = _Copies(source, is_renamed=is_renamed)
+    copies = _RenamedCopies(source) if is_renamed else _JoinedCopies(source)
     plans = [
-        TensorPlan(name, rank, stored.shape, stored.view, copies.of(name, stored), stored.padding)
+        TensorPlan(name, rank, each.shard.shape, each.shard.view, copies.of(each), each.shard.padding)
         for rank, tensors in enumerate(target.ranks)
-        for name, stored in tensors.items()
+        for name, each in tensors.items()
     ]
     if not is_renamed:
         place = {name: index for index, name in enumerate(target.shapes)}
@@ -95,63 +97,66 @@ def plan_digest(plans: Iterable[TensorPlan]) -> str:
     return digest.hexdigest()
 
 
-class _Holder(NamedTuple):
-    rank: int
-    name: str
-    segment: StoredSegment
+class _RenamedCopies:
+    """Finds the copies that make stored tensors, in order of their targets; sections stay apart."""
 
+    def __init__(self, source: RankFiles) -> None:
+        self._locations = first_locations(source)
 
-Holders = Mapping[str, list[_Holder]]
-"""For each full tensor the ranks that hold its regions; of replicas the first."""
-
-
-def _holders(source: RankFiles) -> Holders:
-    found: dict[str, dict[Region, _Holder]] = {name: {} for name in source.shapes}
-    for rank, tensors in enumerate(source.ranks):
-        for name, stored in tensors.items():
-            for segment in stored.segments:
-                found[segment.tensor].setdefault(segment.whole, _Holder(rank, name, segment))
-    return {name: [*holders.values()] for name, holders in found.items()}
-
-
-class _Copies:
-    """Finds the copies that make stored tensors, in order of their targets.
-
-    Sections of renamed files stay apart. Others are joined to as few copies as may be; the layers of a model
-    are all cut alike, so those are found for one of them.
-    """
-
-    def __init__(self, source: RankFiles, *, is_renamed: bool) -> None:
-        self._holders = _holders(source)
-        self._is_renamed = is_renamed
-        self._known: dict[object, list[Copy]] = {}
-
-    def of(self, name: str, wanted: StoredShard) -> tuple[Copy, ...]:
-        """What makes the tensor of this name in a target rank's file."""
-        if self._is_renamed:
-            return tuple(sorted(self._found(wanted), key=lambda copy: copy.target))
-        held = ((rank, *segment[2:], segment.stored) for rank, _, segment in self._holders[name])
-        key = (wanted.geometry, tuple(held))
-        if key not in self._known:
-            self._known[key] = sorted(_joined(self._found(wanted)), key=lambda copy: copy.target)
-        return tuple(copy._replace(source_name=name) for copy in self._known[key])
+    def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
+        """What makes the tensor of a target rank's file."""
+        return tuple(sorted(self._found(wanted), key=attrgetter("target")))
 
     def _found(self, wanted: StoredShard) -> Iterator[Copy]:
-        for segment in wanted.segments:
-            yield from _sources_of(segment, self._holders[segment.tensor])
+        for tensor, segment in wanted.segments:
+            yield from _sources_of(segment, self._locations[tensor].values())
 
 
-def _sources_of(wanted: StoredSegment, holders: Iterable[_Holder]) -> Iterator[Copy]:
+class _JoinedCopies(_RenamedCopies):
+    """The same for files with the names of the full tensors: joined to as few copies as may be.
+
+    The layers of a model are all cut alike, so that the copies are found for one of them.
+    """
+
+    def __init__(self, source: RankFiles) -> None:
+        super().__init__(source)
+        numbers: dict[object, int] = {}  # of what the locations of a tensor have in common with others'
+        self._alike = {
+            tensor: numbers.setdefault(
+                tuple((each.rank, each.segment) for each in found.values()), len(numbers)
+            )
+            for tensor, found in self._locations.items()
+        }
+        self._known: dict[tuple[Shard, int], list[Copy]] = {}
+
+    def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
+        """What makes the tensor of a target rank's file."""
+        [name] = wanted.tensors
+        key = wanted.shard, self._alike[name]
+        if key not in self._known:
+            self._known[key] = sorted(_joined(self._found(wanted)), key=attrgetter("target"))
+        return tuple(Copy(copy.source_rank, name, copy.source, copy.target) for copy in self._known[key])
+
+
+def first_locations(files: RankFiles) -> dict[str, dict[Region, Location]]:
+    """For each full tensor where each of its regions is stored, on the lowest of the ranks that have it."""
+    found: dict[str, dict[Region, Location]] = {name: {} for name in files.shapes}
+    for tensor, location in files.locations():
+        found[tensor].setdefault(location.segment.whole, location)
+    return found
+
+
+def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy]:
     """Copies of disjoint regions that make up as much of the segment as there is."""
     rest = [wanted.whole]
-    for rank, name, held in holders:
+    for rank, name, stored in locations:
         remaining: list[Region] = []
         for region in rest:
-            if (common := intersection(region, held.whole)) is None:
+            if (common := intersection(region, stored.whole)) is None:
                 remaining.append(region)
                 continue
-            transposed = held.transposed != wanted.transposed
-            yield Copy(rank, name, held.stored_at(common), wanted.stored_at(common), transposed)
+            transposed = stored.transposed != wanted.transposed
+            yield Copy(rank, name, stored.local_at(common), wanted.local_at(common), transposed)
             remaining += difference(region, common)
         rest = remaining
         if not rest:

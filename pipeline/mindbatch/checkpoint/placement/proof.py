@@ -8,12 +8,15 @@ regions and exact counts, so that the cost does not depend on the sizes of the t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.placement.placement import Segment, Shard
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment, StoredShard
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Region,
     Shape,
@@ -39,61 +42,68 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
     Raises:
         CheckpointError: the first faults, each with the tensor, the rank and the region.
     """
-    raise_if_any([*_side_faults("source", source), *_side_faults("target", target)])
-    numbers: dict[object, int] = {}
-    sources = [{name: _Held(stored, numbers) for name, stored in tensors.items()} for tensors in source.ranks]
+    raise_if_any([*side_faults("source", source), *side_faults("target", target)])
+    indexed = cache(_Indexed)
+    sources = [
+        {name: _Stored(stored.tensors, indexed(stored.shard)) for name, stored in tensors.items()}
+        for tensors in source.ranks
+    ]
     right: set[object] = set()
     needed = {(name, rank) for rank, tensors in enumerate(target.ranks) for name in tensors}
     faults: list[str] = []
     for plan in plans:
-        where = f"tensor {shown(plan.name)}: target rank {plan.rank}"
         if (plan.name, plan.rank) not in needed:
-            faults.append(f"{where}: not wanted, or planned twice")
+            faults.append(f"{_place(plan)}: not wanted, or planned twice")
             continue
         needed.remove((plan.name, plan.rank))
-        wanted = _Held(target.ranks[plan.rank][plan.name], numbers)
+        goal = target.ranks[plan.rank][plan.name]
+        wanted = _Stored(goal.tensors, indexed(goal.shard))
         key = _key(plan, wanted, sources)
-        if key in right:
-            continue
-        found = [f"{where}: {line}" for line in _plan_faults(plan, wanted, sources)]
-        faults += found
-        if not found:
-            right.add(key)
+        if key not in right:
+            found = [f"{_place(plan)}: {line}" for line in _plan_faults(plan, wanted, sources)]
+            faults += found
+            right |= set() if found else {key}
     missing = (f"tensor {shown(name)}: not made for target rank {rank}" for name, rank in sorted(needed))
     raise_if_any([*faults, *missing])
 
 
-def _side_faults(side: str, files: RankFiles) -> Iterator[str]:
+def _place(plan: TensorPlan) -> str:
+    return f"tensor {shown(plan.name)}: target rank {plan.rank}"
+
+
+def side_faults(side: str, files: RankFiles) -> Iterator[str]:
     """Stored tensors that their segments do not fill, and elements that no rank holds."""
-    held: dict[str, set[Region]] = {name: set() for name in files.shapes}
+    held: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
     is_sound, right = True, set[object]()
     for rank, tensors in enumerate(files.ranks):
         for name, stored in tensors.items():
-            key = (stored.geometry, tuple(files.shapes.get(tensor) for tensor in stored.tensors))
+            key = (stored.shard, *(files.shapes.get(tensor) for tensor in stored.tensors))
             if key not in right:
                 faults = _stored_faults(stored, files)
                 is_sound = is_sound and not faults
                 yield from (f"tensor {shown(name)}: {side}: rank {rank}: {line}" for line in faults)
                 right |= set() if faults else {key}
-            for segment in stored.segments:
-                held.setdefault(segment.tensor, set()).add(segment.whole)
+            for tensor, segment in stored.segments:
+                held.setdefault(tensor, {})[segment.whole] = None
+    lost = cache(lambda shape, regions: uncovered(full_region(shape), sorted(regions)))
     for name, shape in files.shapes.items() if is_sound else ():
-        for region in uncovered(full_region(shape), sorted(held[name])):
+        for region in lost(shape, tuple(held[name])):
             yield f"tensor {shown(name)}: {side}: {shown_region(region)} of shape {[*shape]} is on no rank"
 
 
 def _stored_faults(stored: StoredShard, files: RankFiles) -> list[str]:
     faults: list[str] = []
-    for segment in stored.segments:
-        where, shape = shown_region(segment.whole), files.shapes.get(segment.tensor)
+    for tensor, segment in stored.segments:
+        where, shape = shown_region(segment.whole), files.shapes.get(tensor)
         if shape is None:
-            faults.append(f"holds a part of {shown(segment.tensor)}, which there is not")
+            faults.append(f"holds a part of {shown(tensor)}, which there is not")
         elif not is_inside(segment.whole, full_region(shape)):
             faults.append(f"{where} is outside the full shape {[*shape]}")
-        if region_shape(oriented(segment.stored, segment.transposed)) != region_shape(segment.whole):
-            faults.append(f"{shown_region(segment.stored)} cannot hold {where}, which has other sizes")
-    regions = [*(segment.stored for segment in stored.segments), *stored.padding]
-    return faults or [*_tiling_faults(stored.view, regions, "filled")]
+        if region_shape(oriented(segment.local, segment.transposed)) != region_shape(segment.whole):
+            faults.append(f"{shown_region(segment.local)} cannot hold {where}, which has other sizes")
+    shard = stored.shard
+    regions = [*(segment.local for segment in shard.segments), *shard.padding]
+    return faults or [*_tiling_faults(shard.view, regions, "filled")]
 
 
 def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
@@ -109,56 +119,63 @@ def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterat
         yield f"{shown_region(uncovered(whole, regions)[0])} of its shape {[*shape]} is {done} by nothing"
 
 
-class _Held:
-    """The segments of a stored tensor, found by their rows. numbers: of the geometries that were met."""
+class _Indexed:
+    """The segments of a shard, found by their rows. Those of equal shards are one object."""
 
-    def __init__(self, stored: StoredShard, numbers: dict[object, int]) -> None:
-        self.shape, self.view, self.padding = stored.shape, stored.view, stored.padding
-        self.tensors = stored.tensors
-        self.geometry = numbers.setdefault(stored.geometry, len(numbers))
-        self._segments = sorted(stored.segments)
-        rows = [rows_of(segment.stored) for segment in self._segments]
+    def __init__(self, shard: Shard) -> None:
+        self.shard, self.view = shard, shard.view
+        self._segments = sorted(shard.segments)
+        rows = [rows_of(segment.local) for segment in self._segments]
         self._starts = [start for start, _ in rows]
         self._reach = [*accumulate((stop for _, stop in rows), max)]
 
-    def over(self, region: Region) -> Iterator[tuple[StoredSegment, Region]]:
+    def over(self, region: Region) -> Iterator[tuple[Segment, Region]]:
         """The segments within the region, each with what they have in common."""
         low, high = rows_of(region)
         for index in range(bisect_right(self._reach, low), len(self._segments)):
             if self._starts[index] >= high:
                 break
-            if (common := intersection(self._segments[index].stored, region)) is not None:
+            if (common := intersection(self._segments[index].local, region)) is not None:
                 yield self._segments[index], common
 
 
-Sources = Sequence[dict[str, _Held]]
+class _Stored(NamedTuple):
+    """A stored tensor: the names of its full tensors, and its segments."""
+
+    tensors: tuple[str, ...]
+    segments: _Indexed
 
 
-def _key(plan: TensorPlan, wanted: _Held, sources: Sources) -> object:
+Sources = Sequence[Mapping[str, _Stored]]
+
+
+def _key(plan: TensorPlan, wanted: _Stored, sources: Sources) -> object:
     """What a plan for one layer of a model has in common with those for the others, and a proof looks at."""
-    number = {name: index for index, name in enumerate(wanted.tensors)}
     copies = []
     for copy in plan.copies:
-        held = _source_of(copy, sources)
-        tensors = held and tuple(number.get(name) for name in held.tensors)
-        copies.append((held and held.geometry, tensors, *copy[2:]))
-    return wanted.geometry, plan.shape, plan.view, plan.padding, tuple(copies)
+        stored = _source_of(copy, sources)
+        numbers = stored and tuple(
+            wanted.tensors.index(name) if name in wanted.tensors else None for name in stored.tensors
+        )
+        copies.append((stored and stored.segments, numbers, copy.source, copy.target, copy.transposed))
+    return wanted.segments, plan.shape, plan.view, plan.padding, tuple(copies)
 
 
-def _source_of(copy: Copy, sources: Sources) -> _Held | None:
+def _source_of(copy: Copy, sources: Sources) -> _Stored | None:
     is_rank = 0 <= copy.source_rank < len(sources)
     return sources[copy.source_rank].get(copy.source_name) if is_rank else None
 
 
-def _plan_faults(plan: TensorPlan, wanted: _Held, sources: Sources) -> list[str]:
-    if (plan.shape, plan.view, plan.padding) != (wanted.shape, wanted.view, wanted.padding):
-        return [f"has shape {[*plan.shape]} or padding, needed is {[*wanted.shape]}, or other padding"]
+def _plan_faults(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[str]:
+    shard = wanted.segments.shard
+    if (plan.shape, plan.view, plan.padding) != (shard.shape, shard.view, shard.padding):
+        return [f"has shape {[*plan.shape]} or padding, needed is {[*shard.shape]}, or other padding"]
     faults = [line for copy in plan.copies for line in _copy_faults(copy, wanted, sources)]
     regions = [*(copy.target for copy in plan.copies), *plan.padding]
     return faults or [*_tiling_faults(plan.view, regions, "written")]
 
 
-def _copy_faults(copy: Copy, wanted: _Held, sources: Sources) -> Iterator[str]:
+def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]:
     """Whether a copy stays inside both tensors and takes every element to where it belongs."""
     line = (
         f"copy of {shown_region(copy.source)} of {shown(copy.source_name)} of source rank "
@@ -168,13 +185,14 @@ def _copy_faults(copy: Copy, wanted: _Held, sources: Sources) -> Iterator[str]:
     if source is None:
         yield f"{line}: that rank has no such tensor"
     elif not _fits(copy.source, source) or not _fits(copy.target, wanted):
-        yield f"{line}: reaches outside the shapes {[*source.view]} and {[*wanted.view]}"
+        yield f"{line}: reaches outside the shapes {[*source.segments.view]} and {[*wanted.segments.view]}"
     elif region_shape(oriented(copy.source, copy.transposed)) != region_shape(copy.target):
         yield f"{line}: the two have different sizes"
     else:
         matched = 0
         for held, goal, part in _matched(copy, source, wanted):
-            if not _is_same(held, goal, part, copy):
+            is_tensor = source.tensors[held.tensor] == wanted.tensors[goal.tensor]
+            if not is_tensor or not _is_same(held, goal, part, copy):
                 yield f"{line}: {shown_region(part)} is put where another element belongs"
                 return
             matched += volume(part)
@@ -182,23 +200,18 @@ def _copy_faults(copy: Copy, wanted: _Held, sources: Sources) -> Iterator[str]:
             yield f"{line}: takes in padding"
 
 
-def _matched(
-    copy: Copy, source: _Held, wanted: _Held
-) -> Iterator[tuple[StoredSegment, StoredSegment, Region]]:
+def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
     """The copy cut up by the segments of both sides; the regions are of the source."""
-    for held, read in source.over(copy.source):
-        for goal, common in wanted.over(_written(read, copy)):
+    for held, read in source.segments.over(copy.source):
+        for goal, common in wanted.segments.over(_written(read, copy)):
             target = oriented(copy.target, copy.transposed)
             yield held, goal, moved(oriented(common, copy.transposed), target, copy.source)
 
 
-def _is_same(held: StoredSegment, goal: StoredSegment, part: Region, copy: Copy) -> bool:
+def _is_same(held: Segment, goal: Segment, part: Region, copy: Copy) -> bool:
     """Whether a region of the source is, in full coordinates, what is wanted where it is put."""
-    return (
-        held.tensor == goal.tensor
-        and copy.transposed == (held.transposed != goal.transposed)
-        and _whole(held, part) == _whole(goal, _written(part, copy))
-    )
+    is_turned = held.transposed != goal.transposed
+    return copy.transposed == is_turned and _whole(held, part) == _whole(goal, _written(part, copy))
 
 
 def _written(part: Region, copy: Copy) -> Region:
@@ -206,11 +219,11 @@ def _written(part: Region, copy: Copy) -> Region:
     return moved(oriented(part, copy.transposed), oriented(copy.source, copy.transposed), copy.target)
 
 
-def _whole(segment: StoredSegment, part: Region) -> Region:
+def _whole(segment: Segment, part: Region) -> Region:
     """Where a part of the stored segment is in the full tensor."""
-    stored = oriented(segment.stored, segment.transposed)
+    stored = oriented(segment.local, segment.transposed)
     return moved(oriented(part, segment.transposed), stored, segment.whole)
 
 
-def _fits(region: Region, held: _Held) -> bool:
-    return is_inside(region, full_region(held.view))
+def _fits(region: Region, stored: _Stored) -> bool:
+    return is_inside(region, full_region(stored.segments.view))

@@ -1,4 +1,4 @@
-"""Boxes of tensor elements: a half-open range for each dimension, in exact integers."""
+"""Regions of tensor elements: a half-open range for each dimension, in exact integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 Region = tuple[tuple[int, int], ...]
 """(start, stop) for each dimension; () is the one element of a scalar."""
 Pair = tuple[Region, Region]
-"""The same elements in two systems of coordinates: boxes of the same sizes."""
+"""The same elements in two systems of coordinates: regions of the same sizes."""
 
 
 def full_region(shape: Shape) -> Region:
@@ -17,14 +17,14 @@ def full_region(shape: Shape) -> Region:
     return tuple((0, size) for size in shape)
 
 
-def region_shape(box: Region) -> Shape:
+def region_shape(region: Region) -> Shape:
     """Its sizes."""
-    return tuple(stop - start for start, stop in box)
+    return tuple(stop - start for start, stop in region)
 
 
-def volume(box: Region) -> int:
+def volume(region: Region) -> int:
     """Elements of it."""
-    return math.prod(stop - start for start, stop in box)
+    return math.prod(stop - start for start, stop in region)
 
 
 def intersection(one: Region, other: Region) -> Region | None:
@@ -36,17 +36,17 @@ def intersection(one: Region, other: Region) -> Region | None:
 
 
 def is_inside(inner: Region, outer: Region) -> bool:
-    """Whether every element of `inner` is in `outer`; a box of other dimensions is not."""
+    """Whether every element of `inner` is in `outer`; a region of other dimensions is not."""
     return len(inner) == len(outer) and all(
         c <= a <= b <= d for (a, b), (c, d) in zip(inner, outer, strict=True)
     )
 
 
-def moved(box: Region, origin: Region, target: Region) -> Region:
-    """`box`, given where `origin` is, where the pair of `origin` is: it keeps its place within `origin`."""
+def moved(region: Region, origin: Region, target: Region) -> Region:
+    """A part of `origin` as a part of `target`, of the same sizes: it keeps its place within it."""
     return tuple(
         (start - old + new, stop - old + new)
-        for (start, stop), (old, _), (new, _) in zip(box, origin, target, strict=True)
+        for (start, stop), (old, _), (new, _) in zip(region, origin, target, strict=True)
     )
 
 
@@ -60,22 +60,22 @@ def rows_of(region: Region) -> tuple[int, int]:
     return region[0] if region else (0, 1)
 
 
-def difference(box: Region, hole: Region) -> list[Region]:
-    """Disjoint boxes that together are `box` without `hole`."""
-    common = intersection(box, hole)
+def difference(region: Region, hole: Region) -> list[Region]:
+    """Disjoint regions that together are `region` without `hole`."""
+    common = intersection(region, hole)
     if common is None:
-        return [box]
+        return [region]
     rest: list[Region] = []
-    for dimension, ((start, stop), (low, high)) in enumerate(zip(box, common, strict=True)):
+    for dimension, ((start, stop), (low, high)) in enumerate(zip(region, common, strict=True)):
         for side in ((start, low), (high, stop)):
             if side[0] < side[1]:
-                rest.append((*common[:dimension], side, *box[dimension + 1 :]))
+                rest.append((*common[:dimension], side, *region[dimension + 1 :]))
     return rest
 
 
-def uncovered(box: Region, covers: Iterable[Region]) -> list[Region]:
-    """Disjoint boxes of the elements of `box` that are in none of `covers`."""
-    rest = [box] if volume(box) else []
+def uncovered(region: Region, covers: Iterable[Region]) -> list[Region]:
+    """Disjoint regions of the elements of `region` that are in none of `covers`."""
+    rest = [region] if volume(region) else []
     for cover in covers:
         if not rest:
             break
@@ -83,31 +83,33 @@ def uncovered(box: Region, covers: Iterable[Region]) -> list[Region]:
     return rest
 
 
-def first_overlap(boxes: Sequence[Region]) -> Region | None:
-    """Some elements that are in two of the boxes, or None. Empty boxes overlap nothing.
+def first_overlap(regions: Sequence[Region]) -> Region | None:
+    """Some elements that are in two of the regions, or None. Empty regions overlap nothing.
 
     They are swept along the dimension in which most of them start apart.
     """
-    boxes = [box for box in boxes if volume(box)]
-    if len(boxes) < 2:
+    regions = [region for region in regions if volume(region)]
+    if len(regions) < 2:
         return None
-    if not boxes[0]:
+    if not regions[0]:
         return ()
-    along = max(range(len(boxes[0])), key=lambda dimension: len({box[dimension][0] for box in boxes}))
-    open_boxes: list[Region] = []
-    for box in sorted(boxes, key=lambda each: each[along]):
-        open_boxes = [each for each in open_boxes if each[along][1] > box[along][0]]
-        for each in open_boxes:
-            if (common := intersection(each, box)) is not None:
+    along = max(
+        range(len(regions[0])), key=lambda dimension: len({region[dimension][0] for region in regions})
+    )
+    open_regions: list[Region] = []
+    for region in sorted(regions, key=lambda each: each[along]):
+        open_regions = [each for each in open_regions if each[along][1] > region[along][0]]
+        for each in open_regions:
+            if (common := intersection(each, region)) is not None:
                 return common
-        open_boxes.append(box)
+        open_regions.append(region)
     return None
 
 
 def merged(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs, joined where they touch on both sides alike, in order of their second boxes.
+    """The pairs, joined where they touch on both sides alike, in order of their second regions.
 
-    The boxes of each side must be disjoint.
+    The regions of each side must be disjoint.
     """
     found = list(pairs)
     count = 0
@@ -132,7 +134,7 @@ def _merged_along(pairs: Iterable[Pair], dimension: int) -> list[Pair]:
 
 
 def _without(pair: Pair, dimension: int) -> tuple[Region, Region]:
-    first, second = (box[:dimension] + box[dimension + 1 :] for box in pair)
+    first, second = (region[:dimension] + region[dimension + 1 :] for region in pair)
     return first, second
 
 
@@ -140,10 +142,10 @@ def _touch(one: Pair, other: Pair, dimension: int) -> bool:
     return all(a[dimension][1] == b[dimension][0] for a, b in zip(one, other, strict=True))
 
 
-def _extended(box: Region, by: Region, dimension: int) -> Region:
-    return (*box[:dimension], (box[dimension][0], by[dimension][1]), *box[dimension + 1 :])
+def _extended(region: Region, by: Region, dimension: int) -> Region:
+    return (*region[:dimension], (region[dimension][0], by[dimension][1]), *region[dimension + 1 :])
 
 
-def shown_region(box: Region) -> str:
+def shown_region(region: Region) -> str:
     """As it is written in Python: [0:4, 8:16]."""
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

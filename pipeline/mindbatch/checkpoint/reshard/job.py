@@ -157,10 +157,9 @@ def jobs_of(
 
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
     """How a stored tensor of a source rank is read."""
-    additions = lora.additions(stored.segments) if lora else ()
-    info = tensors.info(name)
-    view = None if stored.view == stored.shape else stored.view
-    path, digest = str(tensors.file(name).path), tensors.digest(name)
+    additions = lora.additions(stored) if lora else ()
+    info, digest = tensors.info(name), tensors.digest(name)
+    path, view = str(tensors.file(name).path), stored.shard.other_view
     return Reading(path, name, info.dtype, info.shape, digest, view, additions)
 
 

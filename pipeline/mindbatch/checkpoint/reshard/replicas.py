@@ -7,25 +7,17 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment
-from mindbatch.checkpoint.placement.regions import Region, intersection, rows_of, volume
+from mindbatch.checkpoint.placement.plan import first_locations
+from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
+from mindbatch.checkpoint.placement.regions import Pair, Region, intersection, rows_of, volume
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
-
-
-class _Place(NamedTuple):
-    """Where a rank has a region."""
-
-    rank: int
-    name: str
-    segment: StoredSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +26,7 @@ class ReplicaPair:
 
     first: Reading
     other: Reading
-    regions: tuple[tuple[Region, Region], ...]
+    regions: tuple[Pair, ...]
 
     @property
     def nbytes(self) -> int:
@@ -56,9 +48,9 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
     for rank, source in enumerate(sources):
         for name, stored in files.ranks[rank].items():
             reading = reading_of(source, name, stored)
-            if reading.digest is None or not stored.segments:
+            if reading.digest is None or not stored.shard.segments:
                 continue
-            first = known.setdefault((reading.dtype, reading.shape, stored.segments), reading)
+            first = known.setdefault((reading.dtype, reading.shape, stored), reading)
             if (first.digest or "").lower() != reading.digest.lower():
                 faults.append(ReplicaPair(first, reading, ()).fault())
     return faults
@@ -66,7 +58,7 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
 
 def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaPair]:
     """Everything that must be compared so that all ranks agree on every element that several have."""
-    pairs: dict[tuple[int, str, int, str], list[tuple[Region, Region]]] = {}
+    pairs: dict[tuple[int, str, int, str], list[Pair]] = {}
     for first, other, regions in _shared(files):
         pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(regions)
 
@@ -79,29 +71,25 @@ def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaP
     ]
 
 
-def _shared(files: RankFiles) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
-    """Two places of the same elements, and their regions there."""
-    known: dict[str, dict[Region, _Place]] = {}  # of each full tensor, the first place of each region
-    for rank, tensors in enumerate(files.ranks):
-        for name, stored in tensors.items():
-            for segment in stored.segments:
-                places = known.setdefault(segment.tensor, {})
-                place = _Place(rank, name, segment)
-                first = places.setdefault(segment.whole, place)
-                if first is not place:
-                    yield first, place, (first.segment.stored, segment.stored)
-    for tensor, places in known.items():
-        if sum(map(volume, places)) > math.prod(files.shapes[tensor]):
-            yield from _overlapping([*places.values()])
+def _shared(files: RankFiles) -> Iterator[tuple[Location, Location, Pair]]:
+    """Two locations of the same elements, and their regions there."""
+    first_of = first_locations(files)
+    for tensor, other in files.locations():
+        first = first_of[tensor][other.segment.whole]
+        if first != other:
+            yield first, other, (first.segment.local, other.segment.local)
+    for tensor, found in first_of.items():
+        if sum(map(volume, found)) > math.prod(files.shapes[tensor]):
+            yield from _overlapping([*found.values()])
 
 
-def _overlapping(places: Sequence[_Place]) -> Iterator[tuple[_Place, _Place, tuple[Region, Region]]]:
+def _overlapping(locations: Sequence[Location]) -> Iterator[tuple[Location, Location, Pair]]:
     """The same of regions that are not equal and have elements in common."""
-    for number, place in enumerate(places):
-        for first in places[:number]:
-            common = intersection(first.segment.whole, place.segment.whole)
+    for number, other in enumerate(locations):
+        for first in locations[:number]:
+            common = intersection(first.segment.whole, other.segment.whole)
             if common is not None:
-                yield first, place, (first.segment.stored_at(common), place.segment.stored_at(common))
+                yield first, other, (first.segment.local_at(common), other.segment.local_at(common))
 
 
 def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:

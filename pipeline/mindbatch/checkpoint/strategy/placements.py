@@ -152,11 +152,11 @@ def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
 
 def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
     """Why a strategy cannot express the shards, or None."""
-    pieces = max(len(shard.segments) for shard in shards)
+    regions = max(len(shard.segments) for shard in shards)
     if any(shard.padding for shard in shards):
         return f"shape {[*shape]} is padded with zeros to be cut evenly; a strategy knows no padding"
-    if pieces > 1:
-        return f"{pieces} pieces on each rank; a strategy gives a rank one piece"
+    if regions > 1:
+        return f"{regions} pieces on each rank; a strategy gives a rank one piece"
     if len({shard.shape for shard in shards}) > 1:
         return f"shape {[*shape]} is cut unevenly; a strategy cuts evenly"
     if sum(whole != part for whole, part in zip(shape, shards[0].shape, strict=True)) > 1:

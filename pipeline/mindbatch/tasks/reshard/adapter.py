@@ -8,8 +8,8 @@ from typing import Any
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan, merged_before, plan_lora
-from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
+from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import source_shapes
@@ -75,13 +75,14 @@ def _theirs(model: ModelTensors) -> dict[str, str]:
     if arch.model_type not in NAMED_MODEL_TYPES:
         return {}
     shapes = source_shapes(model.specs)
-    names = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch))
+    [stored] = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch)).ranks
     return {
-        link.stored: link.original
-        for link in names.links
-        if not link.transposed
-        and link.box == full_region(shapes[link.original])
-        and link.place == full_region(names.view(link.stored))
+        name: tensor
+        for name, each in stored.items()
+        for tensor, segment in each.segments
+        if not segment.transposed
+        and segment.whole == full_region(shapes[tensor])
+        and segment.local == full_region(each.shard.view)
     }
 
 

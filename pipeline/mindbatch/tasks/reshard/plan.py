@@ -160,7 +160,7 @@ def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, No
     for tensors in target.ranks:
         for name, stored in tensors.items():
             made_of = found.setdefault(name, {})
-            for tensor in dict.fromkeys(segment.tensor for segment in stored.segments):
+            for tensor in stored.tensors:
                 made_of |= dict.fromkeys(opened.stored_names[tensor])
     return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in found.items()}
 

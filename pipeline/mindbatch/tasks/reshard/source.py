@@ -13,7 +13,7 @@ from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, lo
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
-from mindbatch.checkpoint.names.correspondence import unused_names
+from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed

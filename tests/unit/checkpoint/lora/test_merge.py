@@ -14,7 +14,8 @@ from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import TILE, Adder, Addition, product, tiles
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
-from mindbatch.checkpoint.placement.rank_files import StoredSegment
+from mindbatch.checkpoint.placement.placement import Segment
+from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
 from reshard_adapters import product_of
@@ -27,6 +28,11 @@ B, A = (_chance.normal(size=size).astype(np.float32) for size in ((OUTPUTS, RANK
 WHOLE = product(B, A, ((0, OUTPUTS), (0, INPUTS)), np.float32(1.5))
 
 Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def stored(*segments: tuple[str, Segment]) -> StoredShard:
+    """A tensor of these regions; nothing asks for its shape."""
+    return StoredShard.of(segments, ())
 
 
 class Planned:
@@ -47,8 +53,8 @@ class Planned:
 
     def everything(self) -> tuple[Addition, ...]:
         """What is added to the whole weight."""
-        box = full_region(self.shape)
-        return self.plan.additions([StoredSegment(box, NAME, box, False)])
+        whole = full_region(self.shape)
+        return self.plan.additions(stored((NAME, Segment(whole, whole))))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["outputs first", "inputs first"])
@@ -82,14 +88,14 @@ def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st
         first = data.draw(st.integers(0, 5))
         places.append((first, first + bounds[-1][1] - start))
     transposed = data.draw(st.booleans())
-    box, place = tuple(bounds), tuple(places[::-1] if transposed else places)
-    additions = planned.plan.additions([StoredSegment(place, NAME, box, transposed)])
+    region, place = tuple(bounds), tuple(places[::-1] if transposed else places)
+    additions = planned.plan.additions(stored((NAME, Segment(place, region, transposed=transposed))))
     rows, columns = (stop + 3 for _, stop in place)
     adder = Adder()
     found = added(adder, additions, rows, columns, data.draw(st.integers(1, rows)))
     adder.close()
     expected = np.zeros((rows, columns), np.float32)
-    part = planned.whole()[tuple(slice(*each) for each in box)]
+    part = planned.whole()[tuple(slice(*each) for each in region)]
     expected[tuple(slice(*each) for each in place)] = part.T if transposed else part
     assert found.tobytes() == expected.tobytes()
 
@@ -98,7 +104,7 @@ def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pyt
     """Whatever the bands; also where the rows take turns with others, as the heads of a fused tensor do."""
     made: list[object] = []
     real = merge.product
-    monkeypatch.setattr(merge, "product", lambda b, a, box, s: made.append(box) or real(b, a, box, s))
+    monkeypatch.setattr(merge, "product", lambda b, a, where, s: made.append(where) or real(b, a, where, s))
     rows, columns = planned.shape
     found = added(adder, planned.everything(), rows, columns, 100)
     assert found.tobytes() == planned.whole().tobytes()
@@ -106,22 +112,20 @@ def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pyt
     made.clear()
     adder.forget()
     turns = [
-        StoredSegment(
-            ((2 * start, 2 * start + 50), (0, columns)), NAME, ((start, start + 50), (0, columns)), False
-        )
+        (NAME, Segment(((2 * start, 2 * start + 50), (0, columns)), ((start, start + 50), (0, columns))))
         for start in range(0, 600, 50)
     ]
-    found = added(adder, planned.plan.additions(turns), 1200, columns, 70)
+    found = added(adder, planned.plan.additions(stored(*turns)), 1200, columns, 70)
     assert found.reshape(12, 2, 50, columns)[:, 0].tobytes() == planned.whole()[:600].tobytes()
     assert not found.reshape(12, 2, 50, columns)[:, 1].any()
     assert len(made) == 2
 
 
 def test_other_weights_get_nothing(planned: Planned) -> None:
-    box = full_region(planned.shape)
-    held = [StoredSegment(box, "model.other.weight", box, False), StoredSegment(box, NAME, box, False)]
-    [addition] = planned.plan.additions(held)
-    assert addition.place == box
+    whole = full_region(planned.shape)
+    both = [(name, Segment(whole, whole)) for name in ("model.other.weight", NAME)]
+    [addition] = planned.plan.additions(stored(*both))
+    assert addition.place == whole
 
 
 def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, adder: Adder) -> None:
@@ -167,7 +171,7 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     found = np.zeros(shape, np.float32)
     adder = Adder()
     whole = full_region(shape)
-    adder.add(weight, plan.additions([StoredSegment(whole, weight, whole)]), 0, found)
+    adder.add(weight, plan.additions(stored((weight, Segment(whole, whole)))), 0, found)
     adder.close()
     expected = (scaling or 1.5) * b @ a
     np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from names_applied import stored_arrays
 from placed_arrays import copied, numbered, scattered
 
-from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
-from mindbatch.checkpoint.names.renamed_files import as_mindformers
+from mindbatch.checkpoint.names.renamed_files import as_mindformers, to_mindformers
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove

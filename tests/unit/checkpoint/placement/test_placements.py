@@ -1,6 +1,7 @@
 """Which rank holds what of a model's tensors, by its specs."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
+from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.placements import (
     allowed_model_parallel,
     placements,
@@ -17,6 +19,7 @@ from mindbatch.checkpoint.placement.placements import (
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import as_placed
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
@@ -25,34 +28,42 @@ from mindbatch.parallel.topology import TensorSlice
 LAYER = "model.layers.0"
 
 
-def whole_boxes(specs: list[TensorSpec], name: str, ways: int) -> list[list[tuple[tuple[int, int], ...]]]:
-    return [[piece.whole for piece in rank] for rank in placements(specs, ways)[name].ranks]
+def whole_regions(specs: list[TensorSpec], name: str, ways: int) -> list[list[tuple[tuple[int, int], ...]]]:
+    return [[segment.whole for segment in rank] for rank in placements(specs, ways)[name].ranks]
+
+
+def pairs(segments: Sequence[Segment]) -> tuple[tuple[Region, Region], ...]:
+    """Each region of a rank's tensor with that of the full tensor."""
+    return tuple((segment.local, segment.whole) for segment in segments)
 
 
 def test_columns_rows_and_heads() -> None:
     specs = llama_specs(heads=4, kv_heads=2, head_dim=2, width=24)
-    assert whole_boxes(specs, f"{LAYER}.self_attn.q_proj.weight", 2) == [
+    assert whole_regions(specs, f"{LAYER}.self_attn.q_proj.weight", 2) == [
         [((0, 4), (0, 6))],
         [((4, 8), (0, 6))],
     ]
-    assert whole_boxes(specs, f"{LAYER}.self_attn.o_proj.weight", 2) == [
+    assert whole_regions(specs, f"{LAYER}.self_attn.o_proj.weight", 2) == [
         [((0, 6), (0, 4))],
         [((0, 6), (4, 8))],
     ]
-    assert whole_boxes(specs, f"{LAYER}.mlp.up_proj.weight", 2) == [[((0, 12), (0, 6))], [((12, 24), (0, 6))]]
-    assert whole_boxes(specs, f"{LAYER}.mlp.down_proj.weight", 2) == [
+    assert whole_regions(specs, f"{LAYER}.mlp.up_proj.weight", 2) == [
+        [((0, 12), (0, 6))],
+        [((12, 24), (0, 6))],
+    ]
+    assert whole_regions(specs, f"{LAYER}.mlp.down_proj.weight", 2) == [
         [((0, 6), (0, 12))],
         [((0, 6), (12, 24))],
     ]
-    assert whole_boxes(specs, "model.norm.weight", 2) == [[((0, 6),)]] * 2
+    assert whole_regions(specs, "model.norm.weight", 2) == [[((0, 6),)]] * 2
 
 
 def test_key_value_heads_are_on_several_ranks_when_there_are_more() -> None:
     specs = llama_specs(heads=8, kv_heads=2)
-    assert whole_boxes(specs, f"{LAYER}.self_attn.k_proj.weight", 4) == [
+    assert whole_regions(specs, f"{LAYER}.self_attn.k_proj.weight", 4) == [
         [((0, 2), (0, 6))], [((0, 2), (0, 6))], [((2, 4), (0, 6))], [((2, 4), (0, 6))],
     ]  # fmt: skip
-    assert whole_boxes(specs, f"{LAYER}.self_attn.v_proj.weight", 2) == [
+    assert whole_regions(specs, f"{LAYER}.self_attn.v_proj.weight", 2) == [
         [((0, 2), (0, 6))],
         [((2, 4), (0, 6))],
     ]
@@ -63,23 +74,25 @@ def test_fused_and_transposed_query_key_value() -> None:
     weight = found["transformer.h.0.attn.c_attn.weight"]
     assert weight.shape == (8, 24)
     assert weight.local_shape(1) == (8, 12)
-    assert weight.ranks[1] == (
+    assert pairs(weight.ranks[1]) == (
         (((0, 8), (0, 4)), ((0, 8), (4, 8))),
         (((0, 8), (4, 8)), ((0, 8), (12, 16))),
         (((0, 8), (8, 12)), ((0, 8), (20, 24))),
     )
-    assert found["transformer.h.0.attn.c_attn.bias"].ranks[0] == (
+    assert pairs(found["transformer.h.0.attn.c_attn.bias"].ranks[0]) == (
         (((0, 4),), ((0, 4),)), (((4, 8),), ((8, 12),)), (((8, 12),), ((16, 20),)),
     )  # fmt: skip
-    assert found["transformer.h.0.attn.c_proj.weight"].ranks[1] == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
+    [rows] = found["transformer.h.0.attn.c_proj.weight"].ranks[1]
+    assert pairs([rows]) == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
     [whole] = placements(gpt2_specs(), 1)["transformer.h.0.attn.c_attn.weight"].ranks
-    assert whole == ((((0, 8), (0, 24)), ((0, 8), (0, 24))),)
+    assert pairs(whole) == ((((0, 8), (0, 24)), ((0, 8), (0, 24))),)
 
 
 def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding_alone() -> None:
     table = placements(llama_specs(heads=4, vocabulary=5), 4)["model.embed_tokens.weight"]
     assert [table.local_shape(rank) for rank in range(4)] == [(2, 6)] * 4
-    assert [[piece.whole[0] for piece in rank] for rank in table.ranks] == [[(0, 2)], [(2, 4)], [(4, 5)], []]
+    rows = [[segment.whole[0] for segment in rank] for rank in table.ranks]
+    assert rows == [[(0, 2)], [(2, 4)], [(4, 5)], []]
     assert [shard.padding for shard in table.shards if shard] == [
         (),
         (),

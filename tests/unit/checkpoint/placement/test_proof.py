@@ -13,7 +13,7 @@ from mindbatch.checkpoint.placement.placement import Placement, Segment, Shard, 
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredSegment, StoredShard, as_placed
+from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard, as_placed
 from mindbatch.errors import CheckpointError
 from mindbatch.models.tensor_spec import source_shapes
 
@@ -83,7 +83,7 @@ def test_a_source_that_lacks_elements_is_refused_with_them() -> None:
 
 
 def test_segments_of_tensors_that_there_are_not() -> None:
-    stored = StoredShard((4, 6), (4, 6), (StoredSegment(((0, 4), (0, 6)), "v", ((0, 4), (0, 6))),))
+    stored = StoredShard(("v",), single_segment((4, 6), ((0, 4), (0, 6))))
     [line, *_] = faults([], RankFiles({"w": (4, 6)}, ({"w": stored},)))
     assert line == "tensor 'w': source: rank 0: holds a part of 'v', which there is not"
 

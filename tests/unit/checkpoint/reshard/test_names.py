@@ -14,9 +14,9 @@ from names_applied import stored_arrays
 from each_once import each_once
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.reshard_kills import SYNC_BYTES, files_of
-from mindbatch.checkpoint.names.correspondence import to_mindformers
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.plan import ReshardPlan

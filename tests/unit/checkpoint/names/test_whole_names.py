@@ -4,15 +4,10 @@ import numpy as np
 import pytest
 from names_applied import numbered, original_arrays, stored_arrays
 
-from mindbatch.checkpoint.names.correspondence import (
-    Correspondence,
-    Link,
-    correspondence_faults,
-    to_huggingface,
-    to_mindformers,
-)
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
+from mindbatch.checkpoint.names.renamed_files import to_huggingface, to_mindformers
+from mindbatch.checkpoint.placement.proof import side_faults
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
@@ -49,17 +44,19 @@ def names_of(model_type, options, shapes=None):
 @pytest.mark.parametrize(("model_type", "options"), CASES)
 def test_there_and_back_is_the_same(model_type, options):
     there = names_of(model_type, options)
-    assert not correspondence_faults(there)
-    arrays = numbered(there.originals)
-    back = to_huggingface(dialect(model_type, options), there.stored, heads_of(describe(CONFIGS[model_type])))
-    assert back.originals == there.originals
+    assert not [*side_faults("target", there)]
+    arrays = numbered(there.shapes)
+    back = to_huggingface(
+        dialect(model_type, options), there.stored_shapes(0), heads_of(describe(CONFIGS[model_type]))
+    )
+    assert back.shapes == there.shapes
     made = original_arrays(back, stored_arrays(there, arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(made[name], array)
 
 
 def test_llama_names():
-    stored = names_of("llama", Options()).stored
+    stored = names_of("llama", Options()).stored_shapes(0)
     assert set(stored) == {
         "model.tok_embeddings.embedding_weight", "model.norm_out.weight", "lm_head.weight",
         *(
@@ -73,7 +70,7 @@ def test_llama_names():
 
 def test_grouped_queries_keys_and_values():
     names = names_of("llama", FUSED)
-    arrays = numbered(names.originals)
+    arrays = numbered(names.shapes)
     query, key, value = (arrays[f"{BLOCK}.self_attn.{which}_proj.weight"] for which in "qkv")
     groups = [
         np.concatenate([query[4 * g : 4 * g + 4], key[2 * g : 2 * g + 2], value[2 * g : 2 * g + 2]])
@@ -89,7 +86,7 @@ def test_grouped_queries_keys_and_values():
 
 def test_grouped_biases_are_grouped_as_their_weights():
     names = names_of("qwen2", FUSED)
-    arrays = numbered(names.originals)
+    arrays = numbered(names.shapes)
     bias = stored_arrays(names, arrays)[f"{BLOCK}.attention.w_qkv.bias"]
     np.testing.assert_array_equal(bias[:4], arrays[f"{BLOCK}.self_attn.q_proj.bias"][:4])
     np.testing.assert_array_equal(bias[4:6], arrays[f"{BLOCK}.self_attn.k_proj.bias"][:2])
@@ -97,14 +94,14 @@ def test_grouped_biases_are_grouped_as_their_weights():
 
 def test_joined_sections_follow_each_other():
     names = names_of("llama", JOINED)
-    arrays = numbered(names.originals)
+    arrays = numbered(names.shapes)
     expected = np.concatenate([arrays[f"{BLOCK}.self_attn.{which}_proj.weight"] for which in "qkv"])
     np.testing.assert_array_equal(stored_arrays(names, arrays)[f"{BLOCK}.attention.w_qkv.weight"], expected)
 
 
 def test_gpt2_cuts_and_transposes_its_fused_matrix():
     names = names_of("gpt2", Options())
-    arrays = numbered(names.originals)
+    arrays = numbered(names.shapes)
     made = stored_arrays(names, arrays)
     fused, bias = (arrays[f"transformer.h.1.attn.c_attn.{end}"] for end in ("weight", "bias"))
     for number in range(3):
@@ -134,8 +131,8 @@ def test_chatglm(options):
         "transformer.rotary_pos_emb.inv_freq": (4,),
     }
     names = to_mindformers(dialect("chatglm", options), shapes, heads)
-    assert not correspondence_faults(names)
-    arrays = numbered(names.originals)
+    assert not [*side_faults("target", names)]
+    arrays = numbered(names.shapes)
     made = stored_arrays(names, arrays)
     fused = arrays[f"{layer}.self_attention.query_key_value.weight"]
     if options.qkv_concat:
@@ -143,7 +140,7 @@ def test_chatglm(options):
     else:
         np.testing.assert_array_equal(made[f"{layer}.self_attention.wk.weight"], fused[16:24])
     assert (f"{layer}.mlp.dense_left.weight" in made) is not options.mlp_concat
-    assert "transformer.rotary_pos_emb.inv_freq" not in names.originals
+    assert "transformer.rotary_pos_emb.inv_freq" not in names.shapes
 
 
 def test_unknown_names_are_refused_with_the_nearest():
@@ -186,21 +183,3 @@ def test_parts_of_different_inputs_are_refused():
 def test_unknown_model_types_are_refused():
     with pytest.raises(ConfigError, match="'qwen3' are not known; allowed: chatglm, gpt2, llama"):
         dialect("qwen3")
-
-
-def test_links_that_lose_or_double_elements_are_found():
-    whole = ((0, 4), (0, 2))
-    half, other = ((0, 2), (0, 2)), ((2, 4), (0, 2))
-    shapes = {"a": (4, 2)}, {"b": (4, 2)}
-
-    def faults(*pairs):
-        links = tuple(Link("a", box, "b", place, False) for box, place in pairs)
-        return correspondence_faults(Correspondence(*shapes, {}, links))
-
-    assert not faults((whole, whole))
-    assert not faults((half, other), (other, half))
-    assert faults((half, half)) == [
-        f"tensor '{name}': [2:4, 0:2] is in no tensor of the other names" for name in ("a", "b")
-    ]
-    assert faults((half, half), (other, half)) == ["tensor 'b': [0:2, 0:2] is there twice"]
-    assert any("other sizes" in line for line in faults((whole, half)))
