@@ -89,7 +89,6 @@ def merged_at_once(held: Mapping[str, Stored], folder: Path) -> dict[str, Stored
         wide, _ = converted(stored, dtype, "F32")
         rounded, _ = converted(wide + product_of(adapter, name, shape), "F32", dtype)
         found[name] = (dtype, shape, rounded.tobytes())
-    adapter.close()
     return found
 
 

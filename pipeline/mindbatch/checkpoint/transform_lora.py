@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
-from mindbatch.checkpoint.lora.adapter import effect_faults, shape_faults
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, effect_faults, shape_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
-from mindbatch.checkpoint.lora.merge import Matrix, MatrixReader, MatrixShard, StoredMatrix
+from mindbatch.checkpoint.lora.merge import MatrixShard, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, is_lora_name, unused_faults
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import whole_placements
@@ -24,33 +22,6 @@ from mindbatch.checkpoint.transform import Transform
 from mindbatch.errors import ConfigError
 
 _OPTIMIZER = ("adam_m.", "adam_v.", "accu_grads.")
-
-
-@dataclass(frozen=True)
-class TrainedMatrices:
-    """The low-rank matrices of a checkpoint, put together from what the ranks hold: a LoraSource."""
-
-    path: Path
-    settings: LoraSettings
-    pairs: Mapping[str, LoraPair]
-    dtypes: Mapping[str, str]
-    matrices: Mapping[str, StoredMatrix]
-
-    def info(self, name: str) -> StoredTensor:
-        """Full shape and dtype of a matrix."""
-        return StoredTensor(name, self.dtypes[name], self.matrices[name].shape, (Extent(0, 0),))
-
-    def matrix(self, name: str) -> Matrix:
-        """A whole matrix."""
-        reader = MatrixReader()
-        try:
-            return reader.read(self.matrices[name])
-        finally:
-            reader.close()
-
-    def stored(self, names: Iterable[str]) -> dict[str, StoredMatrix]:
-        """Where matrices are stored, with their digests."""
-        return {name: self.matrices[name] for name in names}
 
 
 def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
@@ -73,12 +44,14 @@ def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
     dtypes = {name: transform.dtype(name) for name in transform.placements}
     settings = _settings(transform, found.pairs, scaling)
-    source = TrainedMatrices(path, settings, found.pairs, dtypes, _matrices(transform, names))
-    raise_if_any([*shape_faults(source)] or [*effect_faults(source)], str(path))
+    full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
+    raise_if_any([*shape_faults(found.pairs, settings.rank, full)], str(path))
+    adapter = LoraAdapter(path, settings, found.pairs, _matrices(transform, names))
+    raise_if_any([*effect_faults(adapter)], str(path))
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
     }
-    return plan_lora(source, shapes, {name: [dtype] for name, dtype in dtypes.items()})
+    return plan_lora(adapter, shapes, {name: [dtype] for name, dtype in dtypes.items()})
 
 
 def _matrices(transform: Transform, names: Iterable[str]) -> dict[str, StoredMatrix]:
@@ -93,11 +66,10 @@ def _matrices(transform: Transform, names: Iterable[str]) -> dict[str, StoredMat
 def _shards(transform: Transform, plan: TensorPlan) -> tuple[MatrixShard, ...]:
     shards: list[MatrixShard] = []
     for copy in plan.copies:
-        rank = transform.source.ranks[copy.source_rank]
-        rank.check(copy.source_name)
-        digest = rank.computed_digests([copy.source_name])[copy.source_name]
-        path = str(rank.file(copy.source_name).path.resolve())
-        shards.append(MatrixShard(path, copy.source_name, digest, copy.source, copy.target))
+        rank, name = transform.source.ranks[copy.source_rank], copy.source_name
+        [digest] = rank.checked_digests([name]).values()
+        path = str(rank.file(name).path.resolve())
+        shards.append(MatrixShard(path, name, digest, copy.source, copy.target))
     return tuple(shards)
 
 

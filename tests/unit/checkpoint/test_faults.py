@@ -72,7 +72,6 @@ def test_hints_are_looked_for_only_where_they_are_told(
     adapter = open_adapter(folder)
     with pytest.raises(CheckpointError, match="the model has no"):
         adapted_weights(adapter, dict.fromkeys(WANTED, (2, 2)))
-    adapter.close()
     assert len(compared) == MAX_LINES
 
 

@@ -40,13 +40,6 @@ class Digests:
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
 
-    def check(self, file_name: str, file: StoredFile, name: str) -> None:
-        """CheckpointError, naming tensor and file, when the tensor's digest is not the recorded one."""
-        if tensor_digest(file, name) != self.files[file_name][name].lower():
-            raise CheckpointError(
-                f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
-            )
-
     def head_faults(self, files: Mapping[str, StoredFile]) -> list[str]:
         """A line for each file whose head does not match its digest."""
         return [
@@ -59,6 +52,11 @@ class Digests:
         """The content of digests.json."""
         content = {"algorithm": _ALGORITHM, "files": self.files, "heads": self.heads}
         return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def damage(file: StoredFile, name: str) -> str:
+    """The fault line of a tensor whose digest is not the recorded one."""
+    return f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
 
 
 def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
@@ -107,9 +105,11 @@ def verify_files(digests: Digests, files: Mapping[str, StoredFile]) -> list[str]
     """A line for every tensor, or else every head, that does not match its digest."""
 
     def fault(place: tuple[str, str]) -> str:
+        file_name, name = place
         faults: list[str] = []
         with collecting(faults):
-            digests.check(place[0], files[place[0]], place[1])
+            if tensor_digest(files[file_name], name) != digests.files[file_name][name].lower():
+                faults.append(damage(files[file_name], name))
         return "\n".join(faults)
 
     lines = [line for line in in_threads(fault, _places(files)).values() if line]

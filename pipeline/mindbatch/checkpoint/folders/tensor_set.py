@@ -15,6 +15,7 @@ from zlib import crc32
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import (
     Digests,
+    damage,
     in_threads,
     read_digests,
     tensor_digest,
@@ -95,12 +96,22 @@ class TensorSet:
     def check(self, name: str) -> None:
         """Reads one tensor against its digest, if there is one. CheckpointError when it is damaged."""
         file = self.file(name)
-        if self.digests is not None:
-            self.digests.check(self.file_of[name], file, name)
+        if self.digests is not None and self._is_damaged(name, tensor_digest(file, name)):
+            raise CheckpointError(damage(file, name))
 
     def computed_digests(self, names: Iterable[str]) -> dict[str, str]:
         """The digests of these tensors as they are now; reads them, in threads."""
         return in_threads(lambda name: tensor_digest(self.file(name), name), names)
+
+    def checked_digests(self, names: Iterable[str]) -> dict[str, str]:
+        """The same. CheckpointError names those that are not as digests.json says."""
+        found = self.computed_digests(names)
+        raise_if_any([damage(self.file(name), name) for name in found if self._is_damaged(name, found[name])])
+        return found
+
+    def _is_damaged(self, name: str, digest: str) -> bool:
+        recorded = self.digest(name)
+        return recorded is not None and digest != recorded.lower()
 
     def head_faults(self) -> list[str]:
         """A line for each file that is changed around its tensors, if digests.json tells."""

@@ -1,7 +1,10 @@
-"""Opening one file of tensors, whichever of the formats it is in."""
+"""Opening files of tensors, whichever of the formats they are in."""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import TracebackType
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
@@ -26,3 +29,30 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
     if path.suffix in PICKLE_SUFFIXES:
         raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
     raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
+
+
+class OpenFiles:
+    """Files of tensors by path, opened when they are needed and kept open within `with`."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, StoredFile] = {}
+
+    def __getitem__(self, path: str) -> StoredFile:
+        """The file. CheckpointError as of open_tensor_file."""
+        if path not in self._files:
+            self._files[path] = open_tensor_file(path)
+        return self._files[path]
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

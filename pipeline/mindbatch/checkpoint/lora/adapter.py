@@ -1,22 +1,22 @@
-"""An opened LoRA adapter, of PEFT or MindFormers, checked in itself and against the model that it is for."""
+"""LoRA adapters of PEFT or MindFormers, checked in themselves and against the model that they are for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
-from mindbatch.checkpoint.lora.merge import Matrix, MatrixShard, StoredMatrix
+from mindbatch.checkpoint.lora.merge import Matrix, MatrixShard, StoredMatrix, read_matrix
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, unused_faults, weight_of
 from mindbatch.checkpoint.placement.regions import Shape, full_region
 from mindbatch.errors import CheckpointError
@@ -26,65 +26,23 @@ _MAX_TARGET_PARTS = 16  # dots of a name are not so many; a hostile one has hund
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
 
 
-class LoraSource(Protocol):
-    """Where the matrices of an adapter are. pairs: by the module that they adapt, without PEFT's prefix."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def settings(self) -> LoraSettings: ...
-
-    @property
-    def pairs(self) -> Mapping[str, LoraPair]: ...
-
-    def info(self, name: str) -> StoredTensor:
-        """Shape and dtype of a matrix."""
-        ...
-
-    def matrix(self, name: str) -> Matrix:
-        """A whole matrix. CheckpointError when it is damaged."""
-        ...
-
-    def stored(self, names: Iterable[str]) -> dict[str, StoredMatrix]:
-        """Where matrices are stored, with their digests as they are now."""
-        ...
-
-
 @dataclass(frozen=True)
 class LoraAdapter:
-    """The opened folder of an adapter: a LoraSource."""
+    """An adapter that was checked. matrices: by name. pairs: by the module, without PEFT's prefix."""
 
     path: Path
     settings: LoraSettings
-    tensors: TensorSet
     pairs: Mapping[str, LoraPair]
-
-    def info(self, name: str) -> StoredTensor:
-        """Shape and dtype of a matrix."""
-        return self.tensors.info(name)
+    matrices: Mapping[str, StoredMatrix]
 
     def matrix(self, name: str) -> Matrix:
-        """A whole matrix, checked against its digest. CheckpointError when it is damaged."""
-        self.tensors.check(name)
-        return read_float32(self.tensors.file(name), name)
-
-    def stored(self, names: Iterable[str]) -> dict[str, StoredMatrix]:
-        """Where matrices are stored, with their digests as they are now."""
-        found: dict[str, StoredMatrix] = {}
-        for name, digest in self.tensors.computed_digests(names).items():
-            path, shape = str(self.tensors.file(name).path.resolve()), self.info(name).shape
-            whole = full_region(shape)
-            found[name] = StoredMatrix(name, shape, (MatrixShard(path, name, digest, whole, whole),))
-        return found
-
-    def close(self) -> None:
-        """Closes its file."""
-        self.tensors.close()
+        """A whole matrix. CheckpointError when it is not what it was when the adapter was opened."""
+        with OpenFiles() as files:
+            return read_matrix(self.matrices[name], files)
 
 
 def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:
-    """Opens a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
+    """Reads a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
 
     scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json.
 
@@ -99,15 +57,11 @@ def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> 
     is_unsaid = scaling is not None and not has_file(folder, ADAPTER_CONFIG)
     with collecting(faults):
         settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
-    with collecting(faults):
-        [tensors] = open_source(_file_of(folder)).ranks
-        try:
-            if is_unsaid:
-                settings = LoraSettings(_rank_of(tensors), 0.0, given=scaling)
-            adapter = _checked(folder, settings, tensors, faults)
-        except BaseException:
-            tensors.close()
-            raise
+    with collecting(faults), open_source(_file_of(folder)) as source:
+        [tensors] = source.ranks
+        if is_unsaid:
+            settings = LoraSettings(_rank_of(tensors), 0.0, given=scaling)
+        adapter = _checked(folder, settings, tensors, faults)
     raise_if_any(faults)
     return adapter
 
@@ -140,39 +94,49 @@ def _checked(
     faults += [where + line for line in (*found.faults, *unused)]
     if settings is None:
         raise CheckpointError([])  # the faults are told already
-    adapter = LoraAdapter(folder, settings, tensors, found.pairs)
-    faults += [where + line for line in (*shape_faults(adapter), *_target_faults(adapter))]
-    if not faults:
-        faults += [where + line for line in effect_faults(adapter)]
+    faults += [where + line for line in shape_faults(found.pairs, settings.rank, tensors.tensors)]
+    faults += [where + line for line in _target_faults(found.pairs, settings.targets)]
     if faults:
         raise CheckpointError([])
+    adapter = LoraAdapter(folder, settings, found.pairs, _matrices(tensors, found.pairs))
+    raise_if_any([*effect_faults(adapter)], str(tensors.path))
     return adapter
 
 
-def shape_faults(adapter: LoraSource) -> Iterator[str]:
+def _matrices(tensors: TensorSet, pairs: Mapping[str, LoraPair]) -> dict[str, StoredMatrix]:
+    """Where the matrices are stored, each checked against its digest, if it has one."""
+    found: dict[str, StoredMatrix] = {}
+    for name, digest in tensors.checked_digests(name for pair in pairs.values() for name in pair).items():
+        path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
+        whole = full_region(shape)
+        found[name] = StoredMatrix(name, shape, (MatrixShard(path, name, digest, whole, whole),))
+    return found
+
+
+def shape_faults(
+    pairs: Mapping[str, LoraPair], rank: int, stored: Mapping[str, StoredTensor]
+) -> Iterator[str]:
     """Matrices of another rank than the settings say, or of other dtypes than floating point."""
-    rank = adapter.settings.rank
-    for pair in adapter.pairs.values():
+    for pair in pairs.values():
         for name, along, kind in ((pair.a, 0, "[r, inputs]"), (pair.b, 1, "[outputs, r]")):
-            info = adapter.info(name)
+            info = stored[name]
             if len(info.shape) != 2 or info.shape[along] != rank:
                 yield f"tensor {shown(name)}: shape {[*info.shape]} must be {kind} with r={rank}"
             if info.dtype not in FLOAT_DTYPES:
                 yield f"tensor {shown(name)}: dtype {info.dtype} must be one of {', '.join(FLOAT_DTYPES)}"
 
 
-def _target_faults(adapter: LoraAdapter) -> Iterator[str]:
+def _target_faults(pairs: Mapping[str, LoraPair], targets: Sequence[str]) -> Iterator[str]:
     """Modules that are adapted though no target, and targets of which nothing is there."""
-    if not adapter.pairs:
+    if not pairs:
         yield "no pair of lora_A and lora_B"
-    targets = adapter.settings.targets
-    modules = {module.rpartition(".")[2] for module in adapter.pairs}
+    modules = {module.rpartition(".")[2] for module in pairs}
     shown_targets, wanted = shown([*targets]), {*targets}
-    for module in adapter.pairs:
+    for module in pairs:
         if targets and not _target_of(module, wanted):
             yield f"module {shown(module)} is none of target_modules, {shown_targets}"
-    met = {end for module in adapter.pairs for end in _ends(module)} if targets else set()
-    unmet = [target for target in targets if adapter.pairs and target not in met]
+    met = {end for module in pairs for end in _ends(module)} if targets else set()
+    unmet = [target for target in targets if pairs and target not in met]
     for number, target in enumerate(unmet):
         near = did_you_mean(target, modules) if number < MAX_LINES else ""
         yield f"target_modules has {shown(target)}, of which there are no matrices{near}"
@@ -190,22 +154,23 @@ def _ends(module: str) -> Iterator[str]:
         yield ".".join(parts[first:])
 
 
-def effect_faults(adapter: LoraSource) -> Iterator[str]:
+def effect_faults(adapter: LoraAdapter) -> Iterator[str]:
     """Values that are no numbers, and an adapter that changes nothing."""
     effective = False
-    for pair in adapter.pairs.values():
-        matrices = [adapter.matrix(name) for name in pair]
-        for name, matrix in zip(pair, matrices, strict=True):
-            if not np.isfinite(matrix).all():
-                yield f"tensor {shown(name)}: has values that are infinite or no numbers"
-        with np.errstate(invalid="ignore"):  # NaN is no zero
-            effective = effective or all(bool(matrix.any()) for matrix in matrices)
+    with OpenFiles() as files:
+        for pair in adapter.pairs.values():
+            matrices = [read_matrix(adapter.matrices[name], files) for name in pair]
+            for name, matrix in zip(pair, matrices, strict=True):
+                if not np.isfinite(matrix).all():
+                    yield f"tensor {shown(name)}: has values that are infinite or no numbers"
+            with np.errstate(invalid="ignore"):  # NaN is no zero
+                effective = effective or all(bool(matrix.any()) for matrix in matrices)
     if not effective:
         yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
 
 
 def adapted_weights(
-    adapter: LoraSource,
+    adapter: LoraAdapter,
     shapes: Mapping[str, Shape],
     renames: Mapping[str, str] | None = None,
     transposed: Collection[str] | None = None,
@@ -238,14 +203,14 @@ def adapted_weights(
 
 
 def _fit_faults(
-    adapter: LoraSource, pair: LoraPair, weight: str, shape: Shape, transposed: Collection[str] | None
+    adapter: LoraAdapter, pair: LoraPair, weight: str, shape: Shape, transposed: Collection[str] | None
 ) -> Iterator[str]:
     """Whether the product of a pair is of the weight's shape, and the right way round."""
     is_turned = adapter.settings.fan_in_fan_out
     if transposed is not None and (weight in transposed) != is_turned:
         yield f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}"
         return
-    (_, inputs), (outputs, _) = (adapter.info(name).shape for name in pair)
+    (_, inputs), (outputs, _) = (adapter.matrices[name].shape for name in pair)
     needed = (inputs, outputs) if is_turned else (outputs, inputs)
     if shape != needed:
         hint = "; is fan_in_fan_out right?" if shape == needed[::-1] else ""
@@ -255,7 +220,7 @@ def _fit_faults(
         )
 
 
-def _gaps(adapter: LoraSource, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:
+def _gaps(adapter: LoraAdapter, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:
     targets = {*adapter.settings.targets}
     for name in others:
         module = reverse.get(name, name).removesuffix(".weight")

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.digests import started_digest
+from mindbatch.checkpoint.folders.digests import digest_of
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, widened
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.errors import CheckpointError
@@ -81,14 +80,14 @@ class Addition:
 
 
 class Adder:
-    """Adds additions to rows.
+    """Adds additions to rows. files: of the matrices.
 
     The last TILE rows of each product are kept for the bands that follow, which are lower than that; so rows
     that are asked for in order are made once. forget() gives that memory back.
     """
 
-    def __init__(self) -> None:
-        self._reader = MatrixReader()
+    def __init__(self, files: OpenFiles) -> None:
+        self._files = files
         self._matrices: dict[StoredMatrix, Matrix] = {}
         self._strips: dict[object, tuple[int, Matrix]] = {}
 
@@ -113,11 +112,6 @@ class Adder:
         """Gives the memory of products and matrices back."""
         self._strips.clear()
         self._matrices.clear()
-
-    def close(self) -> None:
-        """Closes the files."""
-        self.forget()
-        self._reader.close()
 
     def _strip(self, addition: Addition, first: int) -> Matrix:
         """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
@@ -144,44 +138,30 @@ class Adder:
 
     def _matrix(self, matrix: StoredMatrix) -> Matrix:
         if matrix not in self._matrices:
-            self._matrices[matrix] = self._reader.read(matrix)
+            self._matrices[matrix] = read_matrix(matrix, self._files)
         return self._matrices[matrix]
 
 
-class MatrixReader:
-    """Reads the matrices of an adapter, put together from their shards; keeps the files open."""
+def read_matrix(matrix: StoredMatrix, files: OpenFiles) -> Matrix:
+    """The whole matrix, put together from its shards.
 
-    def __init__(self) -> None:
-        self._files: dict[str, StoredFile] = {}
+    CheckpointError when one has changed since the merge was planned.
+    """
+    found = np.empty(matrix.shape, np.float32)
+    for shard in matrix.shards:
+        place, taken = (tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source))
+        found[place] = _stored(shard, files[shard.path])[taken]
+    return found
 
-    def read(self, matrix: StoredMatrix) -> Matrix:
-        """The whole matrix. CheckpointError when it has changed since the merge was planned."""
-        found = np.empty(matrix.shape, np.float32)
-        for shard in matrix.shards:
-            place, taken = (
-                tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source)
-            )
-            found[place] = self._stored(shard)[taken]
-        return found
 
-    def close(self) -> None:
-        """Closes the files."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-
-    def _stored(self, shard: MatrixShard) -> Matrix:
-        if shard.path not in self._files:
-            self._files[shard.path] = open_tensor_file(Path(shard.path))
-        file = self._files[shard.path]
-        info = file.info(shard.name)
-        data = bytearray(info.nbytes)
-        file.read_into(shard.name, 0, memoryview(data))
-        digest = started_digest(info.dtype, info.shape)
-        digest.update(data)
-        if digest.hexdigest() != shard.digest or info.dtype not in FLOAT_DTYPES:
-            raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
-        return widened(data, info.dtype, info.shape)
+def _stored(shard: MatrixShard, file: StoredFile) -> Matrix:
+    info = file.info(shard.name)
+    data = bytearray(info.nbytes)
+    file.read_into(shard.name, 0, memoryview(data))
+    digest = digest_of(info.dtype, info.shape, [memoryview(data)])
+    if digest != shard.digest or info.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
+    return widened(data, info.dtype, info.shape)
 
 
 def _add(name: str, rows: Matrix, strip: Matrix) -> None:

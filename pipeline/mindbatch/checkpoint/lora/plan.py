@@ -11,7 +11,7 @@ from pathlib import Path
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
-from mindbatch.checkpoint.lora.adapter import LoraSource, adapted_weights
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights
 from mindbatch.checkpoint.lora.merge import Addition, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair
 from mindbatch.checkpoint.placement.placement import Segment
@@ -64,13 +64,13 @@ class LoraPlan:
 
 
 def plan_lora(
-    adapter: LoraSource,
+    adapter: LoraAdapter,
     shapes: Mapping[str, Shape],
     dtypes: Mapping[str, Collection[str]],
     renames: Mapping[str, str] | None = None,
     transposed: Collection[str] | None = None,
 ) -> LoraPlan:
-    """Plans the merge of an opened adapter, which may be closed then.
+    """Plans the merge of an adapter.
 
     shapes: of the model's tensors; dtypes: in which each of them is stored. renames, transposed: as in
     `adapted_weights`.
@@ -81,7 +81,7 @@ def plan_lora(
     pairs = adapted_weights(adapter, shapes, renames, transposed)
     raise_if_any([*_dtype_faults(pairs, dtypes)], str(adapter.path))
     settings = adapter.settings
-    matrices = adapter.stored(name for pair in pairs.values() for name in pair)
+    matrices = {name: adapter.matrices[name] for pair in pairs.values() for name in pair}
     return LoraPlan(adapter.path, settings.scaling, settings.fan_in_fan_out, pairs, matrices)
 
 

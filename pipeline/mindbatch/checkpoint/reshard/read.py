@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, started_digest
+from mindbatch.checkpoint.folders.digests import damage, started_digest
 from mindbatch.checkpoint.formats.floats import Array, array_type, widen
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.lora.merge import Adder
 from mindbatch.checkpoint.placement.plan import Copy
@@ -25,14 +24,12 @@ class Sources:
     """The files of the sources, opened when they are needed, and memory that chunks are read into."""
 
     def __init__(self) -> None:
-        self._files: dict[str, StoredFile] = {}
+        self._files = OpenFiles()
         self._buffers: dict[object, memoryview] = {}
-        self._adder = Adder()
+        self._adder = Adder(self._files)
 
     def file(self, reading: Reading) -> StoredFile:
         """The file that holds the tensor. CheckpointError when it is another one than was planned with."""
-        if reading.path not in self._files:
-            self._files[reading.path] = open_tensor_file(Path(reading.path))
         file = self._files[reading.path]
         info = file.info(reading.name)
         if (info.dtype, info.shape) != (reading.dtype, reading.shape):
@@ -79,10 +76,8 @@ class Sources:
 
     def close(self) -> None:
         """Closes the files."""
-        self._adder.close()
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        self.forget()
+        self._files.close()
 
     def __enter__(self) -> Sources:
         return self
@@ -134,9 +129,7 @@ class ReadCheck:
             self._digest.update(piece)
             self._position += len(piece)
         if self._reading.digest is not None and self._digest.hexdigest() != self._reading.digest.lower():
-            raise CheckpointError(
-                f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
-            )
+            raise CheckpointError(damage(file, name))
 
 
 class TransposedRegions:

@@ -27,16 +27,13 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
     if config.lora.merge is None:
         return None
     adapter = open_adapter(config.lora.merge, config.lora.scaling)
-    try:
-        plan = plan_lora(
-            adapter,
-            opened.files.shapes,
-            {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
-            _renames(opened.model, opened.files.shapes),
-            _transposed(opened),
-        )
-    finally:
-        adapter.close()
+    plan = plan_lora(
+        adapter,
+        opened.files.shapes,
+        {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
+        _renames(opened.model, opened.files.shapes),
+        _transposed(opened),
+    )
     before = merged_before(opened.source.path)
     if plan.digest in before:
         raise ConfigError(

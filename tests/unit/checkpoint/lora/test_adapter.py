@@ -23,10 +23,7 @@ Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 
 def fit(folder, shapes=SHAPES):
     adapter = open_adapter(folder)
-    try:
-        return adapted_weights(adapter, shapes)
-    finally:
-        adapter.close()
+    return adapted_weights(adapter, shapes)
 
 
 def test_a_peft_folder(tmp_path):
@@ -35,7 +32,6 @@ def test_a_peft_folder(tmp_path):
     assert tuple(adapter.pairs) == MODULES
     assert set(adapted_weights(adapter, SHAPES)) == {f"{module}.weight" for module in MODULES}
     np.testing.assert_array_equal(adapter.matrix(f"{Q0}.lora_A.weight"), matrices()[f"{Q0}.lora_A.weight"])
-    adapter.close()
 
 
 @pytest.mark.parametrize("letters", ["ab", "AB"])
@@ -181,7 +177,6 @@ def test_renames_lead_to_the_names_of_the_model(tmp_path):
         f"model.layers.{n}.attention.wq.weight": f"model.layers.{n}.self_attn.q_proj.weight" for n in "01"
     }
     assert set(adapted_weights(adapter, SHAPES, renames)) == {f"{module}.weight" for module in MODULES}
-    adapter.close()
 
 
 def test_folders_that_are_no_adapter(tmp_path):
@@ -211,4 +206,3 @@ def test_square_weights_that_are_stored_inputs_first_need_the_setting(tmp_path):
         adapter = open_adapter(write_adapter(tmp_path / str(said), tensors, fan_in_fan_out=said))
         with pytest.raises(CheckpointError, match=f"fan_in_fan_out: must be {str(stored).lower()} for"):
             adapted_weights(adapter, square, transposed=set(square) if stored else set())
-        adapter.close()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goodness_of_fit import draws
+from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import TILE, Adder, Addition, product, tiles
@@ -64,9 +65,8 @@ def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def adder() -> Iterator[Adder]:
-    found = Adder()
-    yield found
-    found.close()
+    with OpenFiles() as files:
+        yield Adder(files)
 
 
 def added(adder: Adder, additions: tuple[Addition, ...], rows: int, columns: int, step: int) -> Matrix:
@@ -91,9 +91,8 @@ def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st
     region, place = tuple(bounds), tuple(places[::-1] if transposed else places)
     additions = planned.plan.additions(stored((NAME, Segment(place, region, transposed=transposed))))
     rows, columns = (stop + 3 for _, stop in place)
-    adder = Adder()
-    found = added(adder, additions, rows, columns, data.draw(st.integers(1, rows)))
-    adder.close()
+    with OpenFiles() as files:
+        found = added(Adder(files), additions, rows, columns, data.draw(st.integers(1, rows)))
     expected = np.zeros((rows, columns), np.float32)
     part = planned.whole()[tuple(slice(*each) for each in region)]
     expected[tuple(slice(*each) for each in place)] = part.T if transposed else part
@@ -169,10 +168,9 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     plan = plan_lora(adapter, shapes, dict.fromkeys(shapes, ["F32"]))
     assert set(plan.pairs) == set(shapes)
     found = np.zeros(shape, np.float32)
-    adder = Adder()
     whole = full_region(shape)
-    adder.add(weight, plan.additions(stored((weight, Segment(whole, whole)))), 0, found)
-    adder.close()
+    with OpenFiles() as files:
+        Adder(files).add(weight, plan.additions(stored((weight, Segment(whole, whole)))), 0, found)
     expected = (scaling or 1.5) * b @ a
     np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 
