@@ -19,7 +19,7 @@ from mindbatch.checkpoint.formats.stored import (
 
 @dataclass(frozen=True)
 class FileLayout:
-    """A file of `total_bytes`: the pieces of `head` at their offsets, and each tensor's bytes at its extents.
+    """A file of `total_bytes`: the parts of `head` at their offsets, and each tensor's bytes at its extents.
 
     Head and extents cover the file exactly once, so that they may be written in any order, by any number of
     processes.
@@ -33,8 +33,8 @@ class FileLayout:
     def head_digest(self) -> str:
         """The hex SHA-256 of the head, as digests.json has it (see `StoredFile.head_digest`)."""
         digest = hashlib.sha256()
-        for _, piece in sorted(self.head):
-            digest.update(piece)
+        for _, data in sorted(self.head):
+            digest.update(data)
         return digest.hexdigest()
 
 

@@ -218,9 +218,9 @@ class StoredFile:
         total = self.info(name).nbytes
         buffer = memoryview(bytearray(min(SLICE_BYTES, total)))
         for start in range(0, total, SLICE_BYTES):
-            piece = buffer[: min(SLICE_BYTES, total - start)]
-            self.read_into(name, start, piece)
-            yield piece
+            chunk = buffer[: min(SLICE_BYTES, total - start)]
+            self.read_into(name, start, chunk)
+            yield chunk
 
     def byte_chunks(self, start: int, end: int) -> Iterator[bytes]:
         """Yields the file's bytes from `start` to `end` in chunks of at most 4 MiB."""

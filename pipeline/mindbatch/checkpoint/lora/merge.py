@@ -82,7 +82,7 @@ class Addition:
 class Adder:
     """Adds additions to rows. files: of the matrices.
 
-    The last TILE rows of each product are kept for the bands that follow, which are lower than that; so rows
+    The last TILE rows of each product are kept for the rows that follow, which come a few at a time; so rows
     that are asked for in order are made once. forget() gives that memory back.
     """
 

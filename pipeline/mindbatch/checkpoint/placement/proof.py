@@ -73,7 +73,7 @@ def _place(plan: TensorPlan) -> str:
 
 def side_faults(side: str, files: RankFiles) -> Iterator[str]:
     """Stored tensors that their segments do not fill, and elements that no rank holds."""
-    held: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
+    stored_regions: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
     is_sound, right = True, set[object]()
     for rank, tensors in enumerate(files.ranks):
         for name, stored in tensors.items():
@@ -84,10 +84,10 @@ def side_faults(side: str, files: RankFiles) -> Iterator[str]:
                 yield from (f"tensor {shown(name)}: {side}: rank {rank}: {line}" for line in faults)
                 right |= set() if faults else {key}
             for tensor, segment in stored.segments:
-                held.setdefault(tensor, {})[segment.whole] = None
+                stored_regions.setdefault(tensor, {})[segment.whole] = None
     lost = cache(lambda shape, regions: uncovered(full_region(shape), sorted(regions)))
     for name, shape in files.shapes.items() if is_sound else ():
-        for region in lost(shape, tuple(held[name])):
+        for region in lost(shape, tuple(stored_regions[name])):
             yield f"tensor {shown(name)}: {side}: {shown_region(region)} of shape {[*shape]} is on no rank"
 
 
@@ -190,9 +190,9 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
         yield f"{line}: the two have different sizes"
     else:
         matched = 0
-        for held, goal, part in _matched(copy, source, wanted):
-            is_tensor = source.tensors[held.tensor] == wanted.tensors[goal.tensor]
-            if not is_tensor or not _is_same(held, goal, part, copy):
+        for from_segment, to_segment, part in _matched(copy, source, wanted):
+            is_tensor = source.tensors[from_segment.tensor] == wanted.tensors[to_segment.tensor]
+            if not is_tensor or not _is_same(from_segment, to_segment, part, copy):
                 yield f"{line}: {shown_region(part)} is put where another element belongs"
                 return
             matched += volume(part)
@@ -201,17 +201,19 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
 
 
 def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
-    """The copy cut up by the segments of both sides; the regions are of the source."""
-    for held, read in source.segments.over(copy.source):
-        for goal, common in wanted.segments.over(_written(read, copy)):
+    """The copy divided by the segments of both sides; the regions are of the source."""
+    for from_segment, read in source.segments.over(copy.source):
+        for to_segment, common in wanted.segments.over(_written(read, copy)):
             target = oriented(copy.target, copy.transposed)
-            yield held, goal, moved(oriented(common, copy.transposed), target, copy.source)
+            yield from_segment, to_segment, moved(oriented(common, copy.transposed), target, copy.source)
 
 
-def _is_same(held: Segment, goal: Segment, part: Region, copy: Copy) -> bool:
+def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Copy) -> bool:
     """Whether a region of the source is, in full coordinates, what is wanted where it is put."""
-    is_turned = held.transposed != goal.transposed
-    return copy.transposed == is_turned and _whole(held, part) == _whole(goal, _written(part, copy))
+    is_turned = from_segment.transposed != to_segment.transposed
+    return copy.transposed == is_turned and _whole(from_segment, part) == _whole(
+        to_segment, _written(part, copy)
+    )
 
 
 def _written(part: Region, copy: Copy) -> Region:

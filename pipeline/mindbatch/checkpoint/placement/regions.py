@@ -42,11 +42,11 @@ def is_inside(inner: Region, outer: Region) -> bool:
     )
 
 
-def moved(region: Region, origin: Region, target: Region) -> Region:
-    """A part of `origin` as a part of `target`, of the same sizes: it keeps its place within it."""
+def moved(region: Region, source: Region, target: Region) -> Region:
+    """A part of `source` as a part of `target`, of the same sizes: it keeps its place within it."""
     return tuple(
         (start - old + new, stop - old + new)
-        for (start, stop), (old, _), (new, _) in zip(region, origin, target, strict=True)
+        for (start, stop), (old, _), (new, _) in zip(region, source, target, strict=True)
     )
 
 

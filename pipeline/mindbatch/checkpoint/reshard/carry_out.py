@@ -99,7 +99,8 @@ def _make(
 ) -> None:
     with opened_journal(plan, part, storage, outcome) as (journal, noted):
         refuse_without_room(part, plan.layouts)
-        with TargetFiles(part, plan.layouts, storage) as files:
+        with TargetFiles(part, storage) as files:
+            files.prepare(plan.layouts)
             known = verified(part, noted, progress)
             outcome.kept = len(known)
             if len(known) < len(noted):

@@ -45,10 +45,10 @@ def fetch_of(copy: Copy) -> Fetch | None:
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """All rows of all writings, each once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
-        cuts = {0, group[0].rows} | {
+        bounds = {0, group[0].rows} | {
             bound for writing in group for copy in writing.copies for bound in copy.target_rows
         }
-        ordered = sorted(cuts)
+        ordered = sorted(bounds)
         for start, stop in zip(ordered, ordered[1:], strict=False):
             yield from _portions(job, tuple(group), start, stop, chunk_bytes)
 

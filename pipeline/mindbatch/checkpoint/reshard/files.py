@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
 from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.reshard.folder import make_folders
+from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.journal import Journal
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import CheckpointError
@@ -18,58 +20,68 @@ from mindbatch.storage import Storage, StorageError
 
 
 class TargetFiles:
-    """The files below a folder, within `with`: made where they are missing, with all but the tensors in them.
+    """The files below a target folder, opened when they are needed; closing them syncs nothing.
 
-    Raises StorageError.
+    All methods raise StorageError.
     """
 
-    def __init__(self, folder: Path, layouts: Mapping[str, FileLayout], storage: Storage) -> None:
+    def __init__(self, folder: Path, storage: Storage) -> None:
         self._folder = folder
-        self._layouts = layouts
         self._storage = storage
         self._files: dict[str, int] = {}
 
+    def prepare(self, layouts: Mapping[str, FileLayout]) -> None:
+        """Makes the files that are missing; all get their full size, with all but the tensors in them."""
+        for name, layout in layouts.items():
+            make_folders((self._folder / name).parent, self._storage)
+            with self._writing(name):
+                if not (self._folder / name).exists():
+                    self._files[name] = self._storage.create(self._folder / name)
+                self._storage.truncate(self._file(name), layout.total_bytes)
+                for offset, data in layout.head:
+                    self._storage.write_at(self._file(name), data, offset)
+
+    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+        """Writes a tensor's bytes from `start` on into its file, which is there and of full size."""
+        with self._writing(writing.file):
+            for offset, nbytes in byte_ranges(writing.extents, start, len(data)):
+                self._storage.write_at(self._file(writing.file), data[:nbytes], offset)
+                data = data[nbytes:]
+
+    def sync(self, names: Iterable[str] | None = None) -> None:
+        """Returns once what was written into the opened files, or those named, is on the disk."""
+        for name in self._files if names is None else names:
+            with self._writing(name):
+                self._storage.sync(self._file(name))
+
+    def close(self) -> None:
+        """Closes the files."""
+        while self._files:
+            name, file = self._files.popitem()
+            with self._writing(name):
+                self._storage.close(file)
+
     def __enter__(self) -> TargetFiles:
-        try:
-            for name, layout in self._layouts.items():
-                self._prepare(name, layout)
-        except BaseException:
-            self.close()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        while self._files:
+            with contextlib.suppress(StorageError):  # what counts was synced, or has gone wrong before
+                self.close()
 
-    def _prepare(self, name: str, layout: FileLayout) -> None:
-        path = self._folder / name
-        make_folders(path.parent, self._storage)
+    def _file(self, name: str) -> int:
+        if name not in self._files:
+            self._files[name] = self._storage.reopen(self._folder / name)
+        return self._files[name]
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
         try:
-            is_there = path.exists()
-            file = self._storage.reopen(path) if is_there else self._storage.create(path)
-            self._files[name] = file
-            self._storage.truncate(file, layout.total_bytes)
-            for offset, piece in layout.head:
-                self._storage.write_at(file, piece, offset)
+            yield
         except OSError as error:
-            raise StorageError.writing(path, error) from error
-
-    def sync(self, names: Iterable[str] | None = None) -> None:
-        """Returns once what was written into the files, or those named, is on the disk."""
-        for name in self._files if names is None else names:
-            try:
-                self._storage.sync(self._files[name])
-            except OSError as error:
-                raise StorageError.writing(self._folder / name, error) from error
-
-    def close(self) -> None:
-        """Closes them; nothing is synced."""
-        files, self._files = self._files, {}
-        for file in files.values():
-            with contextlib.suppress(OSError):
-                self._storage.close(file)
+            raise StorageError.writing(self._folder / name, error) from error
 
 
 def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:

@@ -22,7 +22,7 @@ SourceTensor = tuple[int, str]
 class _InRows:
     """A tensor that is read or written in rows.
 
-    view: the shape by which its boxes and rows are counted, where that is another one of the same bytes.
+    view: the shape by which its regions and rows are counted, where that is another one of the same bytes.
     """
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class _InRows:
 
     @property
     def counted(self) -> Shape:
-        """The shape by which its boxes and rows are counted."""
+        """The shape by which its regions and rows are counted."""
         return self.shape if self.view is None else self.view
 
     @property

@@ -147,9 +147,9 @@ def opened_journal(
                 if folder.is_dir():
                     remove_leftovers(folder, storage, ours.__contains__)
             journal.go_on(found)
-            held = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
+            wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
             entries = {(each.file, each.tensor): each for each in found.written}
-            yield journal, {place: each for place, each in entries.items() if place in held}
+            yield journal, {place: each for place, each in entries.items() if place in wanted}
 
 
 def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> dict[Place, str]:

@@ -13,9 +13,10 @@ from queue import SimpleQueue
 from threading import Thread
 
 from mindbatch.checkpoint.reshard.check import check_job
+from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import Targets, Written, write_job
+from mindbatch.checkpoint.reshard.write import Written, write_job
 from mindbatch.children import Child
 from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.storage import Storage, StorageError
@@ -147,7 +148,7 @@ class JobRunner:
     def __init__(self, folder: Path, storage: Storage) -> None:
         self._folder = folder
         self._sources = Sources()
-        self._targets = Targets(folder, storage)
+        self._targets = TargetFiles(folder, storage)
 
     def do(self, action: str, job: Job) -> Done:
         """Does one job. Raises CheckpointError or StorageError."""

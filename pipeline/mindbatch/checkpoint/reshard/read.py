@@ -14,7 +14,7 @@ from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.lora.merge import Adder
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.placement.regions import Region, region_shape
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
 from mindbatch.errors import CheckpointError
@@ -94,9 +94,9 @@ def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) ->
     return array.reshape(rows, *shape[1:])
 
 
-def all_rows(box: Region) -> tuple[slice, ...]:
-    """The index of a box in an array that has its rows and no others."""
-    return (slice(None), *(slice(start, stop) for start, stop in box[1:]))
+def all_rows(region: Region) -> tuple[slice, ...]:
+    """The index of a region in an array that has its rows and no others."""
+    return (slice(None), *(slice(start, stop) for start, stop in region[1:]))
 
 
 class ReadCheck:
@@ -124,10 +124,10 @@ class ReadCheck:
             self._position = 0
         total = self._reading.rows * self._reading.row_bytes
         while self._position < total:
-            piece = sources.buffer("check", min(SLICE_BYTES, total - self._position))
-            file.read_into(name, self._position, piece)
-            self._digest.update(piece)
-            self._position += len(piece)
+            data = sources.buffer("check", min(SLICE_BYTES, total - self._position))
+            file.read_into(name, self._position, data)
+            self._digest.update(data)
+            self._position += len(data)
         if self._reading.digest is not None and self._digest.hexdigest() != self._reading.digest.lower():
             raise CheckpointError(damage(file, name))
 
@@ -136,7 +136,7 @@ class TransposedRegions:
     """What the transposed copies of a job need of its sources.
 
     A row of the target is a column of the source there, so that chunks of rows would read all of the source
-    again and again. Kept is no more than the boxes that are moved. checks: of readings.
+    again and again. Kept are no more than the regions that are copied. checks: of readings.
     """
 
     def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
@@ -146,33 +146,33 @@ class TransposedRegions:
         self._kept: dict[tuple[SourceTensor, Region], Array] = {}
 
     def rows(self, copy: Copy, start: int, stop: int) -> Array:
-        """What a transposed copy has for the rows start..stop of its target, [rows, columns of its box]."""
+        """What a transposed copy has for the rows start..stop of its target, [rows, columns]."""
         if (copy.source_tensor, copy.source) not in self._kept:
-            self._turn(copy.source_tensor)
+            self._read(copy.source_tensor)
         first = copy.target_rows[0]
         return self._kept[copy.source_tensor, copy.source][start - first : stop - first]
 
-    def _turn(self, number: SourceTensor) -> None:
-        """Reads all boxes that the job copies from one reading and transposes."""
-        reading = self._job.readings[number]
+    def _read(self, tensor: SourceTensor) -> None:
+        """Reads and transposes all regions that the job copies so from one source tensor."""
+        reading = self._job.readings[tensor]
         copies = [copy for writing in self._job.writings for copy in writing.copies]
-        boxes = {copy.source for copy in copies if copy.transposed and copy.source_tensor == number}
-        for box in boxes:
-            (top, bottom), (left, right) = box
-            self._kept[number, box] = np.empty((right - left, bottom - top), array_type(reading.values_dtype))
-        last = max(box[0][1] for box in boxes)
+        regions = {copy.source for copy in copies if copy.transposed and copy.source_tensor == tensor}
+        for region in regions:
+            height, width = region_shape(region)
+            self._kept[tensor, region] = np.empty((width, height), array_type(reading.values_dtype))
+        last = max(region[0][1] for region in regions)
         step = max(1, CHUNK_BYTES // max(1, reading.row_bytes))
-        for start in range(min(box[0][0] for box in boxes), last, step):
+        for start in range(min(region[0][0] for region in regions), last, step):
             stop = min(start + step, last)
-            data = self._sources.rows(reading, start, stop, "transposed_regions", self._checks.get(number))
+            data = self._sources.rows(reading, start, stop, "transposed_regions", self._checks.get(tensor))
             chunk = as_array(data, reading.values_dtype, stop - start, reading.counted)
-            for box in boxes:
-                _keep(chunk, start, stop, box, self._kept[number, box])
+            for region in regions:
+                _keep(chunk, start, stop, region, self._kept[tensor, region])
 
 
-def _keep(chunk: Array, start: int, stop: int, box: Region, kept: Array) -> None:
-    """Puts what the chunk, the rows start..stop, has of a box at its place."""
-    (top, bottom), (left, right) = box
+def _keep(chunk: Array, start: int, stop: int, region: Region, kept: Array) -> None:
+    """Puts what the chunk, the rows start..stop, has of a region at its place."""
+    (top, bottom), (left, right) = region
     low, high = max(start, top), min(stop, bottom)
     if low < high:
         kept[:, low - top : high - top] = chunk[low - start : high - start, left:right].T

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -13,13 +11,11 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
-from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.chunks import Chunk, Fetch, chunks_of
 from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegions, all_rows, as_array
 from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage, StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,44 +36,6 @@ class Takes(Protocol):
         ...
 
 
-class Targets:
-    """The files of a target folder, opened when they are needed; all of them are there, of full size."""
-
-    def __init__(self, folder: Path, storage: Storage) -> None:
-        self._folder = folder
-        self._storage = storage
-        self._files: dict[str, int] = {}
-
-    def write(self, writing: Writing, start: int, data: memoryview) -> None:
-        """Writes the tensor's bytes from `start` on. StorageError when that fails."""
-        path = self._folder / writing.file
-        try:
-            if writing.file not in self._files:
-                self._files[writing.file] = self._storage.reopen(path)
-            for offset, nbytes in byte_ranges(writing.extents, start, len(data)):
-                self._storage.write_at(self._files[writing.file], data[:nbytes], offset)
-                data = data[nbytes:]
-        except OSError as error:
-            raise StorageError.writing(path, error) from error
-
-    def close(self) -> None:
-        """Closes the files; nothing is synced."""
-        files, self._files = self._files, {}
-        for name, file in files.items():
-            try:
-                self._storage.close(file)
-            except OSError as error:
-                raise StorageError.writing(self._folder / name, error) from error
-
-    def __enter__(self) -> Targets:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
     """Does the job. Replicas are made and digested once, and written to each of their files.
 
@@ -93,14 +51,14 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
         replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
     alike = {(same[0].file, same[0].name): same for same in replicas.values()}
     digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
-    reads = _Reads(job, sources, checks)
+    transposed = TransposedRegions(job, sources, checks)
     for chunk in chunks_of(job):
-        fetched = reads.fetched(chunk)
+        fetched = _fetched(job, chunk, sources, checks)
         for writing in chunk.writings:
             place = writing.file, writing.name
             if place not in alike:
                 continue
-            content = _content(job, writing, chunk, fetched, reads)
+            content = _content(job, writing, chunk, fetched, sources, transposed)
             digests[place].update(content)
             for same in alike[place]:
                 targets.write(same, chunk.start * same.row_bytes, content)
@@ -114,40 +72,38 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
     ]
 
 
-class _Reads:
-    """What a job reads, digested on its way where there is a digest to compare with."""
-
-    def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
-        self._job = job
-        self._checks = checks
-        self.sources = sources
-        self.transposed = TransposedRegions(job, sources, checks)
-
-    def fetched(self, chunk: Chunk) -> dict[Fetch, memoryview]:
-        """The bytes of the rows that the chunk needs."""
-        found: dict[Fetch, memoryview] = {}
-        for number, fetch in enumerate(chunk.fetches):
-            reading, check = self._job.readings[fetch.reading], self._checks.get(fetch.reading)
-            start, stop = chunk.start + fetch.offset, chunk.stop + fetch.offset
-            found[fetch] = self.sources.rows(reading, start, stop, number, check)
-        return found
+def _fetched(
+    job: Job, chunk: Chunk, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]
+) -> dict[Fetch, memoryview]:
+    """The bytes of the rows that the chunk needs, digested on their way where there is a check."""
+    found: dict[Fetch, memoryview] = {}
+    for number, fetch in enumerate(chunk.fetches):
+        start, stop = chunk.start + fetch.offset, chunk.stop + fetch.offset
+        check = checks.get(fetch.reading)
+        found[fetch] = sources.rows(job.readings[fetch.reading], start, stop, number, check)
+    return found
 
 
 def _content(
-    job: Job, writing: Writing, chunk: Chunk, fetched: Mapping[Fetch, memoryview], reads: _Reads
+    job: Job,
+    writing: Writing,
+    chunk: Chunk,
+    fetched: Mapping[Fetch, memoryview],
+    sources: Sources,
+    transposed: TransposedRegions,
 ) -> memoryview:
     """The bytes of the writing's rows in the chunk."""
     copies, rows = chunk.copies(writing), chunk.stop - chunk.start
     if len(copies) == 1 and (only := copies[0][0]) is not None and _is_as_read(job, writing, copies[0][1]):
         return fetched[only]
-    data = reads.sources.buffer("target", rows * writing.row_bytes)
+    data = sources.buffer("target", rows * writing.row_bytes)
     target = as_array(data, writing.dtype, rows, writing.counted)
     if _covered(copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
     for fetch, copy in copies:
         reading = job.readings[copy.source_tensor]
         if fetch is None:
-            part = reads.transposed.rows(copy, chunk.start, chunk.stop)
+            part = transposed.rows(copy, chunk.start, chunk.stop)
         else:
             source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
             part = source[all_rows(copy.source)]

@@ -50,8 +50,8 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
             though another stage holds it, shapes of which not all can be parts of one tensor.
     """
     if len(ranks) != strategy.num_ranks:
-        held = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        raise CheckpointError(f"{held}; the strategy is for {strategy.num_ranks}")
+        found_ranks = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        raise CheckpointError(f"{found_ranks}; the strategy is for {strategy.num_ranks}")
     faults: list[str] = []
     found: dict[str, Shape] = {}
     named = {layout.name for layout in strategy.layouts}
@@ -145,9 +145,9 @@ def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
     """Shards of a stage's ranks: all or none."""
     devices = len(placement.shards) // stages
     shards = placement.shards[stage * devices : (stage + 1) * devices]
-    held = [shard for shard in shards if shard is not None]
-    assert not held or len(held) == devices, placement.name
-    return held
+    of_stage = [shard for shard in shards if shard is not None]
+    assert not of_stage or len(of_stage) == devices, placement.name
+    return of_stage
 
 
 def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:

@@ -206,11 +206,11 @@ def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
 
 def _note_names(opened: ReshardSource) -> None:
     """What the user may not expect of the source's names."""
-    held = {name: None for rank in opened.source.ranks for name in rank.tensors}
+    names = {name: None for rank in opened.source.ranks for name in rank.tensors}
     if opened.naming is not None:
         fused = ", queries, keys and values in one" if opened.naming.options.qkv_concat else ""
         opened.notes.append(f"{opened.source.path}: the tensors have MindFormers' names{fused}")
-    if dropped := [name for name in held if opened.is_unused(name)]:
+    if dropped := [name for name in names if opened.is_unused(name)]:
         listed = ", ".join(first_lines(dropped, shown, limit=3, noun="tensors"))
         opened.notes.append(f"{opened.source.path}: left out, for the model does not use them: {listed}")
 

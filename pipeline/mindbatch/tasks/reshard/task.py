@@ -76,8 +76,8 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
     for tensor in plan.tensors:
         if not tensor.padding:
             continue
-        boxes = ", ".join(str([*map(list, box)]) for box in tensor.padding)
-        yield f"rank {tensor.rank}: {printable(tensor.name)} of shape {[*tensor.shape]}: zeros at {boxes}"
+        regions = ", ".join(str([*map(list, region)]) for region in tensor.padding)
+        yield f"rank {tensor.rank}: {printable(tensor.name)} of shape {[*tensor.shape]}: zeros at {regions}"
     others = ", ".join(plan.beside) or "nothing"
     yield f"beside them: {others}"
     copies = sum(len(tensor.copies) for tensor in plan.tensors)

@@ -94,7 +94,7 @@ class _Memory:
         self.tensors: dict[str, bytearray] = {}
 
     def write(self, writing: Writing, start: int, data: memoryview) -> None:
-        """As write.Targets."""
+        """As files.TargetFiles."""
         tensor = self.tensors.setdefault(writing.name, bytearray(writing.nbytes))
         tensor[start : start + len(data)] = data
 

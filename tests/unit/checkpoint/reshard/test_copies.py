@@ -15,9 +15,10 @@ from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.reshard import check, read, write
 from mindbatch.checkpoint.reshard.check import check_job
 from mindbatch.checkpoint.reshard.chunks import chunks_of
+from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import Targets, write_job
+from mindbatch.checkpoint.reshard.write import write_job
 from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
 from tensor_files import write_tensor_file
@@ -98,7 +99,7 @@ def test_bands_of_any_size(
     monkeypatch.setattr(write, "chunks_of", functools.partial(chunks_of, chunk_bytes=chunk_bytes))
     for module in (read, check):
         monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
-    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+    with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         made = jobs(source, tmp_path)
         written = [each for job in made for each in write_job(job, sources, targets)]
         for job in made:
@@ -137,7 +138,7 @@ def test_a_transposed_source_is_read_once(
     alone = [plan for plan in plans() if plan.name in "qkv"]
     (job,) = jobs(source, tmp_path)
     writings = tuple(writing for writing in job.writings if writing.name in "qkv")
-    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+    with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         write_job(Job("q", {(0, "fused"): job.readings[0, "fused"]}, writings), sources, targets)
     assert len(alone) == len(writings)
     assert rows == [(0, 2), (2, 4), (4, 6)]
@@ -146,7 +147,7 @@ def test_a_transposed_source_is_read_once(
 @pytest.mark.parametrize("name", ["q", "both", "mixed"])
 def test_an_element_that_is_wrong_does_not_read_back(source: Source, tmp_path: Path, name: str) -> None:
     made = jobs(source, tmp_path)
-    with Sources() as sources, Targets(tmp_path, Storage()) as targets:
+    with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         for job in made:
             write_job(job, sources, targets)
         (writing, *_) = [each for job in made for each in job.writings if each.name == name]
@@ -167,6 +168,6 @@ def test_a_damaged_source_is_found_though_it_is_read_transposed(
     data[source.ranks[0].info(tensor).extents[0].offset + 7] ^= 1
     path.write_bytes(data)
     (job,) = jobs(source, tmp_path)
-    sources, targets = Sources(), Targets(tmp_path, Storage())
+    sources, targets = Sources(), TargetFiles(tmp_path, Storage())
     with sources, targets, pytest.raises(CheckpointError, match=f"'{tensor}' is damaged"):
         write_job(job, sources, targets)
