@@ -210,10 +210,9 @@ def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Seg
 
 def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Copy) -> bool:
     """Whether a region of the source is, in full coordinates, what is wanted where it is put."""
-    is_turned = from_segment.transposed != to_segment.transposed
-    return copy.transposed == is_turned and _whole(from_segment, part) == _whole(
-        to_segment, _written(part, copy)
-    )
+    if copy.transposed != (from_segment.transposed != to_segment.transposed):
+        return False
+    return _whole(from_segment, part) == _whole(to_segment, _written(part, copy))
 
 
 def _written(part: Region, copy: Copy) -> Region:
