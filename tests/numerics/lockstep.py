@@ -92,12 +92,12 @@ class Collective(nn.Cell):
 
 def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Network:
     """The native layers of one rank."""
-    shapes = [attention_shape(arch, layer, weights.held) for layer in range(arch.num_layers)]
+    shapes = [attention_shape(arch, layer, weights.shard) for layer in range(arch.num_layers)]
     cache = PagedCache(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
-    loaded = load_weights(arch, weights, kernels, weights.held)
+    loaded = load_weights(arch, weights, kernels, weights.shard)
     assemble = declaration(arch.model_type).network
     assert assemble is not None
-    found = assemble(Layers(arch, loaded, kernels, weights.held, cache.layers)).set_train(False)
+    found = assemble(Layers(arch, loaded, kernels, weights.shard, cache.layers)).set_train(False)
     for _, cell in found.cells_and_names():
         if isinstance(cell, NativeOperator):
             # Outside of graphs MindSpore takes operators with equal attributes and inputs for one another,

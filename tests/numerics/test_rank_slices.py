@@ -35,7 +35,7 @@ def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> A
     rows, taken = [], dict.fromkeys(held, 0)
     for part in spec.parts:
         array = held[part.source].T if part.transposed else held[part.source]
-        start, count = taken[part.source], part.local_outputs(spec.cut, piece)
+        start, count = taken[part.source], part.local_outputs(spec.sharding, piece)
         rows.append(array[start : start + count])
         taken[part.source] += count
     for name in {part.source for part in spec.parts}:

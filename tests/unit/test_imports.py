@@ -97,10 +97,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": {"decoding", "config", "storage"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its packages, and modules beside them, each may import.
-GROUND = {"faults", "json_object", "open_files"}
+GROUND = {"faults", "json_object"}
 CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "faults": set(),
-    "open_files": set(),
     "json_object": GROUND,
     "formats": GROUND,
     "folders": GROUND | {"formats"},

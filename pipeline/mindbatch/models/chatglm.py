@@ -10,7 +10,7 @@ from dataclasses import replace
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, fused, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, fused, linear, norm, vocabulary
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
 DEFAULTS = {
@@ -103,11 +103,11 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
     down = (Part(f"{mlp}.dense_4h_to_h.weight", hidden, inner),)
     return [
         *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
-        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias),
+        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
+        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
         *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
-        *linear(f"{name}.mlp.gate_up", gate_up, Cut.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.gate_up", gate_up, Sharding.OUTPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
     ]
 
 

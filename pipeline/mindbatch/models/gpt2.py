@@ -8,7 +8,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, fused, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, fused, linear, norm, vocabulary
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -112,11 +112,13 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
     qkv = conv1d("attn.c_attn", (hidden,) * 3, hidden, arch.head_dim)
     return [
         *norm(f"{name}.attention_norm", f"{source}.ln_1", hidden, "bias"),
-        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, bias=True),
-        *linear(f"{name}.attention.output", conv1d("attn.c_proj", (hidden,), hidden), Cut.INPUTS, bias=True),
+        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, bias=True),
+        *linear(
+            f"{name}.attention.output", conv1d("attn.c_proj", (hidden,), hidden), Sharding.INPUTS, bias=True
+        ),
         *norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden, "bias"),
-        *linear(f"{name}.mlp.up", conv1d("mlp.c_fc", (inner,), hidden), Cut.OUTPUTS, bias=True),
-        *linear(f"{name}.mlp.down", conv1d("mlp.c_proj", (hidden,), inner), Cut.INPUTS, bias=True),
+        *linear(f"{name}.mlp.up", conv1d("mlp.c_fc", (inner,), hidden), Sharding.OUTPUTS, bias=True),
+        *linear(f"{name}.mlp.down", conv1d("mlp.c_proj", (hidden,), inner), Sharding.INPUTS, bias=True),
     ]
 
 

@@ -8,7 +8,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import read_rotary
-from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -134,11 +134,11 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
         *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
         *(norm(f"{name}.attention.q_norm", f"{attention}.q_norm", size) if arch.qk_norm else ()),
         *(norm(f"{name}.attention.k_norm", f"{attention}.k_norm", size) if arch.qk_norm else ()),
-        *linear(f"{name}.attention.qkv", qkv, Cut.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Cut.INPUTS, arch.output_bias),
+        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
+        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
         *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
-        *linear(f"{name}.mlp.up", up, Cut.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Cut.INPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
     ]
 
 

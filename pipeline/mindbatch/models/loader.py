@@ -15,9 +15,9 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.tensor_spec import (
-    Cut,
     Layout,
     Part,
+    Sharding,
     TensorSpec,
     shard_specs,
 )
@@ -46,7 +46,7 @@ def load_weights(
     """
     names = checkpoint_names(arch, folder)
     specs = tensor_specs(arch)
-    if folder.held != WHOLE:
+    if folder.shard != WHOLE:
         _refuse_other_rank(folder, shard)
         specs, shard = shard_specs(specs, shard), WHOLE
     check_tensors(arch, specs, folder)
@@ -60,9 +60,9 @@ def load_weights(
 
 
 def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
-    if folder.held != shard:
+    if folder.shard != shard:
         raise CheckpointError(
-            f"{folder.path}: was opened for rank {folder.held.rank} of {folder.held.size}; needed is rank "
+            f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
             f"{shard.rank} of {shard.size}"
         )
 
@@ -77,7 +77,7 @@ def _load(
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
     first, whole = 0, lru_cache(maxsize=1)(folder.floats)  # fused parts are of one tensor
     for part in spec.parts:
-        for rows in _rows(part, spec.cut, folder, whole, names(part.source), shard):
+        for rows in _rows(part, spec.sharding, folder, whole, names(part.source), shard):
             if spec.layout is Layout.PACKED:
                 kernels.pack(array, first, rows)
             else:
@@ -88,18 +88,18 @@ def _load(
 
 def _rows(
     part: Part,
-    cut: Cut,
+    sharding: Sharding,
     folder: ModelWeights,
     whole: Callable[[str], FloatArray],
     name: str,
     shard: TensorSlice,
 ) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
-    low, high = (part.first + bound for bound in part.output_bounds(cut, shard))
+    low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
     if part.inputs is None:
         yield whole(name)[low:high]
         return
-    left, right = part.input_bounds(cut, shard)
+    left, right = part.input_bounds(sharding, shard)
     if part.transposed:
         yield whole(name)[left:right, low:high].T
         return

@@ -15,7 +15,7 @@ from mindbatch.parallel.topology import TensorSlice
 Range = tuple[int, int]  # half-open
 
 
-class Cut(Enum):
+class Sharding(Enum):
     """Which dimension of a [outputs, inputs] matrix, or [outputs] vector, is divided over the ranks."""
 
     REPLICATED = "replicated"
@@ -50,18 +50,18 @@ class Part:
             return (total_outputs,)
         return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
 
-    def units(self, cut: Cut) -> int | None:
-        """How many indivisible units the cut divides over the ranks; None where it divides nothing evenly."""
-        if cut is Cut.OUTPUTS:
+    def units(self, sharding: Sharding) -> int | None:
+        """How many indivisible units are divided over the ranks; None where nothing is divided evenly."""
+        if sharding is Sharding.OUTPUTS:
             return self.outputs // self.unit
-        return self.inputs if cut is Cut.INPUTS else None
+        return self.inputs if sharding is Sharding.INPUTS else None
 
-    def divides(self, cut: Cut, size: int) -> bool:
+    def divides(self, sharding: Sharding, size: int) -> bool:
         """Whether it can be cut over so many ranks."""
-        units = self.units(cut)
+        units = self.units(sharding)
         if units is None or units % size == 0:
             return True
-        return self.is_shared and cut is Cut.OUTPUTS and size % units == 0
+        return self.is_shared and sharding is Sharding.OUTPUTS and size % units == 0
 
     def region(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
         """The two ranges in the order of the checkpoint's dimensions."""
@@ -69,21 +69,21 @@ class Part:
             return (outputs,)
         return (inputs, outputs) if self.transposed else (outputs, inputs)
 
-    def output_bounds(self, cut: Cut, shard: TensorSlice) -> tuple[int, int]:
+    def output_bounds(self, sharding: Sharding, shard: TensorSlice) -> tuple[int, int]:
         """Half-open range of the part's outputs on this rank, from 0.
 
         Raises:
             ValueError: the part cannot be cut over so many ranks.
         """
-        if cut is Cut.OUTPUTS:
-            self._check(cut, shard)
+        if sharding is Sharding.OUTPUTS:
+            self._check(sharding, shard)
             return shard.bounds(self.outputs, self.unit)
-        if cut is Cut.VOCABULARY:
-            share = self.local_outputs(cut, shard)
+        if sharding is Sharding.VOCABULARY:
+            share = self.local_outputs(sharding, shard)
             return min(shard.rank * share, self.outputs), min((shard.rank + 1) * share, self.outputs)
         return 0, self.outputs
 
-    def input_bounds(self, cut: Cut, shard: TensorSlice) -> tuple[int, int]:
+    def input_bounds(self, sharding: Sharding, shard: TensorSlice) -> tuple[int, int]:
         """Half-open range of the inputs on this rank; (0, 1) for a vector.
 
         Raises:
@@ -91,19 +91,21 @@ class Part:
         """
         if self.inputs is None:
             return 0, 1
-        self._check(cut, shard)
-        return shard.bounds(self.inputs) if cut is Cut.INPUTS else (0, self.inputs)
+        self._check(sharding, shard)
+        return shard.bounds(self.inputs) if sharding is Sharding.INPUTS else (0, self.inputs)
 
-    def local_outputs(self, cut: Cut, shard: TensorSlice) -> int:
+    def local_outputs(self, sharding: Sharding, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
-        if cut is Cut.VOCABULARY:
+        if sharding is Sharding.VOCABULARY:
             return -(-self.outputs // shard.size)
-        low, high = self.output_bounds(cut, shard)
+        low, high = self.output_bounds(sharding, shard)
         return high - low
 
-    def _check(self, cut: Cut, shard: TensorSlice) -> None:
-        if not self.divides(cut, shard.size):
-            raise ValueError(f"{self.source}: {self.units(cut)} units cannot be cut over {shard.size} ranks")
+    def _check(self, sharding: Sharding, shard: TensorSlice) -> None:
+        if not self.divides(sharding, shard.size):
+            raise ValueError(
+                f"{self.source}: {self.units(sharding)} units cannot be cut over {shard.size} ranks"
+            )
 
 
 class Layout(Enum):
@@ -115,28 +117,28 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One parameter of the native model: its name, the parts it is joined from, its cut and its layout."""
+    """One parameter of the native model: its name, the parts it is joined from, sharding and layout."""
 
     name: str
     parts: tuple[Part, ...]
-    cut: Cut = Cut.REPLICATED
+    sharding: Sharding = Sharding.REPLICATED
     layout: Layout = Layout.PLAIN
 
     def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
-        return sum(part.local_outputs(self.cut, shard) for part in self.parts)
+        return sum(part.local_outputs(self.sharding, shard) for part in self.parts)
 
     def local_inputs(self, shard: TensorSlice) -> int | None:
         """Inputs on this rank, or None for a vector."""
         if self.parts[0].inputs is None:
             return None
-        low, high = self.parts[0].input_bounds(self.cut, shard)
+        low, high = self.parts[0].input_bounds(self.sharding, shard)
         return high - low
 
 
 def vocabulary(name: str, source: str, size: int, width: int) -> TensorSpec:
     """A token embedding or a head."""
-    return TensorSpec(name, (Part(source, size, width),), Cut.VOCABULARY, Layout.PACKED)
+    return TensorSpec(name, (Part(source, size, width),), Sharding.VOCABULARY, Layout.PACKED)
 
 
 def norm(name: str, source: str, width: int, *ends: str) -> list[TensorSpec]:
@@ -154,17 +156,21 @@ def fused(
     )
 
 
-def linear(name: str, parts: tuple[Part, ...], cut: Cut, bias: bool) -> list[TensorSpec]:
+def linear(name: str, parts: tuple[Part, ...], sharding: Sharding, bias: bool) -> list[TensorSpec]:
     """A packed weight and, where the model has one, its bias; each part's source ends in `weight`."""
-    specs = [TensorSpec(f"{name}.weight", parts, cut, Layout.PACKED)]
+    specs = [TensorSpec(f"{name}.weight", parts, sharding, Layout.PACKED)]
     if bias:
-        # A bias follows the outputs; after a cut of the inputs it is added once, to the sum.
+        # A bias follows the outputs; where the inputs are divided it is added once, to the sum.
         vectors = tuple(
             replace(part, source=f"{part.source.removesuffix('weight')}bias", inputs=None, transposed=False)
             for part in parts
         )
         specs.append(
-            TensorSpec(f"{name}.bias", vectors, Cut.OUTPUTS if cut is Cut.OUTPUTS else Cut.REPLICATED)
+            TensorSpec(
+                f"{name}.bias",
+                vectors,
+                Sharding.OUTPUTS if sharding is Sharding.OUTPUTS else Sharding.REPLICATED,
+            )
         )
     return specs
 
@@ -190,18 +196,22 @@ def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorS
     widths: dict[str, dict[int, int]] = {}
     for spec in specs:
         for part in spec.parts:
-            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.cut, shard)
+            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.sharding, shard)
 
-    def of_rank(part: Part, cut: Cut) -> Part:
-        left, right = part.input_bounds(cut, shard)
+    def of_rank(part: Part, sharding: Sharding) -> Part:
+        left, right = part.input_bounds(sharding, shard)
         return replace(
             part,
-            outputs=part.local_outputs(cut, shard),
+            outputs=part.local_outputs(sharding, shard),
             inputs=None if part.inputs is None else right - left,
             first=sum(width for first, width in widths[part.source].items() if first < part.first),
         )
 
     return [
-        replace(spec, parts=tuple(of_rank(part, spec.cut) for part in spec.parts), cut=Cut.REPLICATED)
+        replace(
+            spec,
+            parts=tuple(of_rank(part, spec.sharding) for part in spec.parts),
+            sharding=Sharding.REPLICATED,
+        )
         for spec in specs
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
-from mindbatch.models.tensor_spec import Cut, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from small_configs import GPT2, LLAMA
 
@@ -25,8 +25,8 @@ def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, in
     """(source, output, input) of every element on a rank, by the source's own coordinates."""
     held: Counter[tuple[str, int, int]] = Counter()
     for part in spec.parts:
-        low, high = part.output_bounds(spec.cut, piece)
-        left, right = part.input_bounds(spec.cut, piece)
+        low, high = part.output_bounds(spec.sharding, piece)
+        left, right = part.input_bounds(spec.sharding, piece)
         for output in range(part.first + low, part.first + high):
             held.update((part.source, output, column) for column in range(left, right))
     return held
@@ -47,7 +47,7 @@ def test_each_element_is_held_once_or_by_all(model_type: str, model_parallel: in
     for spec in tensor_specs(architecture(model_type)):
         pieces = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
         held = sum((holdings(spec, piece) for piece in pieces), Counter())
-        times = model_parallel if spec.cut is Cut.REPLICATED else 1
+        times = model_parallel if spec.sharding is Sharding.REPLICATED else 1
         assert held == Counter(dict.fromkeys(all_elements(spec), times)), spec.name
 
 
@@ -57,7 +57,7 @@ def test_local_sizes_are_what_is_held(model_type: str) -> None:
         for piece in (WHOLE, TensorSlice(0, 2), TensorSlice(1, 2), TensorSlice(3, 4)):
             held = len(holdings(spec, piece))
             size = spec.local_outputs(piece) * (spec.local_inputs(piece) or 1)
-            assert held == size or (spec.cut is Cut.VOCABULARY and held < size), spec.name
+            assert held == size or (spec.sharding is Sharding.VOCABULARY and held < size), spec.name
 
 
 def test_grouped_heads_are_shared_when_ranks_outnumber_them() -> None:
@@ -66,10 +66,10 @@ def test_grouped_heads_are_shared_when_ranks_outnumber_them() -> None:
     query, key, value = specs["layers.0.attention.qkv.weight"].parts
     for rank in range(4):
         piece = TensorSlice(rank, 4)
-        assert query.output_bounds(Cut.OUTPUTS, piece) == (rank * 8, rank * 8 + 8)
+        assert query.output_bounds(Sharding.OUTPUTS, piece) == (rank * 8, rank * 8 + 8)
         head = rank // 2
-        assert key.output_bounds(Cut.OUTPUTS, piece) == (head * 4, head * 4 + 4)
-        assert value.output_bounds(Cut.OUTPUTS, piece) == (head * 4, head * 4 + 4)
+        assert key.output_bounds(Sharding.OUTPUTS, piece) == (head * 4, head * 4 + 4)
+        assert value.output_bounds(Sharding.OUTPUTS, piece) == (head * 4, head * 4 + 4)
 
 
 def test_a_rank_holds_the_queries_of_its_keys() -> None:
@@ -78,9 +78,9 @@ def test_a_rank_holds_the_queries_of_its_keys() -> None:
         specs = {s.name: s for s in tensor_specs(architecture("llama", num_key_value_heads=kv_heads))}
         query, key, _ = specs["layers.1.attention.qkv.weight"].parts
         for rank in range(ranks):
-            first, last = query.output_bounds(Cut.OUTPUTS, TensorSlice(rank, ranks))
+            first, last = query.output_bounds(Sharding.OUTPUTS, TensorSlice(rank, ranks))
             used = {head // 4 * kv_heads // 8 for head in range(first, last)}
-            low, high = key.output_bounds(Cut.OUTPUTS, TensorSlice(rank, ranks))
+            low, high = key.output_bounds(Sharding.OUTPUTS, TensorSlice(rank, ranks))
             assert used == set(range(low // 4, high // 4))
 
 
@@ -89,15 +89,21 @@ def test_the_input_cut_follows_the_output_cut() -> None:
     specs = {spec.name: spec for spec in tensor_specs(architecture("llama"))}
     for rank in range(4):
         piece = TensorSlice(rank, 4)
-        query = specs["layers.0.attention.qkv.weight"].parts[0].output_bounds(Cut.OUTPUTS, piece)
-        assert specs["layers.0.attention.output.weight"].parts[0].input_bounds(Cut.INPUTS, piece) == query
-        gate, up = (part.output_bounds(Cut.OUTPUTS, piece) for part in specs["layers.0.mlp.up.weight"].parts)
-        assert gate == up == specs["layers.0.mlp.down.weight"].parts[0].input_bounds(Cut.INPUTS, piece)
+        query = specs["layers.0.attention.qkv.weight"].parts[0].output_bounds(Sharding.OUTPUTS, piece)
+        assert (
+            specs["layers.0.attention.output.weight"].parts[0].input_bounds(Sharding.INPUTS, piece) == query
+        )
+        gate, up = (
+            part.output_bounds(Sharding.OUTPUTS, piece) for part in specs["layers.0.mlp.up.weight"].parts
+        )
+        assert gate == up == specs["layers.0.mlp.down.weight"].parts[0].input_bounds(Sharding.INPUTS, piece)
 
 
 def test_a_padded_vocabulary() -> None:
     [embedding] = [s for s in tensor_specs(architecture("llama")) if s.name == "embedding.weight"]
-    shares = [embedding.parts[0].output_bounds(Cut.VOCABULARY, TensorSlice(rank, 4)) for rank in range(4)]
+    shares = [
+        embedding.parts[0].output_bounds(Sharding.VOCABULARY, TensorSlice(rank, 4)) for rank in range(4)
+    ]
     assert shares == [(0, 26), (26, 52), (52, 78), (78, 101)]
     assert {embedding.local_outputs(TensorSlice(rank, 4)) for rank in range(4)} == {26}
 

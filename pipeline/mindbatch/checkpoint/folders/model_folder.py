@@ -38,7 +38,7 @@ class StoredShape(Protocol):
 class ModelWeights(Protocol):
     """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
 
-    held: the slice that was cut out of every tensor before it was stored; WHOLE for a full checkpoint.
+    shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.
     Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
     """
 
@@ -46,7 +46,7 @@ class ModelWeights(Protocol):
     def path(self) -> Path: ...
 
     @property
-    def held(self) -> TensorSlice: ...
+    def shard(self) -> TensorSlice: ...
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -78,7 +78,7 @@ class ModelFolder:
             CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
         """
         self.path = existing_folder(path)
-        self.held = rank or WHOLE
+        self.shard = rank or WHOLE
         faults: list[str] = []
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
@@ -137,7 +137,7 @@ class ModelFolder:
         self.close()
 
 
-def _rank_tensors(home: Path, held: TensorSlice) -> TensorSet:
+def _rank_tensors(home: Path, needed: TensorSlice) -> TensorSet:
     """The tensors of one rank, when all ranks are there and were cut for so many."""
     if has_file(home, JOURNAL_NAME):
         raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
@@ -145,8 +145,8 @@ def _rank_tensors(home: Path, held: TensorSlice) -> TensorSet:
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
     marker = read_marker(home)
-    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), held), str(home))
-    source = open_source(ranks[held.rank])
+    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), needed), str(home))
+    source = open_source(ranks[needed.rank])
     try:
         source.check_heads()
     except CheckpointError:
@@ -155,21 +155,22 @@ def _rank_tensors(home: Path, held: TensorSlice) -> TensorSet:
     return source.ranks[0]
 
 
-def _cut_faults(settings: Mapping[str, Any], num_ranks: int, held: TensorSlice) -> list[str]:
+def _cut_faults(settings: Mapping[str, Any], num_ranks: int, needed: TensorSlice) -> list[str]:
     """Faults of a folder cut for other ranks; without a marker the number of folders counts."""
     stages, names = settings.get("pipeline_stage", 1), settings.get("names", "hf")
     size = settings.get("model_parallel", num_ranks)
-    how = f"`mindbatch reshard ... target.model_parallel={held.size}` cuts it so"
+    how = f"`mindbatch reshard ... target.model_parallel={needed.size}` cuts it so"
     faults = []
     if stages != 1:
         faults.append(f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage=1; {how}")
     if names != "hf":
         faults.append(f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf")
-    if size != held.size:
-        faults.append(f"was cut for model_parallel={shown(size)}; needed is {held.size}; {how}")
-    elif stages == 1 and num_ranks != held.size:
+    if size != needed.size:
+        faults.append(f"was cut for model_parallel={shown(size)}; needed is {needed.size}; {how}")
+    elif stages == 1 and num_ranks != needed.size:
         faults.append(
-            f"has {num_ranks} of the {held.size} ranks that {MARKER_NAME} speaks of; rank folders are missing"
+            f"has {num_ranks} of the {needed.size} ranks that {MARKER_NAME} speaks of; "
+            "rank folders are missing"
         )
     return faults
 

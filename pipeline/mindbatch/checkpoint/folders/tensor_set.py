@@ -30,9 +30,8 @@ from mindbatch.checkpoint.folders.weight_files import (
     open_shards,
     open_weights,
 )
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
-from mindbatch.checkpoint.open_files import allow_open_files
 from mindbatch.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"

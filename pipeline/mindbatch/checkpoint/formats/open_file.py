@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_file
 
 SUFFIXES = (".safetensors", ".ckpt")
+_OTHERS = 256  # files that are open besides: pipes, logs, libraries
 _NEEDED = f"must be a file of tensors, {' or '.join(SUFFIXES)}"
 
 
@@ -56,3 +58,15 @@ class OpenFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def allow_open_files(count: int) -> None:
+    """Raises the limit of this process, and of those it will start, where it is too low for `count` more.
+
+    It stays as it is where the system allows no more; opening a file says so then.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHERS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

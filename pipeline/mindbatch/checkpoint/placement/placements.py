@@ -14,7 +14,7 @@ from functools import cache
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
-from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -31,11 +31,11 @@ def placements(
     check_ways(specs, model_parallel, pipeline_stage, keys=keys)
     stages, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
     ranks = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
-    shards = cache(lambda cuts: [_shard(cuts, rank) for rank in ranks])  # the layers are cut alike
+    shards = cache(lambda sharded: [_shard(sharded, rank) for rank in ranks])  # the layers are alike
     absent = [None] * model_parallel
     found: dict[str, Placement] = {}
     for source, shape in source_shapes(specs).items():
-        of_layer = shards(tuple((replace(part, source=""), cut) for part, cut in parts[source]))
+        of_layer = shards(tuple((replace(part, source=""), sharding) for part, sharding in parts[source]))
         by_stage = [of_layer if stage in stages[source] else absent for stage in range(pipeline_stage)]
         found[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
     return found
@@ -43,9 +43,10 @@ def placements(
 
 def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
     """The numbers of slices that the model can be cut into."""
-    cuts = {(part, spec.cut) for spec in specs for part in spec.parts}
-    most = [units for part, cut in cuts if (units := part.units(cut)) and not part.is_shared]
-    return [size for size in range(1, min(most, default=1) + 1) if all(p.divides(c, size) for p, c in cuts)]
+    sharded = {(part, spec.sharding) for spec in specs for part in spec.parts}
+    most = [units for part, sharding in sharded if (units := part.units(sharding)) and not part.is_shared]
+    sizes = range(1, min(most, default=1) + 1)
+    return [size for size in sizes if all(part.divides(sharding, size) for part, sharding in sharded)]
 
 
 def check_ways(
@@ -60,10 +61,9 @@ def check_ways(
 def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
     undivided = next(
         (
-            f"does not divide the {part.units(spec.cut)} {_units_of(part, spec.cut)} of {part.source}"
-            for spec in specs
-            for part in spec.parts
-            if size > 0 and not part.divides(spec.cut, size)
+            f"does not divide the {part.units(sharding)} {_units_of(part, sharding)} of {part.source}"
+            for part, sharding in ((part, spec.sharding) for spec in specs for part in spec.parts)
+            if size > 0 and not part.divides(sharding, size)
         ),
         "must be at least 1" if size < 1 else None,
     )
@@ -72,8 +72,8 @@ def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
         yield f"model_parallel={size}: {undivided}; allowed for this model: {allowed}"
 
 
-def _units_of(part: Part, cut: Cut) -> str:
-    if cut is Cut.INPUTS:
+def _units_of(part: Part, sharding: Sharding) -> str:
+    if sharding is Sharding.INPUTS:
         return "inputs"
     return "outputs" if part.unit == 1 else "heads"
 
@@ -84,27 +84,27 @@ def _stage_faults(specs: Sequence[TensorSpec], stages: int) -> Iterator[str]:
         yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
 
 
-Cuts = Sequence[tuple[Part, Cut]]
+ShardedParts = Sequence[tuple[Part, Sharding]]
 
 
-def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, Cuts]:
+def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
     """The parts of every checkpoint tensor in their order in it, each once."""
-    found: dict[str, dict[tuple[Part, Cut], None]] = {}
+    found: dict[str, dict[tuple[Part, Sharding], None]] = {}
     for spec in specs:
         for part in spec.parts:
-            found.setdefault(part.source, {})[part, spec.cut] = None
+            found.setdefault(part.source, {})[part, spec.sharding] = None
     return {source: sorted(parts, key=lambda each: each[0].first) for source, parts in found.items()}
 
 
-def _shard(parts: Cuts, rank: TensorSlice) -> Shard:
-    """What a rank holds: the parts' outputs one after another, each part cut alone."""
+def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
+    """What a rank holds: the parts' outputs one after another, each divided by itself."""
     segments: list[Segment] = []
     padding: list[Region] = []
     end, columns = 0, (0, 0)
-    for part, cut in parts:
-        low, high = part.output_bounds(cut, rank)
-        left, right = part.input_bounds(cut, rank)
-        start, filled, end = end, end + high - low, end + part.local_outputs(cut, rank)
+    for part, sharding in parts:
+        low, high = part.output_bounds(sharding, rank)
+        left, right = part.input_bounds(sharding, rank)
+        start, filled, end = end, end + high - low, end + part.local_outputs(sharding, rank)
         columns = (0, right - left)
         whole = part.region((part.first + low, part.first + high), (left, right))
         if start < filled:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
-from mindbatch.checkpoint.open_files import allow_open_files
+from mindbatch.checkpoint.formats.open_file import allow_open_files
 from mindbatch.checkpoint.reshard.files import Recorder, TargetFiles, refuse_without_room
 from mindbatch.checkpoint.reshard.folder import (
     give_name,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import TypeVar
 
 from mindbatch.checkpoint.reshard.check import check_job
 from mindbatch.checkpoint.reshard.files import TargetFiles
@@ -119,6 +120,7 @@ def _death(process: Child) -> CheckpointError:
 
 
 WRITE, CHECK = "write", "check"
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +191,21 @@ def _take_in(connection: Connection, asked: SimpleQueue[tuple[str, Job] | None])
 
 
 def _answer(runner: JobRunner, action: str, job: Job) -> Done | Failed:
+    no_memory = "not enough memory; fewer workers need less"
+    return answer_of(lambda: runner.do(action, job), f"tensor {job.name!a}: ", no_memory)
+
+
+def answer_of(work: Callable[[], Answer], subject: str, no_memory: str) -> Answer | Failed:
+    """What a child process sends to its parent, which shows errors: the child has no place to.
+
+    subject: begins the lines of what is not an error of the project's. no_memory: the line of a MemoryError.
+    """
     try:
-        return runner.do(action, job)
+        return work()
     except MindBatchError as error:
         return Failed(error.faults, isinstance(error, StorageError))
     except MemoryError:
-        return Failed((f"tensor {job.name!a}: not enough memory; fewer workers need less",), False)
-    except Exception as error:  # the parent shows it: this process has no place to
+        return Failed((f"{subject}{no_memory}",), False)
+    except Exception as error:
         text = " ".join(str(error).split())
-        return Failed((f"tensor {job.name!a}: {type(error).__name__}: {text}",), False)
+        return Failed((f"{subject}{type(error).__name__}: {text}",), False)

@@ -6,11 +6,11 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch.checkpoint.reshard.pool import Failed
+from mindbatch.checkpoint.reshard.pool import Failed, answer_of
 from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
 from mindbatch.engine.first_logits import FloatArray, first_logits
-from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.whole_model import WholeModel
@@ -42,17 +42,10 @@ def answer_with_logits(connection: Connection) -> None:
     """The process."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
-    connection.send(_answer(config, architecture))
+    subject, no_memory = f"{config.source}: ", "not enough memory to run the model"
+    connection.send(answer_of(lambda: _logits(config, architecture), subject, no_memory))
 
 
-def _answer(config: ReshardConfig, architecture: Architecture) -> FloatArray | Failed:
-    try:
-        with WholeModel(config) as model:
-            return first_logits(architecture, model)
-    except MindBatchError as error:
-        return Failed(error.faults, is_storage=False)
-    except MemoryError:
-        return Failed((f"{config.source}: not enough memory to run the model",), is_storage=False)
-    except Exception as error:  # the parent shows it: this process has no place to
-        text = " ".join(str(error).split())
-        return Failed((f"{config.source}: {type(error).__name__}: {text}",), is_storage=False)
+def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:
+    with WholeModel(config) as model:
+        return first_logits(architecture, model)

@@ -69,7 +69,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=2)
     wider = tensor_specs(describe({**LLAMA, "intermediate_size": 64}))
     with ModelFolder(home, TensorSlice(1, 2)) as opened:
-        faults = match_tensors(source_shapes(shard_specs(wider, opened.held)), opened)
+        faults = match_tensors(source_shapes(shard_specs(wider, opened.shard)), opened)
     assert faults[0].startswith(f"{home / 'rank_1/model.safetensors'}: tensor 'model.layers.0.mlp")
     assert faults[0].endswith("has shape [24, 32], needed is [32, 32]")
 

@@ -22,7 +22,7 @@ from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
-from mindbatch.models.tensor_spec import Cut, Part, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 LAYER = "model.layers.0"
@@ -153,8 +153,8 @@ def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choi
 
 
 def expected(spec: TensorSpec, part: Part, arrays: dict[str, np.ndarray], piece: TensorSlice) -> Counter[int]:
-    low, high = part.output_bounds(spec.cut, piece)
-    left, right = part.input_bounds(spec.cut, piece)
+    low, high = part.output_bounds(spec.sharding, piece)
+    left, right = part.input_bounds(spec.sharding, piece)
     array = arrays[part.source].T if part.transposed else arrays[part.source]
     rows = array[part.first + low : part.first + high]
     return Counter((rows if part.inputs is None else rows[:, left:right]).ravel().tolist())
@@ -207,7 +207,7 @@ def test_query_heads_and_inputs_are_never_on_two_ranks() -> None:
     with pytest.raises(ValueError, match="q_proj.weight: 2 units cannot be cut over 4 ranks"):
         spec.local_outputs(TensorSlice(0, 4))
     with pytest.raises(ValueError, match="down: 2 units cannot be cut over 4 ranks"):
-        Part("down", 8, 2).input_bounds(Cut.INPUTS, TensorSlice(0, 4))
+        Part("down", 8, 2).input_bounds(Sharding.INPUTS, TensorSlice(0, 4))
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
