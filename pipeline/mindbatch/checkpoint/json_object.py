@@ -21,13 +21,18 @@ def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
 
 def read_bounded(path: Path, max_bytes: int, needed: str = "") -> bytes:
     """The file's bytes. CheckpointError when larger, unreadable or of a foreign format, with `needed`."""
-    try:
-        data = read_regular(path, max_bytes)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    data = read_limited(path, max_bytes)
     if reason := foreign_format(data):
         raise CheckpointError(f"{path}: {reason}{needed}")
     return data
+
+
+def read_limited(path: Path, max_bytes: int) -> bytes:
+    """The file's bytes, whatever it is. CheckpointError when larger or unreadable."""
+    try:
+        return read_regular(path, max_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.lora.names import is_lora_name
 from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
-from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.plan import TensorPlan
+from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import jobs_of
@@ -75,7 +75,7 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
         if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
             notes.append(_whole(source, strategy, opened.ranks[0]))
             strategy = None
-        opened.check_heads()
+        opened.check_sums()
         raise_if_any(opened.dtype_faults())
         found = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
@@ -115,8 +115,7 @@ def plan_transform(
     """
     names = [name for name in transform.placements if lora is None or not is_lora_name(name)]
     source, wanted = transform.files(names), transform.wanted(names)
-    plans = plan_copies(source, wanted)
-    prove(plans, source, wanted)
+    plans = proved_copies(source, wanted)
     dtypes = {name: transform.dtype(name) for name in names}
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}

@@ -15,8 +15,8 @@ from mindbatch.checkpoint.lora.merge import MatrixShard, StoredMatrix
 from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, is_lora_name, unused_faults
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import whole_placements
-from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.plan import TensorPlan
+from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.errors import ConfigError
@@ -58,8 +58,7 @@ def _matrices(transform: Transform, names: Iterable[str]) -> dict[str, StoredMat
     """The whole matrices, from the regions that the ranks hold. CheckpointError when one is damaged."""
     source = transform.files(names)
     whole = as_placed(whole_placements(source.shapes), 1)
-    plans = plan_copies(source, whole)
-    prove(plans, source, whole)
+    plans = proved_copies(source, whole)
     return {plan.name: StoredMatrix(plan.name, plan.shape, _shards(transform, plan)) for plan in plans}
 
 

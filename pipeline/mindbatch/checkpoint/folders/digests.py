@@ -20,9 +20,8 @@ from typing import TypeGuard, TypeVar
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object, read_limited
 from mindbatch.errors import CheckpointError
-from mindbatch.regular_file import read_regular
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
@@ -171,16 +170,10 @@ def _other_heads(folder: Path, digests: Digests, files: Mapping[str, StoredFile]
         with collecting(faults):
             if not _is_there(folder, name):
                 raise CheckpointError(f"{folder / DIGESTS_NAME}: heads has {shown(name)}, which is not here")
-            if _file_digest(file_in(folder, name)) != digests.heads[name].lower():
+            content = read_limited(file_in(folder, name), _MAX_OTHER_BYTES)
+            if hashlib.sha256(content).hexdigest() != digests.heads[name].lower():
                 raise CheckpointError(f"{folder / name}: damaged: its SHA-256 is not that of {DIGESTS_NAME}")
     return sorted(faults)
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(read_regular(path, _MAX_OTHER_BYTES)).hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _is_there(folder: Path, name: str) -> bool:

@@ -148,7 +148,7 @@ def _rank_tensors(home: Path, needed: TensorSlice) -> TensorSet:
     raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), needed), str(home))
     source = open_source(ranks[needed.rank])
     try:
-        source.check_heads()
+        source.check_sums()
     except CheckpointError:
         source.close()
         raise

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.placement.placement import Segment, Shard
-from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
+from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Region,
@@ -32,6 +32,13 @@ from mindbatch.checkpoint.placement.regions import (
     uncovered,
     volume,
 )
+
+
+def proved_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
+    """The plan of `plan_copies`, proved. CheckpointError as of both."""
+    plans = plan_copies(source, target)
+    prove(plans, source, target)
+    return plans
 
 
 def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> None:

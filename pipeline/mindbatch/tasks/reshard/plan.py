@@ -10,18 +10,17 @@ from typing import Any
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
+from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.placement import Placements, whole_placements
-from mindbatch.checkpoint.placement.plan import plan_copies
-from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import replicas_of
 from mindbatch.checkpoint.transform import layouts_of
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import ConfigError
 from mindbatch.hidden_values import concealed
-from mindbatch.regular_file import read_regular
 from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -57,8 +56,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         CheckpointError: what cannot be done or stored, or a plan that is not right.
     """
     target = _target(config, opened)
-    tensors = plan_copies(opened.files, target)
-    prove(tensors, opened.files, target)
+    tensors = proved_copies(opened.files, target)
     dtypes = _dtypes(config, opened, target)
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
@@ -187,18 +185,11 @@ def _beside(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
     """The model folder's other files; config.json says the dtype that the tensors have now."""
     if folder is None:
         return {}
-    found = {name: _content(folder, name) for name in BESIDE if has_file(folder, name)}
+    there = [name for name in BESIDE if has_file(folder, name)]
+    found = {name: read_limited(file_in(folder, name), _MAX_BESIDE_BYTES) for name in there}
     if config.target.dtype != "keep":
         found[CONFIG_NAME] = _with_dtype(folder, config.target.dtype)
     return found
-
-
-def _content(folder: Path, name: str) -> bytes:
-    path = file_in(folder, name)
-    try:
-        return read_regular(path, _MAX_BESIDE_BYTES)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _with_dtype(folder: Path, dtype: str) -> bytes:

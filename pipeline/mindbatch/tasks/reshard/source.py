@@ -107,7 +107,7 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
 
 
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
-    source.check_heads()
+    source.check_sums()
     folder = _model_folder(config, source)
     model = _model(folder, config.ignore_config_keys) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}

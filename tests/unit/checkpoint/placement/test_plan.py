@@ -1,5 +1,6 @@
 """Plans from any cut to any other: proved, minimal, and right element by element."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -8,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import Ranks, copied, numbered, same, scattered
 
+from mindbatch.checkpoint.placement import plan as planning
+from mindbatch.checkpoint.placement import proof
 from mindbatch.checkpoint.placement.placement import Placement, Shard, single_segment, whole_placements
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.proof import prove
+from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.errors import CheckpointError
@@ -30,14 +33,8 @@ def one_tensor(shape: Shape, shards: Sequence[Shard]) -> RankFiles:
     return as_placed({"w": Placement("w", shape, tuple(shards))}, len(shards))
 
 
-def proved(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
-    plans = plan_copies(source, target)
-    prove(plans, source, target)
-    return plans
-
-
 def resharded(source: RankFiles, target: RankFiles, ranks: Ranks) -> Ranks:
-    return copied(proved(source, target), source, ranks)
+    return copied(proved_copies(source, target), source, ranks)
 
 
 def copies(plans: list[TensorPlan], name: str) -> list[tuple[Copy, ...]]:
@@ -119,19 +116,19 @@ def test_of_replicas_the_lowest_rank_is_read() -> None:
 
 def test_replicas_that_overlap_in_part_are_read_once() -> None:
     halves = single_segment((4,), ((0, 4),)), single_segment((4,), ((2, 6),))
-    plans = proved(one_tensor((6,), halves), whole_files({"w": (6,)}))
+    plans = proved_copies(one_tensor((6,), halves), whole_files({"w": (6,)}))
     assert plans[0].copies == (Copy(0, "w", ((0, 4),), ((0, 4),)), Copy(1, "w", ((2, 4),), ((4, 6),)))
 
 
 def test_tensors_without_dimensions_or_elements() -> None:
     shapes = {"scalar": (), "empty": (0, 3)}
-    plans = proved(whole_files(shapes), whole_files(shapes))
+    plans = proved_copies(whole_files(shapes), whole_files(shapes))
     assert [len(tensor.copies) for tensor in plans] == [1, 0]
 
 
 def test_padding_is_listed_and_comes_from_nowhere() -> None:
     specs = llama_specs(vocabulary=5)
-    plans = proved(cut_files(specs, 2), cut_files(specs, 4))
+    plans = proved_copies(cut_files(specs, 2), cut_files(specs, 4))
     padded = {(tensor.name, tensor.rank): tensor.padding for tensor in plans if tensor.padding}
     tables = ("model.embed_tokens.weight", "lm_head.weight")
     assert padded == {
@@ -168,5 +165,21 @@ def test_large_tensors_cost_no_more_than_small_ones() -> None:
     shards = tuple(
         single_segment((size, quarter), ((0, size), (low, low + quarter))) for low in range(0, size, quarter)
     )
-    plans = proved(one_tensor((size, size), shards), whole_files({"w": (size, size)}))
+    plans = proved_copies(one_tensor((size, size), shards), whole_files({"w": (size, size)}))
     assert len(plans[0].copies) == 4
+
+
+def test_layers_that_are_cut_alike_are_planned_and_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a model of a hundred layers over a hundred ranks takes a second."""
+    done: list[str] = []
+    for module, name in ((planning, "_joined"), (proof, "_plan_faults"), (proof, "_stored_faults")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *all, name=name, real=real: done.append(name) or real(*all))
+    counts = []
+    for layers in (2, 6):
+        specs = llama_specs(heads=8, kv_heads=8, layers=layers)
+        done.clear()
+        proved_copies(cut_files(specs, 2, 2), cut_files(specs, 4))
+        counts.append(Counter(done))
+    assert counts[0] == counts[1]
+    assert len(counts[0]) == 3
