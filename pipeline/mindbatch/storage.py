@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -41,6 +41,15 @@ class StorageError(MindBatchError):
     def reading(cls, path: Path, error: OSError) -> StorageError:
         """The line for a file that cannot be read back."""
         return cls(f"{path}: cannot be read ({reason_of(error)})")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError of the block becomes a StorageError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError.writing(path, error) from error
 
 
 def reason_of(error: OSError) -> str:
@@ -213,10 +222,8 @@ class WholeFile(io.BufferedIOBase):
             return
         data = bytes(self._taken)
         self._taken.clear()
-        try:
+        with writing(self._path):
             self._storage.write(self._file, data)
-        except OSError as error:
-            raise StorageError.writing(self._path, error) from error
 
     @property
     def name(self) -> str:
@@ -262,10 +269,8 @@ def remove_leftovers(folder: Path, storage: Storage, is_ours: Callable[[str], bo
 
     is_ours: whether a file of that name is written there. Raises StorageError.
     """
-    try:
+    with writing(folder):
         for path in sorted(folder.iterdir()):
             name = leftover_of(path.name)
             if name is not None and is_ours(name) and stat.S_ISREG(path.lstat().st_mode):
                 storage.remove(path)
-    except OSError as error:
-        raise StorageError.writing(folder, error) from error

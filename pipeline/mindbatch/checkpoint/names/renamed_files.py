@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Order, Rule, Sections, rule_for, unused_names
-from mindbatch.checkpoint.names.section_places import Sizes, Span, read_sizes, shapes_of, spans, view_of
+from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, shown_region

@@ -28,7 +28,7 @@ def placements(
     Raises:
         ConfigError: the model cannot be cut into so many slices or stages.
     """
-    check_ways(specs, model_parallel, pipeline_stage, keys=keys)
+    check_sizes(specs, model_parallel, pipeline_stage, keys=keys)
     stages, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
     ranks = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
     shards = cache(lambda sharded: [_shard(sharded, rank) for rank in ranks])  # the layers are alike
@@ -49,7 +49,7 @@ def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
     return [size for size in sizes if all(part.divides(sharding, size) for part, sharding in sharded)]
 
 
-def check_ways(
+def check_sizes(
     specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
 ) -> None:
     """Raises ConfigError with the number, what it does not divide, and the numbers that are allowed."""

@@ -33,7 +33,7 @@ from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage, StorageError, write_whole
+from mindbatch.storage import Storage, write_whole, writing
 
 
 def carry_out(
@@ -156,11 +156,9 @@ def _finish(
         _read_back(plan, part, storage, progress)
         refuse_changed(plan)
     write_whole(part / MARKER_NAME, marker_json(plan.marker()), storage)
-    try:
+    with writing(part):
         storage.remove(part / JOURNAL_NAME)
         storage.sync_folder(part)
-    except OSError as error:
-        raise StorageError.writing(part, error) from error
 
 
 def _look_again(plan: ReshardPlan, folder: Path, storage: Storage, progress: Progress) -> None:

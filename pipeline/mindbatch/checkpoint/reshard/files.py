@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.journal import Journal
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage, StorageError
+from mindbatch.storage import Storage, StorageError, writing
 
 
 class TargetFiles:
@@ -34,31 +34,31 @@ class TargetFiles:
         """Makes the files that are missing; all get their full size, with all but the tensors in them."""
         for name, layout in layouts.items():
             make_folders((self._folder / name).parent, self._storage)
-            with self._writing(name):
+            with writing(self._folder / name):
                 if not (self._folder / name).exists():
                     self._files[name] = self._storage.create(self._folder / name)
                 self._storage.truncate(self._file(name), layout.total_bytes)
                 for offset, data in layout.head:
                     self._storage.write_at(self._file(name), data, offset)
 
-    def write(self, writing: Writing, start: int, data: memoryview) -> None:
+    def write(self, target: Writing, start: int, data: memoryview) -> None:
         """Writes a tensor's bytes from `start` on into its file, which is there and of full size."""
-        with self._writing(writing.file):
-            for offset, nbytes in byte_ranges(writing.extents, start, len(data)):
-                self._storage.write_at(self._file(writing.file), data[:nbytes], offset)
+        with writing(self._folder / target.file):
+            for offset, nbytes in byte_ranges(target.extents, start, len(data)):
+                self._storage.write_at(self._file(target.file), data[:nbytes], offset)
                 data = data[nbytes:]
 
     def sync(self, names: Iterable[str] | None = None) -> None:
         """Returns once what was written into the opened files, or those named, is on the disk."""
         for name in self._files if names is None else names:
-            with self._writing(name):
+            with writing(self._folder / name):
                 self._storage.sync(self._file(name))
 
     def close(self) -> None:
         """Closes the files."""
         while self._files:
             name, file = self._files.popitem()
-            with self._writing(name):
+            with writing(self._folder / name):
                 self._storage.close(file)
 
     def __enter__(self) -> TargetFiles:
@@ -75,13 +75,6 @@ class TargetFiles:
         if name not in self._files:
             self._files[name] = self._storage.reopen(self._folder / name)
         return self._files[name]
-
-    @contextlib.contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError.writing(self._folder / name, error) from error
 
 
 def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.storage import Storage, StorageError
+from mindbatch.storage import Storage, StorageError, writing
 
 PART_SUFFIX = ".part"
 _HELD = {errno.EAGAIN, errno.EACCES}
@@ -64,10 +64,8 @@ def locked(folder: Path) -> Iterator[None]:
         ConfigError: another process has it.
         StorageError: the folder cannot be opened.
     """
-    try:
+    with writing(folder):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise StorageError.writing(folder, error) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,12 +93,10 @@ def make_folders(folder: Path, storage: Storage) -> None:
     """Makes a folder and those above it that are missing, to last. StorageError when that fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
-        try:
+        with writing(path):
             with contextlib.suppress(FileExistsError):
                 storage.make_folder(path)
             storage.sync_folder(path.parent)
-        except OSError as error:
-            raise StorageError.writing(path, error) from error
 
 
 def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), keep: bool = False) -> None:
@@ -110,7 +106,7 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
     short with the power, is known for what it is. StorageError when that fails.
     """
     after = [*last]
-    try:
+    with writing(folder):
         for path in sorted(folder.iterdir(), key=lambda path: (path.name in after, path.name)):
             if path.name in after:
                 storage.sync_folder(folder)
@@ -120,8 +116,6 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
                 storage.remove(path)
         if not keep:
             storage.remove_folder(folder)
-    except OSError as error:
-        raise StorageError.writing(folder, error) from error
 
 
 def marker_json(content: Mapping[str, Any]) -> bytes:
@@ -183,10 +177,8 @@ def keep_name(plan: ReshardPlan, storage: Storage) -> None:
 
     Comes before anything beside it is removed: a power cut might bring that back as the target.
     """
-    try:
+    with writing(plan.target):
         storage.sync_folder(plan.target.parent)
-    except OSError as error:
-        raise StorageError.writing(plan.target, error) from error
 
 
 def refuse_changed(plan: ReshardPlan) -> None:

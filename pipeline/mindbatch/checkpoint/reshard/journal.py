@@ -26,7 +26,7 @@ from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import read_regular
-from mindbatch.storage import Storage, StorageError, remove_leftovers, write_whole
+from mindbatch.storage import Storage, StorageError, remove_leftovers, write_whole, writing
 
 _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousand ranks
 
@@ -80,22 +80,17 @@ class Journal:
 
     def go_on(self, content: JournalContent) -> None:
         """The journal that was read, without what is torn."""
-        self._open()
-        try:
-            assert self._file is not None
-            self._storage.truncate(self._file, content.size)
-        except OSError as error:
-            raise StorageError.writing(self._path, error) from error
+        file = self._open()
+        with writing(self._path):
+            self._storage.truncate(file, content.size)
 
     def append(self, written: Iterable[Written]) -> None:
         """Notes tensors that are on the disk; returns when the notes are there, too."""
         lines = [[each.file, each.tensor, each.digest, each.nbytes] for each in written]
         assert self._file is not None
-        try:
+        with writing(self._path):
             self._storage.write(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             self._storage.sync(self._file)
-        except OSError as error:
-            raise StorageError.writing(self._path, error) from error
 
     def close(self) -> None:
         """Closes the file."""
@@ -104,11 +99,10 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._storage.close(file)
 
-    def _open(self) -> None:
-        try:
+    def _open(self) -> int:
+        with writing(self._path):
             self._file = self._storage.append(self._path)
-        except OSError as error:
-            raise StorageError.writing(self._path, error) from error
+        return self._file
 
 
 def _entry(line: bytes) -> Any:
