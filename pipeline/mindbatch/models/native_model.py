@@ -64,7 +64,7 @@ def load_native(
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
 
-    assemble, rank = declaration(arch.model_type).network, folder.held
+    assemble, rank = declaration(arch.model_type).network, folder.shard
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
     weights = load_weights(arch, folder, kernels, rank, progress)
     shapes = [attention_shape(arch, layer, rank) for layer in range(arch.num_layers)]
