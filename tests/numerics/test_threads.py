@@ -56,5 +56,12 @@ def test_threads_get_what_they_would_get_alone_and_leave_ctrl_c_to_the_program()
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_the_event_loop_while_the_engines_thread_computes() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        # Tests that run in a shell's background inherit an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
