@@ -270,8 +270,9 @@ def test_what_is_given_goes_before_the_yaml(tmp_path: Path, folder: Path) -> Non
 
 
 def test_what_is_given_saves_what_would_be_refused(tmp_path: Path) -> None:
-    text = "load_checkpoint: llama.ckpt\nmodel: {model_config: {compute_dtype: int8}}"
-    assert len(faults(tmp_path, text)) == 2
+    text = "load_checkpoint: llama.ckpt\nmodel: {model_config: {compute_dtype: int8}}\n"
+    text += "src_strategy_path_or_dir: strategy\n"
+    assert len(faults(tmp_path, text)) == 3
     assert faults(tmp_path, text, {"model.checkpoint_name_or_path": "x", "model.dtype": "float32"}) == []
 
 

@@ -79,6 +79,17 @@ def model_folder(value: Any, facts: Facts) -> str | InPlaceOf:
     return InPlaceOf("model.tokenizer", str(value))
 
 
+def source_strategy(value: Any, facts: Facts) -> NoReturn:
+    """How the checkpoint was cut."""
+    if value in NOTHING:
+        raise Agreed
+    if "model.checkpoint_name_or_path" in facts.above:
+        raise WithoutEffect("model.checkpoint_name_or_path is given")
+    raise Unfit(
+        "a checkpoint that is cut is made whole first: mindbatch reshard source=... source_strategy=..."
+    )
+
+
 def folder_of_file(value: Any, facts: Facts) -> str:
     """The folder of a file of a tokenizer: ours are read as a folder."""
     if value in NOTHING:

@@ -2,13 +2,15 @@
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Same, Sets, ignored
-from mindbatch.config.predict_yaml.run_table import LORA, NO_CODE, TRAINING
+from mindbatch.config.predict_yaml.run_table import LORA, NO_CODE, TRAINING, WHICH_MODEL
 
 SHAPES = "the weights say it"
 KERNELS = "a choice of kernels that changes no result"
 PRECISION = "kernels choose it beside model.dtype"
 NO_PADDING = "nothing is padded"
 TOKENIZER = "the tokenizer's folder says it"
+QUANTISED = "quantised models are not supported; give the folder unquantised"
+LOOKAHEAD = "use decoding.prompt_lookup_num_tokens in its place"
 EITHER = (True, False)
 _GELU = {"gelu": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
 
@@ -27,7 +29,7 @@ GENERATION: dict[str, Entry] = {
     "min_length": Sets("decoding.min_length"),
     "min_new_tokens": Sets("decoding.min_new_tokens"),
     "eos_token_id": Sets("decoding.eos_token_id"),
-    "parallel_decoding": Checked(to.unless_asked("use decoding.prompt_lookup_num_tokens in its place")),
+    "parallel_decoding": Checked(to.unless_asked(LOOKAHEAD)),
     "parallel_decoding_params": Checked(
         to.unless_asked("use decoding.prompt_lookup_num_tokens in its place")
     ),
@@ -75,17 +77,11 @@ RUNNING: dict[str, Entry] = {
     **ignored(TRAINING, "mtp_num_layers", "num_nextn_predict_layers", "moe_expert_capacity_factor"),
     **ignored(TRAINING, "moe_router_load_balancing_type", "moe_router_bias_update_rate", "use_cache"),
     **ignored(NO_CODE, "auto_map"),
-    **ignored(
-        "config.json says which model it is", "type", "model_type", "architectures", "boost_model_type"
-    ),
+    **ignored(WHICH_MODEL, "type", "model_type", "architectures", "boost_model_type"),
     "pet_config": Checked(to.unless_asked(LORA)),
-    "quant_config": Checked(
-        to.unless_asked("quantised models are not supported; give the folder unquantised")
-    ),
-    "quantization_config": Checked(
-        to.unless_asked("quantised models are not supported; give the folder unquantised")
-    ),
-    "quantization_bit": Only((0, None), "quantised models are not supported; give the folder unquantised"),
+    "quant_config": Checked(to.unless_asked(QUANTISED)),
+    "quantization_config": Checked(to.unless_asked(QUANTISED)),
+    "quantization_bit": Only((0, None), QUANTISED),
     "llm_backend": Checked(to.unless_asked("only the models of provider native or mindformers are run")),
     "return_hidden_states": Checked(to.unless_asked("only text is given")),
     "pre_seq_len": Checked(to.unless_asked("prefix tuning is not supported")),
@@ -187,7 +183,7 @@ ARCHITECTURE: dict[str, Entry] = {
 MODEL: dict[str, Entry] = {
     "model.arch.type": Checked(to.model_class),
     "model.arch.auto_register": Checked(to.unless_asked(NO_CODE)),
-    "model.type": Ignored("config.json says which model it is"),
+    "model.type": Ignored(WHICH_MODEL),
     "model.trust_remote_code": Checked(to.unless_asked(NO_CODE)),
     **{
         f"{section}{name}": entry

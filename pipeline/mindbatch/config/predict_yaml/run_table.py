@@ -7,19 +7,19 @@ TRAINING = "of training"
 PROFILING = "nothing is profiled"
 STRATEGIES = "layers are cut by their own rules"
 GRAPHS = "a setting of MindSpore's that MindBatch makes itself"
+LOADING = "a folder of weights is cut as it is loaded"
+WHICH_MODEL = "config.json says which model it is"
 NO_CODE = "code that is named in a file is never run"
 LORA = (
     "adapters are not available in this version; `mindbatch reshard lora.merge=ADAPTER` makes merged weights"
 )
 
-UNREAD = {
-    **dict.fromkeys(
-        ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
-        + ("monitor_config", "optimizer", "recompute_config", "runner_config", "runner_wrapper")
-        + ("swap_config", "train_dataset", "train_dataset_task"),
-        TRAINING,
-    ),
-}
+UNREAD = dict.fromkeys(
+    ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
+    + ("monitor_config", "optimizer", "recompute_config", "runner_config", "runner_wrapper")
+    + ("swap_config", "train_dataset", "train_dataset_task"),
+    TRAINING,
+)
 """Sections at the top that have no effect, whatever they hold."""
 
 FILES: dict[str, Entry] = {
@@ -28,17 +28,12 @@ FILES: dict[str, Entry] = {
     "load_checkpoint": Sets("model.checkpoint_name_or_path", to.weights_folder),
     "pretrained_model_dir": Sets("model.checkpoint_name_or_path", to.model_folder),
     "load_ckpt_format": Only(("safetensors", "ckpt", None, ""), "must be safetensors or ckpt"),
-    "src_strategy_path_or_dir": Checked(
-        to.unless_asked(
-            "a checkpoint that is cut is made whole first: mindbatch reshard source=... source_strategy=..."
-        )
-    ),
+    "src_strategy_path_or_dir": Checked(to.source_strategy),
     "only_save_strategy": Checked(
         to.unless_asked("strategy files are made by mindbatch plan model.provider=mindformers layout.dir=DIR")
     ),
-    **ignored("a folder of weights is cut as it is loaded", "auto_trans_ckpt", "transform_process_num")
-    | ignored("a folder of weights is cut as it is loaded", "balanced_load", "reshard_worker_num")
-    | ignored("a folder of weights is cut as it is loaded", "load_ckpt_async", "remove_redundancy"),
+    **ignored(LOADING, "auto_trans_ckpt", "transform_process_num", "balanced_load", "reshard_worker_num"),
+    **ignored(LOADING, "load_ckpt_async", "remove_redundancy"),
     "output_dir": Ignored("logs and strategy files are not written; results go to output.dir"),
     "input_data": Checked(to.unless_asked("give prompts, prompts_file or data.path")),
     "predict_batch_size": Sets("model.batch_size"),
@@ -47,12 +42,11 @@ FILES: dict[str, Entry] = {
     "trust_remote_code": Checked(to.unless_asked(NO_CODE)),
     "auto_map": Ignored(NO_CODE),
     "seed": Sets("decoding.seed"),
-    "use_legacy_format": Ignored("config.json says which model it is"),
+    "use_legacy_format": Ignored(WHICH_MODEL),
     "trainer.type": Only(
-        ("CausalLanguageModelingTrainer",),
-        "only CausalLanguageModelingTrainer: models of text",
+        ("CausalLanguageModelingTrainer",), "only CausalLanguageModelingTrainer: models of text"
     ),
-    "trainer.model_name": Ignored("config.json says which model it is"),
+    "trainer.model_name": Ignored(WHICH_MODEL),
     **ignored("each run is deterministic", "infer_precision_sync", "train_precision_sync"),
     **ignored(TRAINING, "resume_training", "print_separate_loss", "do_eval", "eval_step_interval"),
     **ignored(TRAINING, "eval_epoch_interval", "ignore_data_skip", "data_skip_steps", "layer_scale"),
