@@ -22,6 +22,7 @@ from mindbatch.tasks.registry import TASKS
 OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
+OF_DECODING = {(group, name) for group, name in EVERY if group == "decoding"}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
 
 
@@ -69,13 +70,11 @@ def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     assert isinstance(compose_task(TASKS["generate"], given).finish(), GenerateConfig)
 
 
-@pytest.mark.parametrize("overrides", together("batch", DISTRIBUTED), ids=" ".join)
+# Decoding's are the same section, judged by the same function, as those of `generate`.
+@pytest.mark.parametrize("overrides", together("batch", DISTRIBUTED | OF_DECODING), ids=" ".join)
 def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run"]
-    for override in overrides:
-        group, _, name = override.partition("=")
-        given += in_need(group, name, model_folder)
     assert isinstance(compose_task(TASKS["batch"], given).finish(), BatchConfig)
 
 

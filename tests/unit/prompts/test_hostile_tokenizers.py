@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import transformers
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, write_folder
 from tokenizers import Tokenizer as Backend
 
@@ -72,6 +71,8 @@ def write_honest(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("extras", [False, True])
 @pytest.mark.parametrize("kind", HONEST)
 def test_an_honest_folder_gives_what_transformers_gives(tmp_path: Path, kind: str, extras: bool) -> None:
+    import transformers
+
     folder = write_honest(tmp_path / "model", kind)
     if extras:
         write_json(folder / "added_tokens.json", {"<more>": 401, "<evenmore>": 402})
