@@ -11,7 +11,7 @@ GREEDY = DecodingParams(max_new_tokens=20)
 SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)
 # Rotary positions with windows, and a table of positions. Other models and kernels hold by what the tests of
 # kernels and models say; on demand here too.
-ALWAYS = [("qwen2", "native"), ("gpt2", "native")]
+ALWAYS = [("qwen2", "native"), pytest.param(("gpt2", "native"), marks=pytest.mark.slow)]
 ON_DEMAND = [("llama3", "native"), ("gemma", "native"), ("qwen2", "reference")]
 CASES = [*ALWAYS, *(pytest.param(each, marks=pytest.mark.on_demand) for each in ON_DEMAND)]
 
@@ -115,6 +115,7 @@ def test_samples_are_separate_runs(llm: LLM, prompts: list[list[int]], tolerance
         assert difference(fewer.logits, together.logits) <= tolerance
 
 
+@pytest.mark.slow
 def test_native_is_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The whole model, with grouped heads, biases and a window."""
     if find_library() is None:

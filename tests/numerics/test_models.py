@@ -51,6 +51,7 @@ def test_greedy_tokens_alone(case: str, alone: Run) -> None:
     assert alone.tokens == fixture()[f"{case}.tokens"][:1].tolist()
 
 
+@pytest.mark.slow
 def test_greedy_tokens_in_a_ragged_batch(case: str, llm: LLM, alone: Run) -> None:
     prompts = ragged(case)
     assert len({len(prompt) for prompt in prompts}) > 10
