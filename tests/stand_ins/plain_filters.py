@@ -46,7 +46,8 @@ def top_n_sigma(scores: Scores, n: float) -> Mask:
     possible = [float(score) for score in scores if score > -np.inf]
     mean = sum(possible) / len(possible)
     deviation = (sum((score - mean) ** 2 for score in possible) / len(possible)) ** 0.5
-    return np.array([score >= max(possible) - n * deviation for score in scores.tolist()])
+    least = max(possible) - n * deviation
+    return np.array([score >= least for score in scores.tolist()])
 
 
 def top_h(scores: Scores, share: float) -> Mask:
