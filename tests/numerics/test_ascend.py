@@ -1,116 +1,148 @@
-"""The Ascend kernels with stand-ins for the operators that only an NPU has: what is called, and with what."""
+"""The Ascend kernels over stand-ins for its operators give the reference kernels' logits, step by step.
 
-import mindspore
+The stand-ins compute what the documentation says, in float32 on a CPU: so the layouts, masks, lengths and the
+order of arguments are proved, and the operators themselves are not.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn, ops
+from model_folders import descriptions, write_folder
 
-from mindbatch.errors import ConfigError
-from mindbatch.kernels import ascend, reference
+import ascend_operators
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.request import Request
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.kernels.ascend import step as ascend_step
+from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry
+from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.memory import FLOAT16, FLOAT32
+from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.models.loader import load_weights
+from mindbatch.models.native_model import load_native
+from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
+from mindbatch.parallel.topology import WHOLE
 
-SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=8, scale=0.3)
-GEOMETRY = CacheGeometry(num_blocks=6, block_size=16)
-
-
-class ReshapeAndCache(nn.Cell):
-    """Writes keys and values [T, kv_heads * head_dim] to the slots of caches [blocks, size, heads, dim]."""
-
-    def __init__(self):
-        super().__init__()
-        self.write = ops.ScatterNdUpdate()
-
-    def construct(self, key, value, key_cache, value_cache, slots):
-        blocks, size, heads, dim = key_cache.shape
-        slots = ops.where(slots < 0, (blocks - 1) * size, slots)
-        where = ops.stack((slots // size, slots % size), 1)
-        self.write(key_cache, where, key.reshape(-1, heads, dim))
-        self.write(value_cache, where, value.reshape(-1, heads, dim))
-        return key
+PARAMS = DecodingParams(max_new_tokens=1)
+SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=12, max_batched_tokens=64)
+PROMPTS = ([*range(1, 24)], [30, 31, 32], [*range(40, 57)])
+TABLES = ([4, 0], [7], [2, 5])
+# (first, one past the last) position of each prompt in the step
+STEPS = {
+    "prompts": ((0, 20), (0, 1), (0, 16)),
+    "chunks": ((20, 22), (1, 2), (16, 17)),
+    "decoding": ((22, 23), (2, 3), None),
+}
 
 
-class PagedAttention(reference.Attention):
-    """One query token for each row of the block tables."""
-
-    def __init__(self, heads, scale, kv_heads):
-        super().__init__(AttentionShape(heads, kv_heads, SHAPE.head_dim, scale))
-
-    def construct(self, query, key_cache, value_cache, tables, lengths):
-        queries = query.reshape(query.shape[0], self.heads, self.head_dim)
-        return self._attend(
-            queries, ops.gather(key_cache, tables, 0), ops.gather(value_cache, tables, 0), lengths
-        )
-
-
-class RmsNorm(nn.Cell):
-    """Returns (norm, reciprocal of the root mean square), as the fused operator does."""
-
-    def __init__(self, epsilon):
-        super().__init__()
-        self.epsilon = epsilon
-
-    def construct(self, x, weight):
-        inverse = ops.rsqrt(ops.mean(x * x, -1, True) + self.epsilon)
-        return x * inverse * weight, inverse
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    initialise("CPU")
+    return tmp_path_factory.mktemp("ascend")
 
 
 @pytest.fixture
-def kernels(monkeypatch):
-    initialise("CPU")
-    monkeypatch.setattr(ops.auto_generate, "ReshapeAndCache", ReshapeAndCache)
-    monkeypatch.setattr(ops.auto_generate, "PagedAttention", PagedAttention)
-    monkeypatch.setattr(ops, "RmsNorm", RmsNorm)
-    return ascend.AscendKernels()
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    ascend_operators.put_in(monkeypatch)
+    return iter(())
 
 
-def attend(kernels, qkv, slots, rows, tables, lengths):
-    caches = [
-        Parameter(Tensor(np.zeros(shape, np.float32)), name=f"{kernels.name}.{which}")
-        for which, shape in zip("kv", kernels.cache_shapes(SHAPE, GEOMETRY), strict=True)
-    ]
-    integers = [Tensor(np.asarray(array), mindspore.int32) for array in (slots, rows, tables, lengths)]
-    return kernels.attention(SHAPE)(Tensor(qkv), *caches, *integers).asnumpy()
+def one_layer(case: str) -> dict[str, Any]:
+    """The model of a case with its first block alone."""
+    description = descriptions()[case]
+    key = "n_layer" if case == "gpt2" else "num_hidden_layers"
+    tensors = {name: each for name, each in description["tensors"].items() if ".1." not in name}
+    return description | {"config": description["config"] | {key: 1, "layer_types": None}, "tensors": tensors}
 
 
-def test_attention_is_the_references(kernels):
-    """Two sequences of 5 and 20 tokens and two tokens of padding, through the same caches layout."""
-    generator = np.random.default_rng(0)
-    lengths = [*range(1, 6), *range(1, 21), 0, 0]
-    rows = [0] * 5 + [1] * 20 + [0, 0]
-    tables = [[4, 0], [2, 5]] + [[0, 0]] * 25
-    slots = [
-        tables[row][(n - 1) // 16] * 16 + (n - 1) % 16 if n else -1
-        for row, n in zip(rows, lengths, strict=True)
-    ]
-    qkv = generator.standard_normal((27, SHAPE.qkv_width), np.float32)
-    found = attend(kernels, qkv, slots, rows, tables, lengths)
-    wanted = attend(reference.ReferenceKernels(), qkv, slots, rows, tables, lengths)
-    np.testing.assert_allclose(found[:25], wanted[:25], atol=1e-6)
+def step_of(spans: tuple[tuple[int, int] | None, ...]) -> Step:
+    scheduled = []
+    for number, (prompt, table, span) in enumerate(zip(PROMPTS, TABLES, spans, strict=True)):
+        if span is not None:
+            row = Row(PARAMS, tuple(prompt), [], (), number)
+            sequence = Sequence(row, None, block_table=list(table))
+            request = Request(str(number), tuple(prompt), PARAMS)
+            group = SequenceGroup(request, strategy_for(PARAMS), [sequence], 99)
+            scheduled.append(ScheduledTokens(group, sequence, *span, span[1] - span[0]))
+    return Step(scheduled, num_tokens=sum(tokens.stop - tokens.start for tokens in scheduled))
 
 
-@pytest.mark.parametrize("centred", [False, True])
-def test_norms_are_the_references(kernels, centred):
-    generator = np.random.default_rng(1)
-    x, residual = (Tensor(generator.standard_normal((3, 12), np.float32)) for _ in range(2))
-    weight, bias = (Tensor(generator.standard_normal(12, np.float32)) for _ in range(2))
-    plain = reference.ReferenceKernels()
-    for found, wanted in zip(
-        kernels.add_norm(1e-5, centred)(x, residual, weight, bias),
-        plain.add_norm(1e-5, centred)(x, residual, weight, bias),
-        strict=True,
+def logits(model: ModelFolder, kernels: Kernels) -> dict[str, np.ndarray]:
+    """Of every token of each step, one after another over one cache."""
+    geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+    runner = ModelRunner(load_native(describe(model.config), model, kernels, geometry), SETTINGS)
+    found = {}
+    for name, spans in STEPS.items():
+        step = step_of(spans)
+        found[name] = runner.run(step).logits(range(step.num_tokens))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize(
+    "case",
+    ["llama3", *(pytest.param(case, marks=pytest.mark.on_demand) for case in ("gpt2", "qwen3", "gemma"))],
+)
+def test_logits_are_the_references(case: str, folder: Path) -> None:
+    """llama3 and gemma have heads that FlashAttentionScore takes; prompts of others go through the cache."""
+    write_folder(folder / case, one_layer(case))
+    with ModelFolder(str(folder / case)) as model:
+        wanted = logits(model, ReferenceKernels())
+        found = logits(model, AscendKernels(FLOAT32))
+    for name, expected in wanted.items():
+        np.testing.assert_allclose(found[name], expected, atol=2e-4, err_msg=name)
+
+
+def test_the_steps_are_of_every_kind() -> None:
+    def kind(name: str) -> str:
+        spans = [span for span in STEPS[name] if span is not None]
+        return ascend_step.shape_of(spans, lambda tokens: 64, 64, flash=True).graph
+
+    assert [kind(name) for name in STEPS] == [ascend_step.PROMPTS, ascend_step.CHUNKS, ascend_step.TOKENS]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_are_rounded_to_the_type(dtype: str, folder: Path) -> None:
+    """To the nearest, ties to even: as MindSpore converts."""
+    write_folder(folder / dtype, descriptions()["llama"])
+    kernels = choose_kernels("auto", "Ascend", dtype=dtype)
+    with ModelFolder(str(folder / dtype)) as model:
+        arch = describe(model.config)
+        half = load_weights(arch, model, kernels, WHOLE)
+        full = load_weights(arch, model, ReferenceKernels(), WHOLE)
+    for name, parameter in full.parameters.items():
+        found = half.get(name).asnumpy()
+        assert found.dtype.name == dtype
+        np.testing.assert_array_equal(found, parameter.asnumpy().astype(found.dtype))
+
+
+def test_numbers_beyond_float16_are_refused(folder: Path) -> None:
+    description = descriptions()["llama"]
+    shape, _ = description["tensors"]["model.norm.weight"]
+    tensors = description["tensors"] | {"model.norm.weight": [shape, 1e6]}
+    write_folder(folder / "large", description | {"tensors": tensors})
+    with (
+        ModelFolder(str(folder / "large")) as model,
+        pytest.raises(CheckpointError, match="norm.weight.* beyond float16; allowed: model.dtype=bfloat16"),
     ):
-        np.testing.assert_allclose(found.asnumpy(), wanted.asnumpy(), atol=1e-5)
+        load_weights(describe(model.config), model, AscendKernels(FLOAT16), WHOLE)
 
 
-def test_a_sliding_window_is_refused(kernels):
-    with pytest.raises(ConfigError, match="no sliding window .* 7 tokens"):
-        kernels.attention(AttentionShape(4, 2, 8, 0.3, window=7))
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("native", "auto"), ("reference", "auto"), ("auto", "bfloat16")])
-def test_other_kernels_and_half_types_are_refused(name, dtype):
+@pytest.mark.parametrize(("name", "dtype"), [("native", "auto"), ("reference", "auto"), ("auto", "float32")])
+def test_other_kernels_and_float32_are_refused(name: str, dtype: str) -> None:
     with pytest.raises(ConfigError, match="not with runtime.device_target=Ascend"):
         choose_kernels(name, "Ascend", dtype=dtype)
-    assert choose_kernels("auto", "Ascend", dtype="float32").dtype == np.float32
+    assert choose_kernels("auto", "Ascend").float_type.name == "bfloat16"

@@ -26,7 +26,7 @@ LOWEST = {
     "strict_json",
 }
 # Modules of models/ that only declare: they stand below all that a model is made of, cut or read by.
-DECLARATIONS = {"models.architecture", "models.tensor_spec"}
+DECLARATIONS = {"models.architecture", "models.tensor_spec", "kernels.memory"}
 BELOW_ENGINE = {
     "decoding",
     "cache",
@@ -51,16 +51,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strict_json": {"fault_lines"},
     "tool_parser": {"errors", "screen_text"},
     "parallel": LOWEST,
-    "models.architecture": {"kernels"},
+    "kernels.memory": LOWEST,
+    "models.architecture": {"kernels.memory"},
     "models.tensor_spec": {"parallel"},
-    "kernels": {"parallel"} | LOWEST,
+    "kernels": {"parallel", "kernels.memory"} | LOWEST,
     "layers": {"models.architecture", "kernels", "parallel"} | LOWEST,
     "cache": {"kernels"} | LOWEST,
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
     "decoding": LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
-    "config": {"decoding", "models", "storage"} | LOWEST,
+    "config": {"decoding", "models", "kernels.memory", "storage"} | LOWEST,
     "engine": BELOW_ENGINE | DECLARATIONS | {"backends", "interrupts"} | LOWEST,
     "interrupts": set(),
     "streaming": FACADE | LOWEST,
@@ -125,7 +126,10 @@ MINDSPORE = {
     "backends/*",
 }
 MINDSPORE_FREE = {
+    "kernels/ascend/limits.py",
+    "kernels/ascend/step.py",
     "kernels/memory.py",
+    "kernels/step.py",
     "kernels/choice.py",
     "kernels/native_library.py",
     "backends/llama_options.py",

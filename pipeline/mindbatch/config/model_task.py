@@ -14,12 +14,12 @@ from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
+from mindbatch.kernels.memory import DTYPES, dtype_fault
 from mindbatch.regular_file import first_bytes
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 LARGEST_MODEL_CONFIG = 1 << 20
-HALF_TYPES = ("float16", "bfloat16")
 SMALLEST_NPU_BLOCK = 16
 
 
@@ -101,16 +101,8 @@ def ignored_faults(name: str, keys: Any) -> Iterator[str]:
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What this version or the device cannot run."""
-    if model.dtype in HALF_TYPES:
-        reason = {
-            "CPU": "where MindSpore has no usable MatMul for it",
-            "Ascend": "whose kernels compute in float32 in this version",
-        }.get(runtime.device_target)
-        if reason is not None:
-            yield (
-                f"model.dtype={model.dtype}: not with runtime.device_target={runtime.device_target}, "
-                f"{reason}; use float32 (files in half precision are converted as they are read)"
-            )
+    if runtime.device_target in DTYPES and (fault := dtype_fault(model.dtype, runtime.device_target)):
+        yield fault
 
 
 def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:

@@ -4,32 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence as Items
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mindbatch.engine.scheduler import Step
-
-IntArray = npt.NDArray[np.int32]
-
-
-class Batch(NamedTuple):
-    """T tokens, padding included, in the order that the network takes them; all int32.
-
-    ids, positions: [T].
-    slots: [T], block * block_size + offset of each token in the cache; -1 for padding.
-    rows: [T], the row of block_tables that belongs to the token's sequence.
-    block_tables: [T, W], row r for the r-th scheduled sequence.
-    lengths: [T], positions that the token may see, its own included; 0 for padding.
-    """
-
-    ids: IntArray
-    positions: IntArray
-    slots: IntArray
-    rows: IntArray
-    block_tables: IntArray
-    lengths: IntArray
+from mindbatch.kernels.step import Batch
 
 
 def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:

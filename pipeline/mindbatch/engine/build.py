@@ -19,6 +19,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
+from mindbatch.kernels.ascend.limits import limit_faults
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -42,8 +43,8 @@ def engine_settings(
     The cache budget is shared with the `assistant`, whose cache holds as many tokens.
 
     Raises:
-        ConfigError: seq_length is beyond the model's positions, the cache budget is too small, or the kernels
-            do not compute in the dtype.
+        ConfigError: seq_length is beyond the model's positions, the cache budget is too small, the kernels
+            do not compute in the dtype, or the device's operators do not take the model's sizes.
     """
     seq_length = model.seq_length or facts.max_positions
     if seq_length > facts.max_positions:
@@ -51,6 +52,8 @@ def engine_settings(
             f"model.seq_length={seq_length}: the model has {facts.max_positions} positions; allowed: 1 to "
             f"{facts.max_positions}"
         )
+    if runtime.device_target == "Ascend":
+        _refuse_beyond_operators(seq_length, runtime.block_size, facts, assistant)
     token_bytes = _token_bytes(model, runtime, facts, assistant)
     blocks = affordable_blocks(parse_bytes(runtime.cache_memory), token_bytes, runtime.block_size)
     return EngineSettings(
@@ -69,6 +72,17 @@ def _token_bytes(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts
     """Bytes that a token takes in the caches of the models."""
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
     return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
+
+
+def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFacts | None) -> None:
+    faults = [
+        fault
+        for each in models
+        if each is not None
+        for fault in limit_faults(each.head_dim, each.window, seq_length, block_size)
+    ]
+    if faults:
+        raise ConfigError(dict.fromkeys(faults))
 
 
 Notice = Callable[[str], None]

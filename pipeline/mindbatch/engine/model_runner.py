@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from mindspore import Tensor
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.interface import Kernels
+from mindbatch.layers.decoder import Network
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
 
@@ -38,11 +41,41 @@ class ModelOutput:
         return self._hidden[np.asarray(tokens, np.intp)]
 
 
+@dataclass(frozen=True)
+class CompiledStep:
+    """Graphs of one kind of step: with the head in it, and without."""
+
+    network: CompiledCell
+    decoder: CompiledCell
+
+
+class StepGraphs:
+    """The graphs of a model, made of its layers for each kind of step that the kernels tell apart."""
+
+    def __init__(self, model: RunnableModel, on_compile: OnCompile) -> None:
+        self._model, self._on_compile = model, on_compile
+        network = model.network(model.kernels)
+        self.head = CompiledCell(model.kernels.head_graph(network.head), on_compile)
+        self._made = {model.kernels.graph: self._compiled(network, model.kernels)}
+
+    def of(self, graph: str) -> CompiledStep:
+        """The graphs of a kind of step, named as in `StepShape`."""
+        if graph not in self._made:
+            kernels = self._model.kernels.for_graph(graph)
+            self._made[graph] = self._compiled(self._model.network(kernels), kernels)
+        return self._made[graph]
+
+    def _compiled(self, network: Network, kernels: Kernels) -> CompiledStep:
+        geometry = self._model.cache.geometry
+        cells = (kernels.step_graph(cell, geometry) for cell in (network, network.decoder))
+        return CompiledStep(*(CompiledCell(cell, self._on_compile) for cell in cells))
+
+
 class ModelRunner:
     """One rank's model with its paged cache.
 
-    A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps that
-    only decode, one without for steps with prompts, and one of the head alone for each bucket of rows.
+    A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
+    logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
     """
 
     def __init__(
@@ -53,21 +86,24 @@ class ModelRunner:
         self.cache = model.cache
         self._model = model
         self._settings = settings
-        self._buckets = buckets_up_to(settings.max_batched_tokens, few=model.few_graphs)
-        self._network = CompiledCell(model.network, on_compile)
-        self._decoder = CompiledCell(model.decoder, on_compile)
-        self._head = CompiledCell(model.head, on_compile)
+        spare = model.kernels.spare_tokens(settings.batch_size)
+        self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
+        self._graphs = StepGraphs(model, on_compile)
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         self.cache.copy_blocks(step.copies)
-        size = pad_to_bucket(step.num_tokens, self._buckets)
-        batch = flatten(step, size, self._settings.block_size, self._table_width(step))
-        inputs = map(Tensor, batch)
+        kernels, width = self._model.kernels, self._table_width(step)
+        spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
+        capacity = width * self._settings.block_size
+        shape = kernels.step_shape(spans, self._pad, capacity, self._model.attention)
+        batch = flatten(step, shape.tokens, self._settings.block_size, width)
+        inputs = map(Tensor, kernels.graph_inputs(batch, shape, self.cache.geometry))
+        graphs = self._graphs.of(shape.graph)
         if step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled):
-            hidden, logits = self._network(*inputs)
-            return ModelOutput(_floats(hidden), self, _floats(logits))
-        return ModelOutput(_floats(self._decoder(*inputs)), self)
+            hidden, logits = graphs.network(*inputs)
+            return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
+        return ModelOutput(graphs.decoder(*inputs).asnumpy(), self)
 
     def project(self, hidden: FloatArray) -> FloatArray:
         """Logits [S, vocabulary] of hidden states [S, hidden]."""
@@ -75,16 +111,15 @@ class ModelRunner:
         for first in range(0, len(hidden), largest):
             some = hidden[first : first + largest]
             size = pad_to_bucket(len(some), self._buckets)
-            padded = np.zeros((size, hidden.shape[1]), self._model.dtype)
+            padded = np.zeros((size, hidden.shape[1]), np.float32)
             padded[: len(some)] = some
-            shards.append(_floats(self._head(Tensor(padded)))[: len(some)])
+            shards.append(self._graphs.head(Tensor(padded)).asnumpy()[: len(some)])
         return shards[0] if len(shards) == 1 else np.concatenate(shards)
+
+    def _pad(self, tokens: int) -> int:
+        """The bucket that holds so many tokens; more than the largest holds is a bucket of its own."""
+        return tokens if tokens > self._buckets[-1] else pad_to_bucket(tokens, self._buckets)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
-        return self._model.table_width(needed, self._settings.blocks_per_sequence)
-
-
-def _floats(tensor: Tensor) -> FloatArray:
-    """float32, whatever the kernels compute in: decoding knows no other."""
-    return tensor.asnumpy().astype(np.float32, copy=False)
+        return self._model.kernels.table_width(needed, self._settings.blocks_per_sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.kernels.memory import FloatType, kernel_dtype
 from mindbatch.kernels.native_library import describe, find_library
 
 CHOICES = ("auto", "native", "reference")
@@ -24,21 +24,22 @@ def choose_kernels(
     """
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
-    kernels = _kernels(name, device_target, num_threads)
-    assert kernels.dtype == kernel_dtype(dtype, device_target)
+    float_type = kernel_dtype(dtype, device_target)
+    kernels = _kernels(name, device_target, num_threads, float_type)
+    assert kernels.float_type == float_type
     return kernels
 
 
-def _kernels(name: str, device_target: str, num_threads: int | None) -> Kernels:
+def _kernels(name: str, device_target: str, num_threads: int | None, float_type: FloatType) -> Kernels:
     if device_target == "Ascend":
         if name != "auto":
             raise ConfigError(
                 f"runtime.kernels={name}: not with runtime.device_target=Ascend, which has kernels of its "
                 "own; use auto"
             )
-        from mindbatch.kernels.ascend import AscendKernels
+        from mindbatch.kernels.ascend.kernels import AscendKernels
 
-        return AscendKernels()
+        return AscendKernels(float_type)
     library = find_library()
     if name == "native" and library is None:
         raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import mmap
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, Tensor, nn
+from mindspore.common.np_dtype import bfloat16
+
+from mindbatch.kernels.graphs import TokenGraph
+from mindbatch.kernels.memory import FLOAT32, FloatType
+from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -51,13 +57,20 @@ class Kernels(ABC):
     Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
-    dtype: of weights, cache and hidden states. What is read from a checkpoint and what leaves the model is
-        float32, which holds the values of every stored type.
+    float_type: of weights, cache and hidden states. What is read from a checkpoint and what leaves the model
+        is float32, which holds the values of every stored type.
+    graph: the kind of step (`StepShape.graph`) that cells made by these kernels compute.
     """
 
     name: str
     device_target: str = "CPU"
-    dtype: np.dtype[Any] = np.dtype(np.float32)
+    float_type: FloatType = FLOAT32
+    graph: str = ANY_STEP
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's form of `float_type`; bfloat16 is MindSpore's addition to NumPy."""
+        return np.dtype(bfloat16 if self.float_type.name == "bfloat16" else self.float_type.name)
 
     def absent(self) -> Tensor:
         """What stands for a vector that a layer has not: [1] of zero."""
@@ -97,9 +110,9 @@ class Kernels(ABC):
 
     @abstractmethod
     def attention(self, shape: AttentionShape) -> nn.Cell:
-        """Cell (qkv, key cache, value cache, slots, rows, block_tables, lengths) -> [T, heads * head_dim].
+        """Cell (qkv, key cache, value cache, *step) -> [T, heads * head_dim].
 
-        The last four are those of `engine.batch.Batch`.
+        step: what the outermost cell (`step_graph`) hands on; see there.
         The step's keys and values are written to the cache before any token attends.
         """
 
@@ -115,6 +128,42 @@ class Kernels(ABC):
         A fixed width means one graph fewer; kernels that read the whole table ask for a narrow one.
         """
         return maximum
+
+    def spare_tokens(self, batch_size: int) -> int:
+        """Tokens that the padding of a step may add to its bucket, where it holds batch_size sequences."""
+        return 0
+
+    def step_shape(
+        self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
+    ) -> StepShape:
+        """The graph that computes a step, and its sizes after padding.
+
+        spans: positions (first, one past the last) of each sequence in the step.
+        pad: from a number of tokens to the bucket that holds them.
+        capacity: tokens that a block table has room for. attention: of any layer.
+        """
+        tokens = pad(sum(stop - start for start, stop in spans))
+        return StepShape(ANY_STEP, tokens, tokens)
+
+    def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
+        """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
+        return batch
+
+    def for_graph(self, graph: str) -> Kernels:
+        """The kernels whose cells compute another kind of step, from the same weights and cache."""
+        return self
+
+    def for_single_tokens(self) -> Kernels:
+        """The kernels for a model whose one graph takes every token as a sequence of its own."""
+        return self
+
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry) -> nn.Cell:
+        """The outermost cell over one that takes (ids, positions, step), which gives float32."""
+        return TokenGraph(cell)
+
+    def head_graph(self, head: nn.Cell) -> nn.Cell:
+        """The outermost cell over the head alone: hidden states [S, hidden_size] to logits, all float32."""
+        return head
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -1,35 +1,57 @@
-"""How kernels keep weights and cache in memory, for whoever plans it without MindSpore."""
+"""What kernels keep weights and cache in, for whoever plans memory without MindSpore."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 from mindbatch.errors import ConfigError
 
-if TYPE_CHECKING:
-    import numpy as np
-
 HEAD_ALIGNMENT = 16  # numbers: a cached value head is padded to whole vectors of the widest instruction set
-DTYPES = {"CPU": ("float32",), "Ascend": ("float32",)}
+
+
+@dataclass(frozen=True)
+class FloatType:
+    """A type of numbers: its name in `model.dtype`, its name in safetensors, and bytes of one number."""
+
+    name: str
+    stored: str
+    itemsize: int
+
+
+FLOAT32, FLOAT16, BFLOAT16 = (
+    FloatType("float32", "F32", 4),
+    FloatType("float16", "F16", 2),
+    FloatType("bfloat16", "BF16", 2),
+)
+DTYPES = {"CPU": (FLOAT32,), "Ascend": (BFLOAT16, FLOAT16)}
 """By device: the types that its kernels compute in, `model.dtype=auto` first."""
 
+REFUSED = {
+    "CPU": "where MindSpore has no usable MatMul for it; use float32 (files in half precision are converted "
+    "as they are read)",
+    "Ascend": "whose operators ReshapeAndCache and PagedAttention take float16 and bfloat16 only; use auto, "
+    "bfloat16 or float16 (files in float32 are converted as they are read)",
+}
+"""By device: why it takes no other type, and what to use."""
 
-def kernel_dtype(dtype: str, device_target: str) -> np.dtype[Any]:
+
+def dtype_fault(dtype: str, device_target: str) -> str | None:
+    """Why the kernels of the device do not compute in the type of `model.dtype`; None where they do."""
+    if dtype == "auto" or dtype in [allowed.name for allowed in DTYPES[device_target]]:
+        return None
+    return f"model.dtype={dtype}: not with runtime.device_target={device_target}, {REFUSED[device_target]}"
+
+
+def kernel_dtype(dtype: str, device_target: str) -> FloatType:
     """The type of weights, cache and hidden states.
 
     Raises:
         ConfigError: the kernels of the device do not compute in it.
     """
-    import numpy as np  # not needed to read or print a configuration
-
+    if fault := dtype_fault(dtype, device_target):
+        raise ConfigError(fault)
     allowed = DTYPES[device_target]
-    chosen = allowed[0] if dtype == "auto" else dtype
-    if chosen not in allowed:
-        raise ConfigError(
-            f"model.dtype={dtype}: not with runtime.device_target={device_target}, whose kernels do not "
-            f"compute in it; allowed: auto, {', '.join(allowed)}"
-        )
-    return np.dtype(chosen)
+    return next((each for each in allowed if each.name == dtype), allowed[0])
 
 
 def padded_head(head_dim: int) -> int:

@@ -60,11 +60,12 @@ class Layers:
     def rms_norm(self, name: str, offset: float = 0.0) -> nn.Cell:
         """x / rms(x) * (offset + weight), after the residual sum.
 
-        The offset is added to the loaded weight here, once: in float32 the model itself computes the same.
+        The offset is added to the loaded weight here, once, and in float32, as the model itself computes it:
+        half precision would lose what the weight adds to the offset.
         """
         weight = self.weights.get(f"{name}.weight")
         if offset:
-            weight = constant(weight.asnumpy() + np.float32(offset), self.kernels.dtype)
+            weight = constant(weight.asnumpy().astype(np.float32) + np.float32(offset), np.float32)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
         return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
 

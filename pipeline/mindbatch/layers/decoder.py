@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn
 
-# In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
-# as argument of a graph is taken for a constant, and a graph with *arguments never gives its memory back.
 Tensors = tuple[Tensor, ...]
 
 
@@ -32,7 +30,7 @@ class Block(nn.Cell):
 class Decoder(nn.Cell):
     """Token ids [T] of one flattened step to hidden states [T, hidden_size] after the last norm.
 
-    Inputs: the fields of `engine.batch.Batch`, in their order; attention takes those after the positions.
+    step: what the kernels' outermost cell hands to attention.
     """
 
     def __init__(
@@ -50,16 +48,7 @@ class Decoder(nn.Cell):
         self.blocks = nn.CellList(blocks)
         self.norm = norm
 
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Tensor:
-        step = (slots, rows, block_tables, lengths)
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
         update = self.embedding(ids)
         if self.positions is not None:
             update = update + self.positions(positions)
@@ -81,14 +70,6 @@ class Network(nn.Cell):
         self.decoder = decoder
         self.head = head
 
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        hidden = self.decoder(ids, positions, slots, rows, block_tables, lengths)
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> tuple[Tensor, Tensor]:
+        hidden = self.decoder(ids, positions, step)
         return hidden, self.head(hidden)

@@ -7,9 +7,11 @@ from functools import lru_cache
 
 from mindspore import Parameter
 
+from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.interface import FloatArray, Kernels, aligned_zeros, shared_parameter
+from mindbatch.kernels.interface import Array, FloatArray, Kernels, aligned_zeros, shared_parameter
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
@@ -77,13 +79,30 @@ def _load(
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
     first, whole = 0, lru_cache(maxsize=1)(folder.floats)  # fused parts are of one tensor
     for part in spec.parts:
-        for rows in _rows(part, spec.sharding, folder, whole, names(part.source), shard):
+        name = names(part.source)
+        for floats in _rows(part, spec.sharding, folder, whole, name, shard):
+            rows = _narrowed(floats, kernels, folder, name)
             if spec.layout is Layout.PACKED:
                 kernels.pack(array, first, rows)
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
     return shared_parameter(spec.name, array)
+
+
+def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:
+    """The rows in the kernels' type; for float32 the very same memory.
+
+    Raises:
+        CheckpointError: finite numbers that the type does not reach.
+    """
+    narrow, lost = converted(rows, "F32", kernels.float_type.stored)
+    if lost:
+        raise CheckpointError(
+            f"{folder.path}: tensor {shown(name)}: {lost} numbers are beyond {kernels.float_type.name}; "
+            "allowed: model.dtype=bfloat16"
+        )
+    return narrow.view(kernels.dtype)
 
 
 def _rows(

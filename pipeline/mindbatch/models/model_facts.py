@@ -12,6 +12,8 @@ class ModelFacts:
     max_positions: most tokens of prompt and output.
     num_parameters: numbers of its weights.
     cached_numbers: of the keys and values of one token, over all layers, padding included.
+    head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
+    window: the narrowest sliding window in tokens, 0 for none.
     """
 
     model_type: str
@@ -19,6 +21,8 @@ class ModelFacts:
     max_positions: int
     num_parameters: int
     cached_numbers: int
+    head_dim: int
+    window: int = 0
 
     def cache_bytes_per_token(self, itemsize: int) -> int:
         """Bytes of one token's keys and values."""

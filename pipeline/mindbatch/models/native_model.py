@@ -15,6 +15,7 @@ from mindbatch.parallel.topology import WHOLE
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 
 
@@ -37,6 +38,8 @@ class NativeModel:
                 spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
             ),
             cached_numbers=arch.num_layers * arch.kv_heads * (arch.head_dim + padded_head(arch.head_dim)),
+            head_dim=arch.head_dim,
+            window=min(filter(None, arch.windows), default=0),
         )
 
     def load(
@@ -69,5 +72,8 @@ def load_native(
     weights = load_weights(arch, folder, kernels, rank, progress)
     shapes = [attention_shape(arch, layer, rank) for layer in range(arch.num_layers)]
     cache = PagedCache(shapes, geometry, kernels)
-    network = assemble(Layers(arch, weights, kernels, rank, cache.layers))
-    return RunnableModel(arch.vocab_size, network, cache, kernels.dtype, kernels.table_width)
+
+    def network(kernels: Kernels) -> Network:
+        return assemble(Layers(arch, weights, kernels, rank, cache.layers))
+
+    return RunnableModel(arch.vocab_size, network, cache, kernels, shapes[0])

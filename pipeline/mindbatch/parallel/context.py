@@ -24,6 +24,10 @@ def initialise(device_target: str) -> None:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             line = f"runtime.device_target={device_target}: not available here: {reason}"
             raise ConfigError(line) from error
+    if device_target == "Ascend":
+        # Kernel by kernel, with the operators' inference kernels: PagedAttention has no others, and
+        # FlashAttentionScore none for layout TH.
+        mindspore.set_context(jit_config={"jit_level": "O0", "infer_boost": "on"})
     if device_target == "CPU":
         # With more, MindSpore hands kernels from one spinning thread to the next, and those take the cores
         # from the kernels' own threads (measured on two cores: 1.7 times the time of a step).

@@ -86,17 +86,25 @@ def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[s
     assert faults(*usable, override) == (expected,)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    ("device", "reason"),
-    [("CPU", "where MindSpore has no usable MatMul for it"), ("Ascend", "whose kernels compute in float32")],
+    ("device", "dtype", "reason"),
+    [
+        ("CPU", "float16", "where MindSpore has no usable MatMul for it; use float32 ("),
+        ("CPU", "bfloat16", "where MindSpore has no usable MatMul for it; use float32 ("),
+        ("Ascend", "float32", "whose operators ReshapeAndCache and PagedAttention take float16 and bfloat16"),
+    ],
 )
-def test_half_types_are_refused_with_the_reason(
-    device: str, reason: str, dtype: str, usable: tuple[str, str]
+def test_types_are_refused_with_the_reason(
+    device: str, dtype: str, reason: str, usable: tuple[str, str]
 ) -> None:
     (line,) = faults(*usable, f"model.dtype={dtype}", f"runtime={device.lower()}")
     assert line.startswith(f"model.dtype={dtype}: not with runtime.device_target={device}, {reason}")
-    assert "; use float32 (" in line
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float16", "bfloat16"])
+def test_half_types_are_taken_on_an_npu(dtype: str, usable: tuple[str, str]) -> None:
+    config = compose_task(TASKS["generate"], [*usable, "runtime=ascend", f"model.dtype={dtype}"]).finish()
+    assert isinstance(config, GenerateConfig)
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])

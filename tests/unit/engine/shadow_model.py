@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.batch import Batch, flatten
+from mindbatch.engine.batch import flatten
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.step import Batch
 
 VOCABULARY = 12
 HIDDEN_SIZE = 5

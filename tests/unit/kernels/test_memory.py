@@ -6,16 +6,30 @@ from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import DTYPES, kernel_dtype, padded_head
 
 
-@pytest.mark.parametrize("device_target", DTYPES)
-def test_auto_is_the_first_type_of_the_device(device_target: str) -> None:
+@pytest.mark.parametrize(("device_target", "name"), [("CPU", "float32"), ("Ascend", "bfloat16")])
+def test_auto_is_the_first_type_of_the_device(device_target: str, name: str) -> None:
     assert kernel_dtype("auto", device_target) == DTYPES[device_target][0]
+    assert kernel_dtype("auto", device_target).name == name
 
 
-@pytest.mark.parametrize("device_target", DTYPES)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_type_that_no_kernel_computes_in_is_refused(dtype: str, device_target: str) -> None:
-    with pytest.raises(ConfigError, match=f"{dtype}: not with runtime.device_target={device_target}"):
+@pytest.mark.parametrize(
+    ("device_target", "dtype", "reason"),
+    [
+        ("CPU", "float16", "no usable MatMul"),
+        ("CPU", "bfloat16", "no usable MatMul"),
+        ("Ascend", "float32", "ReshapeAndCache and PagedAttention take float16 and bfloat16 only"),
+    ],
+)
+def test_a_type_that_no_kernel_computes_in_is_refused(device_target: str, dtype: str, reason: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{dtype}: not with runtime.device_target={device_target}.*{reason}"
+    ):
         kernel_dtype(dtype, device_target)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_ascend_has_both_half_types(dtype: str) -> None:
+    assert (kernel_dtype(dtype, "Ascend").name, kernel_dtype(dtype, "Ascend").itemsize) == (dtype, 2)
 
 
 def test_heads_are_padded_to_whole_vectors() -> None:

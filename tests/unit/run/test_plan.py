@@ -18,7 +18,9 @@ from mindbatch.run.plan import MOST_FAILURES, Plan, RowTotals, count_rows, time_
 from mindbatch.run.row_check import RowCheck
 from stub_job import shared_tokenizer
 
-FACTS = ModelFacts("gpt2", vocab_size=340, max_positions=64, num_parameters=500, cached_numbers=2 * 2 * 32)
+FACTS = ModelFacts(
+    "gpt2", vocab_size=340, max_positions=64, num_parameters=500, cached_numbers=2 * 2 * 32, head_dim=16
+)
 GREEDY = DecodingParams(max_new_tokens=10)
 
 

@@ -40,6 +40,7 @@ class MindFormersModel:
             max_positions=model.max_positions,
             num_parameters=model.num_parameters,
             cached_numbers=_cached_numbers(model),
+            head_dim=model.attention.head_dim if isinstance(model.attention, GroupedAttention) else 0,
         )
 
     def load(

@@ -1,8 +1,7 @@
 """Building MindFormers' inference network of a description, for the CPU or for Ascend; no weights are needed.
 
-The network is a step's decoder and its head. It takes what the project's own networks take, the fields of
-`engine.batch.Batch` in their order: ids, positions, slots and rows [T], block_tables [T, width], lengths [T];
-all int32.
+The network is a step's decoder and its head. It takes what the project's own networks take: ids and positions
+[T], and what the kernels' outermost cell hands to attention.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES, Family
@@ -20,7 +19,7 @@ from mindbatch.cache.paged import PagedCache
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
-from mindbatch.layers.decoder import Network
+from mindbatch.layers.decoder import Network, Tensors
 from mindbatch.models.runnable import RunnableModel
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -34,15 +33,8 @@ class CpuDecoder(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = network
 
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
+        slots, rows, block_tables, lengths = step
         return self.network(
             input_ids=ids,
             positions=positions,
@@ -55,35 +47,24 @@ class CpuDecoder(nn.Cell):
 
 
 class AscendDecoder(nn.Cell):
-    """The same for PagedAttention: every token is a sequence of one query, with a block table of its own.
-
-    Padding is written to the last block, and attends to its first token.
-    """
+    """The same for PagedAttention: every token is a sequence of one query, with a block table of its own."""
 
     def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
         self.keys = [layer[0] for layer in cache.layers]
         self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
-        self.padding = cache.geometry.num_blocks * cache.geometry.block_size
 
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
+        slots, block_tables, lengths, queries, _ = step
         return self.network(
             input_ids=ids,
             positions=positions,
-            slot_mapping=ops.where(slots < 0, self.padding, slots),
-            q_seq_lens=ops.ones_like(lengths),
-            block_tables=ops.gather(block_tables, rows, 0),
-            batch_valid_length=ops.maximum(lengths, 1),
-            context_lens_tensor=ops.maximum(lengths - 1, 0),
+            slot_mapping=slots,
+            q_seq_lens=queries,
+            block_tables=block_tables,
+            batch_valid_length=lengths,
+            context_lens_tensor=lengths - 1,
             key_cache=self.keys,
             value_cache=self.values,
         )
@@ -125,7 +106,7 @@ def _classes(family: Family) -> tuple[Any, Any]:
 
 def _types(kernels: Kernels) -> dict[str, str]:
     """What is computed in which type: softmax, norms, rotations and routing as the weights on a CPU."""
-    kind = str(kernels.dtype)
+    kind = kernels.float_type.name
     computed = dict.fromkeys(("compute_dtype", "params_dtype", "rotary_dtype"), kind)
     exact = dict.fromkeys(("layernorm_compute_dtype", "softmax_compute_dtype", "moe_router_dtype"), "float32")
     return computed | exact
@@ -182,7 +163,7 @@ def assemble(
         decoder = CpuDecoder(network.model)
     else:
         decoder = AscendDecoder(network.model, cache)
-    network = Network(decoder, network.model.output_layer)
+    whole = Network(decoder, network.model.output_layer)
     return RunnableModel(
-        model.vocab_size, network, cache, kernels.dtype, kernels.table_width, few_graphs=True
+        model.vocab_size, lambda _: whole, cache, kernels.for_single_tokens(), shapes[0], few_graphs=True
     )

@@ -1,0 +1,85 @@
+"""Attention on Ascend: the step is written to the paged cache, then one operator attends, by kind of step."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, mint, nn, ops
+from mindspore.ops.operations.nn_ops import FlashAttentionScore
+
+from mindbatch.kernels.interface import AttentionShape
+
+
+class AscendAttention(nn.Cell):
+    """Writes keys and values with ReshapeAndCache; a subclass attends.
+
+    qkv: [T, (heads + 2 * kv_heads) * head_dim]; caches: [blocks, block_size, kv_heads, head_dim]; the rest as
+    `AscendGraph` hands it on. Returns [T, heads * head_dim].
+    """
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        keys = shape.kv_heads * shape.head_dim
+        self.widths = (shape.heads * shape.head_dim, keys, keys)
+        self.write = ops.auto_generate.ReshapeAndCache()
+
+    def construct(
+        self,
+        qkv: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        queries: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        query, key, value = mint.split(qkv, self.widths, -1)
+        query = ops.depend(query, self.write(key, value, key_cache, value_cache, slots))
+        return self.attend(query, key, value, (key_cache, value_cache, block_tables), lengths, queries, mask)
+
+
+class PromptAttention(AscendAttention):
+    """FlashAttentionScore over the step's own keys and values, each sequence causal from its first token."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.operator = FlashAttentionScore(
+            head_num=shape.heads, scale_value=shape.scale, next_tokens=0, input_layout="TH"
+        )
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cached: tuple[Tensor, ...],
+        lengths: Tensor,
+        queries: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """attention_out, the last of the operator's four outputs."""
+        return self.operator(query, key, value, None, None, None, mask, None, queries, lengths)[3]
+
+
+class CachedAttention(AscendAttention):
+    """PagedAttention over the cache by block table; where a sequence has several queries, with a mask."""
+
+    def __init__(self, shape: AttentionShape, is_masked: bool) -> None:
+        super().__init__(shape)
+        self.is_masked = is_masked
+        self.operator = ops.auto_generate.PagedAttention(shape.heads, shape.scale, shape.kv_heads)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cached: tuple[Tensor, ...],
+        lengths: Tensor,
+        queries: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Scores of query and cached key times the scale, plus the mask; lengths bound each sequence."""
+        keys, values, tables = cached
+        if self.is_masked:
+            return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)
+        return self.operator(query, keys, values, tables, lengths, None, None, None, queries)

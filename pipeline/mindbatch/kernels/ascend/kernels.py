@@ -1,0 +1,97 @@
+"""The set of kernels on Ascend: which cell computes what, for each kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mindspore
+from mindspore import nn
+
+from mindbatch.kernels.ascend.attention import CachedAttention, PromptAttention
+from mindbatch.kernels.ascend.graphs import AscendGraph, AscendHead
+from mindbatch.kernels.ascend.limits import flash_is_legal
+from mindbatch.kernels.ascend.operators import (
+    Activation,
+    AddLayerNorm,
+    AddRmsNorm,
+    LayerNorm,
+    Linear,
+    RmsNorm,
+    Rotary,
+)
+from mindbatch.kernels.ascend.step import (
+    CHUNKS,
+    PROMPTS,
+    TOKENS,
+    arrays_of,
+    each_token_alone,
+    rounded_sequences,
+    shape_of,
+)
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry
+from mindbatch.kernels.memory import FloatType
+from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
+
+
+class AscendKernels(ReferenceKernels):
+    """Fused operators; weights and cache in the layouts of the reference kernels."""
+
+    name = "ascend"
+    device_target = "Ascend"
+
+    def __init__(self, float_type: FloatType, graph: str = TOKENS, *, single_tokens: bool = False) -> None:
+        """single_tokens: every step is of kind TOKENS, whatever it holds."""
+        self.float_type = float_type
+        self.graph = graph
+        self._single_tokens = single_tokens
+        self._dtype = getattr(mindspore, float_type.name)
+
+    def linear(self, outputs: int) -> nn.Cell:
+        return Linear()
+
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return LayerNorm(epsilon) if centred else RmsNorm(epsilon)
+
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return AddLayerNorm(epsilon) if centred else AddRmsNorm(epsilon)
+
+    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+        return Rotary(shape, epsilon)
+
+    def activation(self, kind: str, gated: bool) -> nn.Cell:
+        return Activation(kind, gated)
+
+    def attention(self, shape: AttentionShape) -> nn.Cell:
+        """See `Kernels.attention`. A window hides nothing here: `limit_faults` refuses one that would."""
+        if self.graph == PROMPTS:
+            return PromptAttention(shape)
+        return CachedAttention(shape, is_masked=self.graph == CHUNKS)
+
+    def table_width(self, needed: int, maximum: int) -> int:
+        return maximum
+
+    def spare_tokens(self, batch_size: int) -> int:
+        return rounded_sequences(batch_size + 1)
+
+    def step_shape(
+        self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
+    ) -> StepShape:
+        if self._single_tokens:
+            return each_token_alone(spans, pad)
+        return shape_of(spans, pad, capacity, flash_is_legal(attention.heads, attention.head_dim))
+
+    def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
+        return arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)
+
+    def for_graph(self, graph: str) -> AscendKernels:
+        return AscendKernels(self.float_type, graph, single_tokens=self._single_tokens)
+
+    def for_single_tokens(self) -> AscendKernels:
+        return AscendKernels(self.float_type, single_tokens=True)
+
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry) -> nn.Cell:
+        return AscendGraph(cell, self.graph, self._dtype, geometry.block_size)
+
+    def head_graph(self, head: nn.Cell) -> nn.Cell:
+        return AscendHead(head, self._dtype)

@@ -1,0 +1,48 @@
+"""What Ascend's attention operators take beyond what MindSpore checks when it compiles.
+
+Sources: CANN 8.5, Ascend Transformer Boost, PagedAttention, constraints (page ascendtb_01_0198 of its API
+reference); for FlashAttentionScore the docstring of MindSpore 2.9's operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+BLOCK_MULTIPLE = 16  # block_size % 16 == 0
+LARGEST_BLOCK = 128  # where a sequence has several queries (parallel decoding, chunks of prompts)
+LARGEST_HEAD = 256  # head_size in (0, 256]
+LARGEST_BLOCK_OF_HEAD = 128 * 128  # block_size * head_size
+FLASH_HEAD_MULTIPLE = 16  # of FlashAttentionScore's D
+LARGEST_FLASH_HEADS = 256  # its N1
+
+
+def limit_faults(head_dim: int, window: int, seq_length: int, block_size: int) -> Iterator[str]:
+    """Why the operators do not take a model of these sizes, in the words of the configuration.
+
+    window: the narrowest sliding window in tokens, 0 for none. seq_length: tokens of the longest sequence.
+    """
+    where = "not with runtime.device_target=Ascend, whose PagedAttention"
+    if block_size % BLOCK_MULTIPLE or block_size > LARGEST_BLOCK:
+        yield (
+            f"runtime.block_size={block_size}: {where} takes multiples of {BLOCK_MULTIPLE} up to "
+            f"{LARGEST_BLOCK}"
+        )
+    if head_dim > LARGEST_HEAD:
+        yield (
+            f"heads of {head_dim} numbers: {where} takes at most {LARGEST_HEAD}; allowed: CPU for this model"
+        )
+    elif block_size * head_dim > LARGEST_BLOCK_OF_HEAD:
+        yield (
+            f"runtime.block_size={block_size}: {where} takes at most {LARGEST_BLOCK_OF_HEAD} numbers of one "
+            f"head in a block; allowed with heads of {head_dim}: at most {LARGEST_BLOCK_OF_HEAD // head_dim}"
+        )
+    if 0 < window < seq_length:
+        yield (
+            f"a sliding window of {window} tokens: {where} takes no mask when it decodes; allowed: "
+            f"model.seq_length up to {window}, where the window hides nothing, or CPU"
+        )
+
+
+def flash_is_legal(heads: int, head_dim: int) -> bool:
+    """Whether FlashAttentionScore computes whole prompts; elsewhere PagedAttention does, from the cache."""
+    return head_dim % FLASH_HEAD_MULTIPLE == 0 and head_dim <= LARGEST_HEAD and heads <= LARGEST_FLASH_HEADS

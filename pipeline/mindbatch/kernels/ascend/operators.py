@@ -1,0 +1,135 @@
+"""The fused operators of norms, rotation and activations, and linear layers, on Ascend."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, mint, nn, ops
+from mindspore import dtype as mstype
+
+from mindbatch.kernels.interface import AttentionShape, constant
+
+HALF_ROTATION = 2
+"""ApplyRotaryPosEmb's cos_format: a row of [cos, cos] for each token, the halves of a head rotated."""
+
+
+class Linear(nn.Cell):
+    """x W^T + b; without a bias nothing is added."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.product = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = self.product(x, weight)
+        return y if bias.shape[0] == 1 else y + bias
+
+
+class RmsNorm(nn.Cell):
+    """The fused RMS norm; a float32 weight (Gemma's 1 + weight) makes the norm a float32 one."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.norm = ops.RmsNorm(epsilon)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if weight.dtype == x.dtype:
+            return self.norm(x, weight)[0]
+        return ops.cast(self.norm(ops.cast(x, weight.dtype), weight)[0], x.dtype)
+
+
+class AddRmsNorm(nn.Cell):
+    """(norm(x + residual), x + residual); one operator where the types are the same."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.epsilon = epsilon
+        self.fused = ops.auto_generate.AddRmsNorm()
+        self.norm = RmsNorm(epsilon)
+
+    def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        if weight.dtype == x.dtype:
+            normed, _, total = self.fused(x, residual, weight, self.epsilon)
+            return normed, total
+        total = x + residual
+        return self.norm(total, weight, bias), total
+
+
+class LayerNorm(nn.Cell):
+    """The fused layer norm, which computes in float32 whatever it is given."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.epsilon = epsilon
+        self.norm = ops.auto_generate.LayerNormExt()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return self.norm(x, weight.shape, weight, bias, self.epsilon)[0]
+
+
+class AddLayerNorm(nn.Cell):
+    """(norm(x + residual), x + residual)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.norm = LayerNorm(epsilon)
+
+    def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.norm(total, weight, bias), total
+
+
+class Rotary(nn.Cell):
+    """Norms of query and key heads where the model has them, then the fused rotation of whole heads.
+
+    The angles stay float32, which the operator takes with half-precision heads. It wants a number of tokens
+    for each sequence; all of them are one sequence here, for every token brings its own row of angles.
+    """
+
+    def __init__(self, shape: AttentionShape, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.head_dim = shape.head_dim
+        keys = shape.kv_heads * shape.head_dim
+        self.widths = (shape.heads * shape.head_dim, keys, keys)
+        self.norm = RmsNorm(epsilon)
+        self.no_bias = constant([0.0], np.float32)
+        self.rotate = ops.auto_generate.ApplyRotaryPosEmb(HALF_ROTATION)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        if weight.shape[0] == 1:
+            return x
+        return self.norm(x.reshape(x.shape[0], -1, self.head_dim), weight, self.no_bias).reshape(x.shape)
+
+    def construct(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
+    ) -> Tensor:
+        query, key, value = mint.split(qkv, self.widths, -1)
+        query, key = self._normed(query, query_norm), self._normed(key, key_norm)
+        tokens = ops.full((1,), qkv.shape[0], dtype=mstype.int32)
+        query, key = self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
+        return ops.cat((query, key, value), 1)
+
+
+class Activation(nn.Cell):
+    """act(x), or act(gate) * up for x = [gate, up]; gated SiLU is one operator."""
+
+    def __init__(self, kind: str, gated: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.kind = kind
+        self.gated = gated
+        self.swiglu = ops.auto_generate.Swiglu()
+        self.gelu = ops.auto_generate.GeluExt()
+
+    def _activate(self, x: Tensor) -> Tensor:
+        if self.kind == "gelu_tanh":
+            return self.gelu(x, "tanh")
+        if self.kind == "gelu":
+            return self.gelu(x, "none")
+        return ops.silu(x) if self.kind == "silu" else ops.relu(x)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.gated:
+            return self._activate(x)
+        if self.kind == "silu":
+            return self.swiglu(x, -1)
+        gate, up = mint.chunk(x, 2, -1)
+        return self._activate(gate) * up

@@ -1,0 +1,29 @@
+"""The outermost cell of a step's graph: which arrays it takes and what it hands on to attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import Tensor, nn
+
+# In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
+# as argument of a graph is taken for a constant, and a graph with *arguments never gives its memory back.
+
+
+class TokenGraph(nn.Cell):
+    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths))

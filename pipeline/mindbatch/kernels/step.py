@@ -1,0 +1,40 @@
+"""What a step is to a model's graph: the arrays of its tokens, and which graph computes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+Span = tuple[int, int]
+
+ANY_STEP = "any"
+"""The graph of kernels that compute every step in the same way."""
+
+
+class Batch(NamedTuple):
+    """T tokens, padding included, in the order that the network takes them; all int32.
+
+    ids, positions: [T].
+    slots: [T], block * block_size + offset of each token in the cache; -1 for padding.
+    rows: [T], the row of block_tables that belongs to the token's sequence.
+    block_tables: [T, W], row r for the r-th scheduled sequence.
+    lengths: [T], positions that the token may see, its own included; 0 for padding.
+    """
+
+    ids: IntArray
+    positions: IntArray
+    slots: IntArray
+    rows: IntArray
+    block_tables: IntArray
+    lengths: IntArray
+
+
+class StepShape(NamedTuple):
+    """The graph that computes a step, and how many tokens and sequences it has, padding included."""
+
+    graph: str
+    tokens: int
+    sequences: int

@@ -1,0 +1,38 @@
+"""What Ascend's operators do not take is refused in the words of the configuration."""
+
+import pytest
+
+from mindbatch.kernels.ascend.limits import flash_is_legal, limit_faults
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "window", "seq_length", "block_size", "expected"),
+    [
+        (128, 0, 4096, 128, None),
+        (256, 0, 4096, 64, None),
+        (24, 4096, 4096, 16, None),
+        (128, 0, 64, 8, "runtime.block_size=8: .*multiples of 16 up to 128"),
+        (320, 0, 64, 16, "heads of 320 numbers: .*at most 256"),
+        (256, 0, 64, 128, "runtime.block_size=128: .*at most 16384 .*: at most 64"),
+        (64, 7, 64, 16, "a sliding window of 7 tokens: .*model.seq_length up to 7"),
+    ],
+)
+def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, expected: str | None) -> None:
+    faults = list(limit_faults(head_dim, window, seq_length, block_size))
+    assert len(faults) == (expected is not None)
+    if expected:
+        head, _, rest = expected.partition(".*")
+        assert faults[0].startswith(head)
+        for words in rest.split(".*"):
+            assert words in faults[0]
+        assert "runtime.device_target=Ascend" in faults[0]
+
+
+@pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])
+def test_flash_attention_takes_heads_of_whole_sixteens(head_dim: int, legal: bool) -> None:
+    assert flash_is_legal(8, head_dim) == legal
+
+
+def test_flash_attention_takes_at_most_256_heads() -> None:
+    assert flash_is_legal(256, 128)
+    assert not flash_is_legal(257, 128)
