@@ -129,7 +129,9 @@ def logits(
             found = []
             for each in models:
                 meeting.begin()
-                found.append(each(*_inputs(ids))[1].asnumpy().copy())  # its memory is used again
+                numbers, positions, *step = _inputs(ids)
+                output = each(numbers, positions, tuple(step))
+                found.append(output[1].asnumpy().copy())  # its memory is used again
             if meeting.end_round():
                 return found
     finally:
