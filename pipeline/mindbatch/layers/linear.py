@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, mint, nn
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
@@ -59,4 +59,6 @@ class VocabularyHead(nn.Cell):
         logits = self.product(hidden, self.weight, self.no_bias)
         if self.is_whole:
             return logits
-        return self.gather(logits)[:, : self.vocab_size]
+        logits = self.gather(logits)
+        padding = logits.shape[1] - self.vocab_size
+        return logits if padding == 0 else mint.split(logits, (self.vocab_size, padding), -1)[0]

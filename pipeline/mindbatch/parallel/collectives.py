@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn, ops
 
 from mindbatch.parallel.topology import TensorSlice
 
@@ -25,7 +25,7 @@ class AllGatherLast(nn.Cell):
         self.gather = ops.AllGather(MODEL_GROUP)
 
     def construct(self, x: Tensor) -> Tensor:
-        return ops.cat(ops.split(self.gather(x), x.shape[0], 0), -1)
+        return ops.cat(mint.split(self.gather(x), x.shape[0], 0), -1)
 
 
 def all_reduce(shard: TensorSlice) -> nn.Cell:

@@ -3,6 +3,7 @@
 import pytest
 
 from mindbatch.kernels.ascend.limits import flash_is_legal, limit_faults
+from mindbatch.kernels.memory import BFLOAT16, FLOAT16
 
 
 @pytest.mark.parametrize(
@@ -30,9 +31,10 @@ def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, ex
 
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])
 def test_flash_attention_takes_heads_of_whole_sixteens(head_dim: int, legal: bool) -> None:
-    assert flash_is_legal(8, head_dim) == legal
+    assert flash_is_legal(8, head_dim, BFLOAT16) == legal
+    assert not flash_is_legal(8, head_dim, FLOAT16)
 
 
 def test_flash_attention_takes_at_most_256_heads() -> None:
-    assert flash_is_legal(256, 128)
-    assert not flash_is_legal(257, 128)
+    assert flash_is_legal(256, 128, BFLOAT16)
+    assert not flash_is_legal(257, 128, BFLOAT16)

@@ -79,7 +79,8 @@ class AscendKernels(ReferenceKernels):
     ) -> StepShape:
         if self._single_tokens:
             return each_token_alone(spans, pad)
-        return shape_of(spans, pad, capacity, flash_is_legal(attention.heads, attention.head_dim))
+        flash = flash_is_legal(attention.heads, attention.head_dim, self.float_type)
+        return shape_of(spans, pad, capacity, flash)
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         return arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mindbatch.kernels.memory import FLOAT16, FloatType
+
 BLOCK_MULTIPLE = 16  # block_size % 16 == 0
 LARGEST_BLOCK = 128  # where a sequence has several queries (parallel decoding, chunks of prompts)
 LARGEST_HEAD = 256  # head_size in (0, 256]
@@ -43,6 +45,11 @@ def limit_faults(head_dim: int, window: int, seq_length: int, block_size: int) -
         )
 
 
-def flash_is_legal(heads: int, head_dim: int) -> bool:
-    """Whether FlashAttentionScore computes whole prompts; elsewhere PagedAttention does, from the cache."""
+def flash_is_legal(heads: int, head_dim: int, float_type: FloatType) -> bool:
+    """Whether FlashAttentionScore computes whole prompts; elsewhere PagedAttention does, from the cache.
+
+    Not in float16: MindSpore refuses masks of that type when it compiles ("Attn mask don't support float16").
+    """
+    if float_type == FLOAT16:
+        return False
     return head_dim % FLASH_HEAD_MULTIPLE == 0 and head_dim <= LARGEST_HEAD and heads <= LARGEST_FLASH_HEADS
