@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 DTYPES = {"qwen3": "bfloat16", "qwen2": "float16", "gemma": "bfloat16"}
 SHARDS = {"mistral": 3}
-FAMILIES = ("gemma", "gpt2", "llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("gemma", "gpt2", "llama", "mistral")
 ROPE_CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "linear": {"rope_scaling": {"rope_type": "linear", "factor": 2.5}},
@@ -82,19 +82,18 @@ ROPE_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def describe(case: str, settings: dict[str, Any]) -> dict[str, Any]:
+def describe(case: str, settings: dict[str, Any], dtype: str, shards: int) -> dict[str, Any]:
     """Everything that the folder is made from."""
-    family = next(name for name in FAMILIES if case.startswith(name))
-    settings = {"bos_token_id": None, "eos_token_id": None, **settings}
-    config = AutoConfig.for_model(**{"model_type": family} | settings)
+    family = settings.get("model_type") or next((name for name in FAMILIES if case.startswith(name)), case)
+    settings = {"bos_token_id": None, "eos_token_id": None, "model_type": family, **settings}
+    config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(config)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
     tensors = {name: [shape, spread(family, name, shape, bool(tied))] for name, shape in shapes.items()}
     kept = {**config.to_diff_dict(), "tie_word_embeddings": bool(tied)}
     kept.pop("transformers_version", None)
-    dtype = DTYPES.get(case, "float32")
-    return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": SHARDS.get(case, 1)}
+    return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": shards}
 
 
 def spread(family: str, name: str, shape: list[int], tied: bool) -> float:
@@ -164,11 +163,14 @@ def write_rope() -> None:
 
 
 @torch.no_grad()
-def main() -> None:
+def write_references(
+    fixture: Path, cases: dict[str, dict[str, Any]], dtypes: dict[str, str], shards: dict[str, int]
+) -> None:
+    """Descriptions of the cases' folders, prompts, tokens and logits; dtypes and shards of some of them."""
     arrays: dict[str, np.ndarray] = {}
     meta = {}
-    for number, (case, settings) in enumerate(CASES.items()):
-        description = describe(case, settings)
+    for number, (case, settings) in enumerate(cases.items()):
+        description = describe(case, settings, dtypes.get(case, "float32"), shards.get(case, 1))
         with tempfile.TemporaryDirectory() as folder:
             description["digest"] = write_folder(Path(folder), description)
             found = references(load(Path(folder)), seed=number)
@@ -177,9 +179,9 @@ def main() -> None:
         print(f"{case}: {variety:.1f} different tokens in {STEPS}, logits' spread {size:.2f}")
         arrays |= {f"{case}.{name}": array for name, array in found.items()}
         meta[case] = description
-    np.savez_compressed(FIXTURE, meta=json.dumps(meta), **arrays)
-    write_rope()
+    np.savez_compressed(fixture, meta=json.dumps(meta), **arrays)
 
 
 if __name__ == "__main__":
-    main()
+    write_references(FIXTURE, CASES, DTYPES, SHARDS)
+    write_rope()

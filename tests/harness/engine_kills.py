@@ -1,7 +1,8 @@
-"""Kills `mindbatch batch` with the shipped model at random moments, and runs it on with other batch sizes.
+"""Kills `mindbatch batch` at random moments, and runs it on with other batch sizes.
 
-python engine_kills.py FOLDER [--rows 250] [--kills 15] [--seed 0]: prints what was done; an assertion fails
-where the results differ from the unbroken run's by a byte.
+python engine_kills.py FOLDER [--rows 250] [--kills 15] [--seed 0] [--model FOLDER] [--settings KEY=VALUE ...]
+prints what was done; an assertion fails where the results differ from the unbroken run's by a byte. The model
+is the shipped one unless another is given; the rows are decoded in turn by several strategies.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
@@ -28,16 +29,23 @@ LONGEST_WORK = 1.0  # seconds after a commit
 POLL = 0.005
 SAMPLING = ("decoding.max_new_tokens=60", "decoding.do_sample=true", "decoding.temperature=1.2")
 FEW_GRAPHS = ("runtime.max_batched_tokens=32",)
+STRATEGIES = (
+    {},
+    {"do_sample": False, "num_beams": 2},
+    {"top_p": 0.9, "num_return_sequences": 2},
+    {"do_sample": False},
+)
 
 
 class EngineKills:
     """One dataset, its unbroken run, and lives that are cut short."""
 
-    def __init__(self, folder: Path, rows: int, seed: int) -> None:
+    def __init__(self, folder: Path, rows: int, seed: int, model: str, settings: Sequence[str] = ()) -> None:
         self.num_kills = 0
         self.num_runs = 0
         self._random = random.Random(seed)
         self._folder = folder
+        self._settings = (model, *settings)
         self._data = folder / "rows.jsonl"
         self._data.write_bytes(b"".join(map(_line, range(rows))))
         self._unbroken = folder / "unbroken"
@@ -84,10 +92,9 @@ class EngineKills:
 
     def _arguments(self, run: Path, batch_size: int) -> list[str]:
         return [
-            *("batch", "model=tiny_gpt2", "progress=none", f"model.batch_size={batch_size}"),
+            *("batch", *self._settings, "progress=none", f"model.batch_size={batch_size}"),
             *(f"data.path={self._data}", "data.key_column=id", f"output.dir={run}"),
-            *SAMPLING,
-            *FEW_GRAPHS,
+            *("data.decoding_column=own", *SAMPLING, *FEW_GRAPHS),
         ]
 
 
@@ -100,7 +107,8 @@ def _line(number: int) -> bytes:
     """A row; one in fifty is bad."""
     if number % 50 == 25:
         return b"no row\n"
-    return orjson.dumps({"id": f"row-{number}", "prompt": f"Count from {number % 9}: one, two,"}) + b"\n"
+    prompt, own = f"Count from {number % 9}: one, two,", STRATEGIES[number % len(STRATEGIES)]
+    return orjson.dumps({"id": f"row-{number}", "prompt": prompt, "own": own}) + b"\n"
 
 
 def run() -> None:
@@ -110,8 +118,12 @@ def run() -> None:
     parser.add_argument("--rows", type=int, default=250)
     parser.add_argument("--kills", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model")
+    parser.add_argument("--settings", nargs="*", default=())
     options = parser.parse_args()
-    kills = EngineKills(options.folder, options.rows, options.seed)
+    path = options.model
+    model = f"model.checkpoint_name_or_path={path}" if path else "model=tiny_gpt2"
+    kills = EngineKills(options.folder, options.rows, options.seed, model, options.settings)
     kills.kill(options.kills)
     print(f"{kills.num_kills} kills, {kills.num_runs} runs ended like the unbroken one")
 

@@ -11,28 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIXTURE = Path(__file__).parent / "fixtures/models.npz"
+MINDFORMERS_FIXTURE = FIXTURE.with_name("mindformers.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
-@lru_cache(maxsize=1)
-def fixture() -> dict[str, NDArray[Any]]:
-    """The arrays of fixtures/models.npz."""
-    with np.load(FIXTURE) as arrays:
+@lru_cache
+def fixture(path: Path = FIXTURE) -> dict[str, NDArray[Any]]:
+    """The arrays of fixtures/models.npz, or of another."""
+    with np.load(path) as arrays:
         return dict(arrays)
 
 
-@lru_cache(maxsize=1)
-def descriptions() -> dict[str, dict[str, Any]]:
+@lru_cache
+def descriptions(path: Path = FIXTURE) -> dict[str, dict[str, Any]]:
     """By case: config, tensors {name: [shape, spread]}, dtype, shards, digest of the weights."""
-    found: dict[str, dict[str, Any]] = json.loads(str(fixture()["meta"]))
+    found: dict[str, dict[str, Any]] = json.loads(str(fixture(path)["meta"]))
     return found
 
 
-def ragged(case: str) -> list[list[int]]:
+def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:
     """The prompts of a case."""
-    lengths = fixture()[f"{case}.lengths"]
+    lengths = fixture(path)[f"{case}.lengths"]
     ends = np.cumsum(lengths)
-    flat = fixture()[f"{case}.prompts"]
+    flat = fixture(path)[f"{case}.prompts"]
     return [flat[end - size : end].tolist() for end, size in zip(ends, lengths, strict=True)]
 
 

@@ -67,6 +67,7 @@ class Run:
     ) -> None:
         """`limits` change the engine's settings; `first` numbers the prompts, which fixes their draws; they
         are added in `order`."""
+        self.llm = llm
         engine = llm._model.engine
         settings: EngineSettings = replace(engine.settings, **limits)
         recorder = Recorder(engine._runner, tolerance)

@@ -22,15 +22,16 @@ PROVIDER = "model.provider=mindformers"
 class Family:
     """Models of one model_type.
 
-    package, stem, class_stem: where MindFormers has them: mindformers.models.{package}.modeling_{stem}_infer
-        with Inference{class_stem}ForCausalLM, and configuration_{stem} with {class_stem}Config.
+    package, stem: mindformers.models.{package} has modules modeling_{stem}_infer and configuration_{stem}.
+    network, configuration: their classes Inference{network}ForCausalLM and {configuration}Config.
     defaults: what transformers takes for a key that is absent.
     names: of tensors that MindFormers' own list of names lacks, as (part of Hugging Face's, part of its own).
     """
 
     package: str
     stem: str
-    class_stem: str
+    network: str
+    configuration: str
     describe: Callable[[ConfigReader], Description]
     defaults: Mapping[str, Any]
     names: tuple[tuple[str, str], ...] = ()
@@ -100,12 +101,12 @@ def _heads(arguments: Mapping[str, Any], **others: bool) -> GroupedAttention:
     )
 
 
-def _plain(reader: ConfigReader, *, qkv_bias: bool = False) -> dict[str, Any]:
-    """The arguments of Llama's relatives."""
+def _plain(reader: ConfigReader, *, qkv_bias: bool = False, yarn: bool = True) -> dict[str, Any]:
+    """The arguments of Llama's relatives. yarn: whether they may scale their rotations by it."""
     found = keys.sizes(reader)
     found["head_dim"] = keys.head_dim(reader, found)
     found["attention_bias"] = qkv_bias
-    found |= keys.rotary(reader, found["head_dim"], found["max_position_embeddings"])
+    found |= keys.rotary(reader, found["head_dim"], found["max_position_embeddings"], yarn=yarn)
     return found
 
 
@@ -213,7 +214,7 @@ def _latent_rotary(reader: ConfigReader, size: int, arguments: Mapping[str, Any]
 
 
 def _telechat3(reader: ConfigReader) -> Description:
-    arguments = _plain(reader)
+    arguments = _plain(reader, yarn=False)  # MindFormers has factors of its own for it, and we no reference
     _no_windows(reader)
     keys.never(
         reader,
@@ -229,11 +230,13 @@ _QK_NORM = (
     (".self_attn.k_norm.", ".self_attention.k_layernorm."),
 )
 FAMILIES: dict[str, Family] = {
-    "qwen2": Family("qwen2", "qwen2", "Qwen2", _qwen2, defaults.QWEN),
-    "qwen3": Family("qwen3", "qwen3", "Qwen3", _qwen3, defaults.QWEN3),
-    "qwen3_moe": Family("qwen3_moe", "qwen3_moe", "Qwen3Moe", _qwen3_moe, defaults.QWEN3_MOE),
-    "glm4": Family("glm4", "glm4", "Glm4", _glm4, defaults.GLM4),
-    "glm4_moe": Family("glm4_moe", "glm4_moe", "Glm4Moe", _glm4_moe, defaults.GLM4_MOE, _QK_NORM),
-    "deepseek_v3": Family("deepseek3", "deepseek_v3", "DeepseekV3", _deepseek_v3, defaults.DEEPSEEK_V3),
-    "telechat3": Family("telechat3", "telechat3", "TeleChat3", _telechat3, defaults.TELECHAT3),
+    "qwen2": Family("qwen2", "qwen2", "Qwen2", "Qwen2", _qwen2, defaults.QWEN),
+    "qwen3": Family("qwen3", "qwen3", "Qwen3", "Qwen3", _qwen3, defaults.QWEN3),
+    "qwen3_moe": Family("qwen3_moe", "qwen3_moe", "Qwen3Moe", "Qwen3Moe", _qwen3_moe, defaults.QWEN3_MOE),
+    "glm4": Family("glm4", "glm4", "Glm4", "Glm4", _glm4, defaults.GLM4),
+    "glm4_moe": Family("glm4_moe", "glm4_moe", "Glm4Moe", "Glm4Moe", _glm4_moe, defaults.GLM4_MOE, _QK_NORM),
+    "deepseek_v3": Family(
+        "deepseek3", "deepseek_v3", "DeepseekV3", "DeepseekV3", _deepseek_v3, defaults.DEEPSEEK_V3
+    ),
+    "telechat3": Family("telechat3", "telechat3", "Telechat3", "TeleChat3", _telechat3, defaults.TELECHAT3),
 }

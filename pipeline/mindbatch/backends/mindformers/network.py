@@ -99,8 +99,8 @@ def _classes(family: Family) -> tuple[Any, Any]:
     configuration = import_module(f"{place}.configuration_{family.stem}")
     modeling = import_module(f"{place}.modeling_{family.stem}_infer")
     return (
-        getattr(configuration, f"{family.class_stem}Config"),
-        getattr(modeling, f"Inference{family.class_stem}ForCausalLM"),
+        getattr(configuration, f"{family.configuration}Config"),
+        getattr(modeling, f"Inference{family.network}ForCausalLM"),
     )
 
 

@@ -1,0 +1,114 @@
+"""A folder for MindFormers is checked as a whole before MindFormers is imported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors_writer import safetensors_bytes
+
+from mindbatch.backends.mindformers.families import describe
+from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.described import open_model
+from mindbatch.engine.outline import outline
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.config_reader import NONE_IGNORED
+from mindformers_configs import config
+
+
+def write(folder: Path, settings: dict[str, Any], **changed: Any) -> Path:
+    """A folder with tensors of zeros; `changed` replaces some of them or, as None, leaves them out."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    tensors: dict[str, Any] = {
+        name: np.zeros(shape, np.float32) for name, shape in describe(settings).shapes.items()
+    }
+    tensors |= changed
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(kept))
+    return folder
+
+
+def opened(folder: Path, model_type: str = "auto") -> MindFormersModel:
+    return open_folder(folder, model_type, NONE_IGNORED)
+
+
+def faults(folder: Path) -> list[str]:
+    with pytest.raises(CheckpointError) as caught:
+        opened(folder)
+    return [fault.removeprefix(f"{folder}/").removeprefix(f"{folder}: ") for fault in caught.value.faults]
+
+
+def test_facts_are_those_of_the_folder(tmp_path: Path) -> None:
+    facts = opened(write(tmp_path, config("qwen3"))).facts
+    assert (facts.model_type, facts.vocab_size, facts.max_positions) == ("qwen3", 96, 128)
+    assert facts.cache_bytes_per_token(4) == 2 * 2 * (16 + 16) * 4
+    shapes = describe(config("qwen3")).shapes.values()
+    assert facts.num_parameters == sum(int(np.prod(shape)) for shape in shapes)
+
+
+def test_latent_attention_caches_one_vector_a_token_as_key_and_as_value(tmp_path: Path) -> None:
+    facts = opened(write(tmp_path, config("deepseek_v3"))).facts
+    assert facts.cached_numbers == 2 * ((32 + 8) + 48)
+
+
+def test_plans_know_the_model_without_loading_it(tmp_path: Path) -> None:
+    model = ModelConfig(
+        checkpoint_name_or_path=str(write(tmp_path, config("qwen3_moe"))), provider="mindformers"
+    )
+    found = outline(model, RuntimeConfig(cache_memory="1MiB"))
+    assert found.weight_bytes == found.stored_bytes
+
+
+def test_tensors_that_are_missing_or_too_many_are_named(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.experts.7.up_proj.weight"
+    found = faults(write(tmp_path, config("qwen3_moe"), **{name: None, "adapter": np.zeros(3, np.float32)}))
+    assert found[0] == f"tensor {name!r} is missing; needed with shape [32, 64]"
+    assert found[1].startswith("model.safetensors: tensor 'adapter' of shape [3] is not part of this model")
+
+
+def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> None:
+    further = {"model.layers.2.eh_proj.weight": np.zeros(3, np.float32)}
+    assert opened(write(tmp_path, config("deepseek_v3"), **further))
+    assert faults(write(tmp_path, config("deepseek_v3", num_nextn_predict_layers=0), **further))
+
+
+def test_types_are_not_mixed_but_for_the_correction_of_routers(tmp_path: Path) -> None:
+    settings = config("glm4_moe")
+    halves = {
+        name: np.zeros(shape, np.float16)
+        for name, shape in describe(settings).shapes.items()
+        if not name.endswith("e_score_correction_bias")
+    }
+    assert opened(write(tmp_path, settings, **halves))
+    norm = "model.norm.weight"
+    (line,) = faults(write(tmp_path, settings, **halves | {norm: np.zeros(64, np.float32)}))
+    assert line.startswith("tensors of several types: F16 (")
+    assert line.endswith(f"F32 ({norm!r}); model.provider=mindformers takes weights of one type")
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    write(tmp_path, config("qwen3"))
+    (tmp_path / "model.safetensors").unlink()
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert any("model-00001-of-00002.safetensors" in line for line in faults(tmp_path))
+
+
+def test_another_type_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, config("qwen3"))
+    assert opened(tmp_path, "qwen3")
+    with pytest.raises(ConfigError, match=r"model\.type=qwen2: .* allowed: auto, qwen3"):
+        opened(tmp_path, "qwen2")
+
+
+def test_our_own_provider_says_that_mindformers_would_run_it(tmp_path: Path) -> None:
+    folder = write(tmp_path, config("qwen3_moe"))
+    with pytest.raises(CheckpointError, match=r"not supported; .*; model\.provider=mindformers runs it$"):
+        open_model(ModelConfig(checkpoint_name_or_path=str(folder)))
+    quantised = config("qwen3_moe", quantization_config={"quant_method": "awq"})
+    (folder / "config.json").write_text(json.dumps(quantised))
+    with pytest.raises(CheckpointError, match=r"quantised \(AWQ\).*bfloat16$"):
+        open_model(ModelConfig(checkpoint_name_or_path=str(folder)))
