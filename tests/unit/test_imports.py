@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
     "launch": {"storage"} | LOWEST,
+    "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
     "tasks": FACADE
     | {"llm", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
@@ -114,6 +115,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 }
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
+    "ascend_check/operators.py",
     "cache/*",
     "engine/model_runner.py",
     "kernels/*",
