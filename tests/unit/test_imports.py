@@ -96,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
     "__main__": {"cli", "interrupts"} | LOWEST,
-    "backends": {"decoding", "config", "storage"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
+    "backends": {"config", "interrupts", "storage"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its packages, and modules beside them, each may import.
 GROUND = {"faults", "json_object"}
