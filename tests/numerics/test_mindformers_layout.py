@@ -23,6 +23,7 @@ from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
@@ -196,7 +197,7 @@ def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path, monkeypatch: 
         "parallel.pipeline_stage=2",
         "layout.dir=strategy",
     ]
-    assert plan.run(TASKS["plan"].compose(words).finish()) == 0  # type: ignore[arg-type]
+    assert plan.run(compose_task(TASKS["plan"], words).finish()) == 0  # type: ignore[arg-type]
     assert [path.name for path in Path().iterdir()] == ["strategy"]
     assert sorted(path.name for path in Path("strategy").iterdir()) == [
         "ckpt_strategy_rank_0.ckpt",

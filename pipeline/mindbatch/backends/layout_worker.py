@@ -38,10 +38,10 @@ def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
     gc.freeze()  # each compilation collects garbage: what is imported is none
     for job in json.loads(jobs):
         for rank in job["leaders"]:
-            yield as_rank(rank, job["num_ranks"], partial(_infer_layout, job, rank))
+            yield from as_rank(rank, job["num_ranks"], partial(_infer_layout, job, rank))
 
 
-def _infer_layout(job: dict[str, Any], rank: int) -> dict[str, Any]:
+def _infer_layout(job: dict[str, Any], rank: int) -> Iterator[dict[str, Any]]:
     import mindspore
     import numpy as np
     from mindspore.communication import init
@@ -65,7 +65,7 @@ def _infer_layout(job: dict[str, Any], rank: int) -> dict[str, Any]:
     # Kernels have no part in layouts, and MindSpore's simulation cannot choose those of several stages.
     layouts = mindspore.Model(network).infer_predict_layout(*inputs, skip_backend_compile=True)
     shapes = {name: layout[_FULL_SHAPE] for name, layout in layouts.items() if _is_weight(name)}
-    return {"shapes": shapes, "strategy": b64encode(path.read_bytes()).decode()}
+    yield {"shapes": shapes, "strategy": b64encode(path.read_bytes()).decode()}
 
 
 def _is_weight(name: str) -> bool:

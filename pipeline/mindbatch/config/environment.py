@@ -168,6 +168,9 @@ def simulation_environment(
         | {
             "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *_given(kept, "LD_LIBRARY_PATH")]),
             "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
+            "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
+            "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
+            "MS_DEV_DUMP_IR_PASSES": "graph_build",
             "DEVICE_ID": "0",
             "GLOG_v": "2" if verbose else "3",
             "LOG_MF_PATH": str(scratch / "logs"),

@@ -29,24 +29,29 @@ class NativeModel:
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        arch = self.architecture
-        return ModelFacts(
-            model_type=arch.model_type,
-            vocab_size=arch.vocab_size,
-            max_positions=arch.max_positions,
-            num_parameters=sum(
-                spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
-            ),
-            cached_numbers=arch.num_layers * arch.kv_heads * (arch.head_dim + padded_head(arch.head_dim)),
-            head_dim=arch.head_dim,
-            window=min(filter(None, arch.windows), default=0),
-        )
+        return facts_of(self.architecture)
 
     def load(
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
     ) -> RunnableModel:
         """See `DescribedModel.load`."""
         return load_native(self.architecture, self.folder, kernels, geometry, progress)
+
+
+def facts_of(arch: Architecture, model_parallel: int = 1) -> ModelFacts:
+    """The sizes of a model; the cache is that of one of its ranks."""
+    kv_heads = max(1, arch.kv_heads // model_parallel)
+    return ModelFacts(
+        model_type=arch.model_type,
+        vocab_size=arch.vocab_size,
+        max_positions=arch.max_positions,
+        num_parameters=sum(
+            spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
+        ),
+        cached_numbers=arch.num_layers * kv_heads * (arch.head_dim + padded_head(arch.head_dim)),
+        head_dim=arch.head_dim,
+        window=min(filter(None, arch.windows), default=0),
+    )
 
 
 def load_native(

@@ -7,6 +7,8 @@ from contextlib import suppress
 import mindspore
 
 from mindbatch.errors import ConfigError
+from mindbatch.parallel.collectives import MODEL_GROUP
+from mindbatch.parallel.topology import Topology
 
 
 def initialise(device_target: str) -> None:
@@ -34,3 +36,14 @@ def initialise(device_target: str) -> None:
         # It can be set once in a process: a second model, or a caller who chose a number, finds it taken.
         with suppress(RuntimeError):
             mindspore.runtime.dispatch_threads_num(1)
+
+
+def join_group(topology: Topology, rank: int) -> None:
+    """Enters the group in which the slices of a model meet; after `initialise`, in a process of several."""
+    if topology.world_size == 1:
+        return
+    from mindspore.communication import create_group, init
+
+    init()
+    first = rank - rank % topology.model_parallel
+    create_group(MODEL_GROUP, [*range(first, first + topology.model_parallel)])

@@ -87,6 +87,8 @@ _ALL = (
             "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 layout.dir=DIR",
             "mindbatch plan model.provider=mindformers model.checkpoint_name_or_path=FOLDER "
             "parallel.model_parallel=8 layout.dir=strategy",
+            "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 runtime=ascend "
+            "compile=true",
         ),
     ),
     Task(

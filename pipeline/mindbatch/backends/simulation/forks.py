@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 from mindbatch.backends.failure import BackendError
 from mindbatch.child_main import die_with
@@ -16,8 +16,8 @@ from mindbatch.config.environment import stand_for_rank
 VALUE, ERROR = "value", "error"
 
 
-def as_rank(rank: int, num_ranks: int, function: Callable[[], Any]) -> Any:
-    """What the function returns, a value of JSON, in a fork that stands for a rank.
+def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yields what the function yields, values of JSON, in a fork that stands for a rank.
 
     It must come before a device is chosen in this process: that, and `init()`, are the function's business.
 
@@ -31,29 +31,33 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Any]) -> Any:
         os.close(ours)
         _answer(theirs, parent, rank, num_ranks, function)
     os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        said = pipe.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if not said:
+    try:
+        with os.fdopen(ours, "rb") as pipe:
+            for line in pipe:
+                kind, value = json.loads(line)
+                if kind == ERROR:
+                    raise BackendError(f"rank {rank}: {value}")
+                yield value
+    finally:
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code:
         how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
         raise BackendError(f"rank {rank}: {how}")
-    kind, value = json.loads(said)
-    if kind == ERROR:
-        raise BackendError(f"rank {rank}: {value}")
-    return value
 
 
-def _answer(pipe: int, parent: int, rank: int, num_ranks: int, function: Callable[[], Any]) -> None:
-    """What the fork does; it does not return."""
-    try:
-        die_with(parent)
-        stand_for_rank(rank, num_ranks)
-        answer = json.dumps([VALUE, function()])
-    except BaseException as error:
-        traceback.print_exc()
-        answer = json.dumps([ERROR, first_line(error)])
-    with os.fdopen(pipe, "wb") as file:
-        file.write(answer.encode())
+def _answer(
+    pipe: int, parent: int, rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]
+) -> NoReturn:
+    """What the fork does."""
+    with os.fdopen(pipe, "wb", buffering=0) as file:
+        try:
+            die_with(parent)
+            stand_for_rank(rank, num_ranks)
+            for value in function():
+                file.write(json.dumps([VALUE, value]).encode() + b"\n")
+        except BaseException as error:
+            traceback.print_exc()
+            file.write(json.dumps([ERROR, first_line(error)]).encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)
 

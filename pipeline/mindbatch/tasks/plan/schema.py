@@ -3,14 +3,23 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
+from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.model_task import settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.plan.compile_keys import (
+    ONLY_TO_COMPILE,
+    RESERVE,
+    USED_TO_COMPILE,
+    compile_faults,
+    device_memory_faults,
+    ranks_faults,
+)
 
 OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
 MOST_RANKS = 8192
@@ -46,6 +55,15 @@ class LayoutConfig:
 
 
 @dataclass
+class PlanRuntimeConfig(RuntimeConfig):
+    """The device and its memory."""
+
+    device_memory: str = option(
+        "64GiB", f"memory of one NPU; {RESERVE} of it is left to all but weights and cache"
+    )
+
+
+@dataclass
 class PlanConfig(BatchConfig):
     """The keys of `mindbatch plan`."""
 
@@ -54,12 +72,25 @@ class PlanConfig(BatchConfig):
     rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
     calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
     report: str = option("text", "text or json", choices=("text", "json"))
+    compile: bool = option(
+        False,
+        "compile what ranks would run on Ascend, which is simulated; needs runtime.device_target=Ascend",
+    )
+    ranks: Any = option(
+        0,
+        "ranks to compile for: one, several, or all that hold different slices",
+        accepts="rank, list of ranks or all",
+    )
+    layers: str = option(
+        "sample", "layers to compile: a sample that stands for all, or all", choices=("sample", "all")
+    )
     layout: LayoutConfig = section(LayoutConfig)
+    runtime: PlanRuntimeConfig = section(PlanRuntimeConfig)
 
     @property
     def asks_mindspore(self) -> bool:
         """Whether the plan is MindSpore's layout of a MindFormers model, and nothing else."""
-        return self.model.provider == "mindformers"
+        return not self.compile and self.model.provider == "mindformers"
 
     @property
     def has_ranks(self) -> bool:
@@ -70,12 +101,16 @@ class PlanConfig(BatchConfig):
     @property
     def plans_ranks(self) -> bool:
         """Whether the plan says what each rank holds of a model of this project."""
-        return not self.asks_mindspore and (self.has_ranks or self.layout.dir is not None)
+        return (
+            not self.compile and not self.asks_mindspore and (self.has_ranks or self.layout.dir is not None)
+        )
 
     @property
     def needs_data(self) -> bool:
         """Whether the keys of a batch have a part in the plan."""
-        return not self.asks_mindspore and (not self.plans_ranks or self.data.path is not None)
+        if self.compile or self.asks_mindspore:
+            return False
+        return not self.plans_ranks or self.data.path is not None
 
     def unused(self, name: str) -> str | None:
         return _without_effect(self, name)
@@ -90,6 +125,10 @@ class PlanConfig(BatchConfig):
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from _layout_faults(self, keys)
+        if self.compile:
+            yield from compile_faults(self.model, self.parallel, self.runtime)
+            yield from device_memory_faults(self.runtime.device_memory)
+            yield from ranks_faults(self.ranks, self.parallel)
         if not self.needs_data:  # nothing is run: the rest of the keys has no part in it
             return
         yield from super().run_faults(keys)
@@ -118,6 +157,10 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
 
 def _without_effect(config: PlanConfig, name: str) -> str | None:
     """Why a key would be ignored, if it would be."""
+    if config.compile:
+        return None if name in USED_TO_COMPILE else "has no effect with compile=true; remove it"
+    if name in ONLY_TO_COMPILE:
+        return "only with compile=true"
     if config.asks_mindspore:
         is_used = name in _USED or name.startswith("layout.")
         return None if is_used else "has no effect with model.provider=mindformers; remove it"

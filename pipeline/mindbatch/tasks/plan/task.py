@@ -37,6 +37,10 @@ SAMPLE_BATCHES = 4
 
 def run(config: PlanConfig) -> int:
     """Prints the plan."""
+    if config.compile:
+        from mindbatch.tasks.plan import compilation
+
+        return compilation.run(config)
     if config.asks_mindspore:
         from mindbatch.tasks.plan import mindformers  # most plans need none of it
 

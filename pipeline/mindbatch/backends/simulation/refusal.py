@@ -1,0 +1,63 @@
+"""What MindSpore says where it refuses to compile: the operator, its rule, and the layer of the model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch.backends.simulation.forks import first_line
+
+_OPERATOR = (
+    re.compile(r"[Ff]or primitive\s?\[(\w+)\]"),
+    re.compile(r"[Ff]or '(\w+)'"),
+    re.compile(r"[Ff]or (?:op|kernel|operator)\s?\[?(\w+)"),
+    re.compile(r"(\w+)-op\d+"),
+    re.compile(r"\bPrimFunc_(\w+)"),
+)
+_SCOPE = re.compile(r"\bDefault/([\w./-]+)")
+_GRAPH_SCOPE = re.compile(r"#scope: \(Default/?([\w./-]*)\)")
+_TENSOR = re.compile(r"Tensor\[(\w+)\]")
+_END_OF_STACK = "# The total of function graphs in evaluation stack"
+_LONGEST_RULE = 1000
+_OUTERMOST = "cell."  # what a graph wraps the model in
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """operator: "" where MindSpore names none. layer: dotted names of our cells, "" where it is unknown."""
+
+    operator: str
+    rule: str
+    layer: str
+
+
+def refusal_of(error: BaseException, leftovers: Path) -> Refusal:
+    """What the error of a compilation says.
+
+    leftovers: the folder in which MindSpore leaves `rank_N/om/analyze_fail.ir`; that of this failure is
+        removed.
+    """
+    text, graphs = str(error), _failed_graphs(leftovers)
+    matches = (pattern.search(text) for pattern in _OPERATOR)
+    operator = next((match[1] for match in matches if match), "")
+    scope = _SCOPE.search(text)
+    scopes = [scope[1]] if scope else _GRAPH_SCOPE.findall(graphs.partition(_END_OF_STACK)[0])
+    rule = " ".join(_TENSOR.sub(r"\1", first_line(error)).split())
+    return Refusal(operator, rule[:_LONGEST_RULE], layer_name(scopes[-1] if scopes else "", operator))
+
+
+def layer_name(scope: str, operator: str = "") -> str:
+    """blocks-CellList/0-Block/attention-SelfAttention -> blocks.0.attention."""
+    parts = [
+        part.partition("-")[0] for part in scope.split("/") if part and not part.startswith(operator or "/")
+    ]
+    return ".".join(parts).removeprefix(_OUTERMOST)
+
+
+def _failed_graphs(leftovers: Path) -> str:
+    found = [*leftovers.glob("**/analyze_fail.ir")]
+    text = "".join(path.read_text(errors="replace") for path in found)
+    for path in found:
+        path.unlink()
+    return text

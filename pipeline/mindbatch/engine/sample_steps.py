@@ -1,0 +1,66 @@
+"""Steps of every size that an engine may ask its model for: all that has to be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.engine.batch import buckets_up_to
+from mindbatch.engine.request import Request
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+
+DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
+
+
+@dataclass(frozen=True)
+class SampleStep:
+    """kind: DECODE (one token a sequence), PROMPT (from its first token on) or CHUNK (goes on with one)."""
+
+    kind: str
+    tokens: int
+    step: Step
+
+
+def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[SampleStep]:
+    """A step for each bucket of decoding, of whole prompts and of prompts that go on.
+
+    few: see `buckets_up_to`.
+    """
+    for tokens in buckets_up_to(settings.batch_size, few=few):
+        yield SampleStep(DECODE, tokens, _step(settings, [(0, 1)] * tokens, num_logits=1))
+    for kind, first in ((PROMPT, 0), (CHUNK, 1)):
+        longest = min(settings.seq_length, settings.num_blocks * settings.block_size) - first
+        for tokens in buckets_up_to(settings.max_batched_tokens, few=few):
+            if tokens > 1 and longest > 1:  # a single token is decoded
+                yield SampleStep(kind, tokens, _step(settings, _spans(tokens, first, longest)))
+
+
+def _spans(tokens: int, first: int, longest: int) -> list[tuple[int, int]]:
+    """One sequence, or more where the tokens are beyond the longest."""
+    sizes = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
+    return [(first, first + size) for size in sizes]
+
+
+def _step(settings: EngineSettings, spans: list[tuple[int, int]], num_logits: int = 0) -> Step:
+    scheduled = []
+    for number, (start, stop) in enumerate(spans):
+        group = _group(stop)
+        (sequence,) = group.sequences
+        blocks = settings.blocks_for(stop)
+        first = number * blocks
+        sequence.block_table = [block % settings.num_blocks for block in range(first, first + blocks)]
+        scheduled.append(ScheduledTokens(group, sequence, start, stop, num_logits))
+    return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
+
+
+def _group(length: int) -> SequenceGroup:
+    params, tokens = DecodingParams(), [0] * length
+    row = Row(params, tokens, [], (), row_hash=0)
+    return SequenceGroup(
+        Request("", (*tokens,), params), strategy_for(params), [Sequence(row, None)], length + 1
+    )

@@ -1,0 +1,68 @@
+"""A model without its weights: zeros of the right shapes, for graphs that are compiled and never compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.registry import tensor_specs
+from mindbatch.models.tensor_spec import shard_specs, source_shapes
+from mindbatch.parallel.topology import TensorSlice
+
+
+@dataclass(frozen=True)
+class NoWeights:
+    """Stands for the opened folder of one rank (`ModelWeights`)."""
+
+    architecture: Architecture
+    shard: TensorSlice
+    path: Path = Path("no weights")
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        specs = tensor_specs(self.architecture)
+        return {**source_shapes(specs if self.shard.size == 1 else shard_specs(specs, self.shard))}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self._shapes,)
+
+    def file_name(self, name: str) -> str:
+        """There is no file."""
+        return str(self.path)
+
+    def info(self, name: str) -> StoredTensor:
+        """The shape that the model wants; float32."""
+        return StoredTensor(name, "F32", self._shapes[name], ())
+
+    def floats(self, name: str, *, rows: slice | None = None) -> npt.NDArray[np.float32]:
+        """Zeros."""
+        shape = self._shapes[name]
+        if rows is not None:
+            shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
+        return np.zeros(shape, np.float32)
+
+
+def sampled_layers(arch: Architecture) -> tuple[int, ...]:
+    """Layers that stand for all: the first two, the last, and the first of each kind."""
+    kinds: dict[object, int] = {}
+    for layer, kind in enumerate(zip(arch.windows, arch.attention_scales, strict=True)):
+        kinds.setdefault(kind, layer)
+    return tuple(sorted({*range(min(2, arch.num_layers)), arch.num_layers - 1, *kinds.values()}))
+
+
+def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
+    """The architecture with these layers only."""
+    return replace(
+        arch,
+        num_layers=len(layers),
+        windows=tuple(arch.windows[layer] for layer in layers),
+        attention_scales=tuple(arch.attention_scales[layer] for layer in layers),
+    )

@@ -1,0 +1,66 @@
+"""The page that `mindbatch plan compile=true` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mindbatch.screen_text import printable
+from mindbatch.tasks.formatting import ranges, size, table
+from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
+
+_TITLES = ["graph", "tokens", "seconds", "compiled: fused operators, or refused"]
+
+
+def compilation_page(report: Report) -> str:
+    """The report for people."""
+    blocks = [[*_head(report)], *([*_rank(rank)] for rank in report.ranks)]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _head(report: Report) -> Iterator[str]:
+    topology = report.topology
+    yield f"{report.model_type} compiled for Ascend, simulated: {report.dtype}"
+    yield (
+        f"data_parallel {topology.data_parallel} x model_parallel {topology.model_parallel}: "
+        f"{topology.world_size} {'rank' if topology.world_size == 1 else 'ranks'}"
+    )
+    if len(report.layers) < report.num_layers:
+        layers = ranges(report.layers)
+        yield f"layers {layers} of {report.num_layers} were compiled and stand for all of them"
+    else:
+        yield f"all {report.num_layers} layers were compiled"
+    yield "shapes, types and the choice of kernels are proved; numbers, speed and kernels' insides are not"
+
+
+def _rank(rank: RankReport) -> Iterator[str]:
+    yield f"rank {rank.rank}"
+    if rank.graphs:
+        rows = [
+            [graph.kind, f"{graph.tokens:,}", f"{graph.seconds:.1f}", _outcome(graph)]
+            for graph in rank.graphs
+        ]
+        yield from table([_TITLES, *rows], right=(1, 2))
+    refused = sum(graph.rule is not None for graph in rank.graphs)
+    yield f"{len(rank.graphs) - refused} graphs compiled, {refused} refused"
+    if rank.error is not None:
+        yield f"no more graphs were tried: {printable(rank.error)}"
+    yield _memory(rank.memory)
+
+
+def _outcome(graph: CompiledGraph) -> str:
+    if graph.rule is None:
+        return ", ".join(f"{count} {name}" for name, count in graph.fused.items()) or "none fused"
+    where = f" in {graph.layer}" if graph.layer else ""
+    return printable(f"refused: {graph.operator or 'an operator'}{where}: {graph.rule}")
+
+
+def _memory(memory: DeviceMemory) -> str:
+    held = (
+        f"memory: weights {size(memory.weights)}, cache {size(memory.cache)} ({memory.tokens:,} tokens of "
+        f"{size(memory.bytes_per_token)})"
+    )
+    verdict = "fits" if memory.fits else "does NOT fit"
+    return (
+        f"{held}: {verdict} {size(memory.available)}, which would hold {memory.most_tokens:,} cached tokens "
+        "beside the weights"
+    )

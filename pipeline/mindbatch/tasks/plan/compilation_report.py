@@ -1,0 +1,135 @@
+"""What became of the graphs that were compiled, and what ranks hold beside what an NPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from mindbatch.backends.simulation.launches import fused
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.parallel.topology import Topology
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes on one NPU. available: to weights and cache."""
+
+    available: int
+    weights: int
+    bytes_per_token: int
+    settings: EngineSettings
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the cache holds as it is configured."""
+        return self.settings.num_blocks * self.settings.block_size
+
+    @property
+    def cache(self) -> int:
+        """Of the cache as it is configured; a block more than it holds is for padding."""
+        return (self.settings.num_blocks + 1) * self.settings.block_size * self.bytes_per_token
+
+    @property
+    def fits(self) -> bool:
+        return self.weights + self.cache <= self.available
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest cache beside the weights."""
+        block = self.settings.block_size
+        blocks = (self.available - self.weights) // (block * self.bytes_per_token) - 1
+        return max(0, blocks * block)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "available_bytes": self.available,
+            "weight_bytes": self.weights,
+            "cache_bytes": self.cache,
+            "cache_tokens": self.tokens,
+            "bytes_per_token": self.bytes_per_token,
+            "most_cache_tokens": self.most_tokens,
+            "fits": self.fits,
+        }
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """One graph. kernels: how often each is launched.
+
+    rule: why it was refused; None where it was not. operator, layer: which, "" where MindSpore names none.
+    """
+
+    kind: str
+    tokens: int
+    seconds: float = 0.0
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    operator: str = ""
+    layer: str = ""
+    rule: str | None = None
+
+    @property
+    def fused(self) -> dict[str, int]:
+        """The fused operators among the kernels."""
+        return fused(self.kernels)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "fused": self.fused, "is_compiled": self.rule is None}
+
+
+@dataclass
+class RankReport:
+    """One rank. error: why no more graphs were tried; None where all were."""
+
+    rank: int
+    memory: DeviceMemory
+    graphs: list[CompiledGraph] = field(default_factory=list)
+    error: str | None = None
+
+    def end(self, error: str) -> None:
+        """Its process ended over the graph that was told last, or before the first."""
+        self.error = error
+        if self.graphs and not self.graphs[-1].seconds:
+            self.graphs[-1] = replace(self.graphs[-1], rule=f"the process ended over it ({error})")
+
+    @property
+    def is_good(self) -> bool:
+        return self.error is None and self.memory.fits and all(graph.rule is None for graph in self.graphs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "memory": self.memory.as_json(),
+            "graphs": [graph.as_json() for graph in self.graphs],
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """All ranks that were compiled for. layers: those of num_layers that were compiled."""
+
+    model_type: str
+    dtype: str
+    topology: Topology
+    num_layers: int
+    layers: tuple[int, ...]
+    ranks: tuple[RankReport, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every graph was compiled, and every rank fits its NPU."""
+        return all(rank.is_good for rank in self.ranks)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": "compilation",
+            "model_type": self.model_type,
+            "dtype": self.dtype,
+            "data_parallel": self.topology.data_parallel,
+            "model_parallel": self.topology.model_parallel,
+            "num_layers": self.num_layers,
+            "compiled_layers": [*self.layers],
+            "ranks": [rank.as_json() for rank in self.ranks],
+            "is_good": self.is_good,
+        }

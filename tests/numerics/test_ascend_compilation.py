@@ -1,0 +1,124 @@
+"""Native model types compile for Ascend, as the first rank and the last; what cannot is refused by name."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from mindbatch.backends.failure import BackendError
+from mindbatch.backends.simulation.plugin import find_plugin
+from mindbatch.backends.simulation.process import SimulationLimits, simulate
+from mindbatch.backends.simulation.symbols import needed_tool
+from mindbatch.engine.compilation import COPY, HEAD
+from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.models.registry import MODEL_TYPES
+from simulated_compilation import compile_jobs
+
+pytestmark = pytest.mark.slow
+LLAMA: dict[str, Any] = {
+    "vocab_size": 101,  # no number of ranks divides it: the last one has padding
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,  # with 8 ranks four of them share a head
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+}
+GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
+SETTINGS = EngineSettings(batch_size=1, seq_length=32, block_size=16, num_blocks=16, max_batched_tokens=2)
+FUSED = {
+    DECODE: {"PagedAttention", "ReshapeAndCache"},
+    PROMPT: {"FlashAttentionScore", "ReshapeAndCache"},
+    CHUNK: {"PagedAttention", "ReshapeAndCache"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _can_be_run() -> None:
+    try:
+        find_plugin()
+        needed_tool("gcc", "cc")
+        needed_tool("nm")
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+def job(model_type: str, size: int, ranks: Sequence[int]) -> dict[str, Any]:
+    config = {"model_type": model_type, **(GPT2 if model_type == "gpt2" else LLAMA)}
+    return {
+        "config": config,
+        "source": "config.json",
+        "model_type": "auto",
+        "ignore": [],
+        "layers": [0],
+        "dtype": "auto",
+        "settings": asdict(SETTINGS),
+        "data_parallel": 1,
+        "model_parallel": size,
+        "ranks": ranks,
+    }
+
+
+# Each type once; the last of 8 ranks pads the vocabulary and shares its key/value head with others.
+ALWAYS = {
+    "gemma mp=8": job("gemma", 8, [7]),
+    "gpt2 mp=8": job("gpt2", 8, [7]),
+    "llama mp=8": job("llama", 8, [0]),
+    "minimind mp=1": job("minimind", 1, [0]),
+    "mistral mp=2": job("mistral", 2, [0]),
+    "qwen2 mp=2": job("qwen2", 2, [1]),
+    "qwen3 mp=8": job("qwen3", 8, [7]),
+}
+ON_DEMAND = {
+    f"{each} mp={size}": job(each, size, sorted({0, size - 1})) for each in MODEL_TYPES for size in (1, 2, 8)
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[ALWAYS, pytest.param(ON_DEMAND, marks=pytest.mark.on_demand)],
+    ids=["always", "others"],
+)
+def compiled(request: pytest.FixtureRequest) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """By job and rank: its graphs, each after it was compiled, or what ended it. float32 is the last job."""
+    jobs = {**request.param, "float32": job("llama", 1, [0])}
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for report in simulate(compile_jobs, json.dumps(jobs), limits=SimulationLimits(seconds=1800.0)):
+        if "seconds" in report or "error" in report:
+            found.setdefault((report["job"], report["rank"]), []).append(report)
+    assert {*found} == {(name, rank) for name, each in jobs.items() for rank in each["ranks"]}
+    return found
+
+
+Compiled = dict[tuple[str, int], list[dict[str, Any]]]
+
+
+def test_every_type_is_among_them() -> None:
+    assert {name.split()[0] for name in ALWAYS} == {*MODEL_TYPES}
+
+
+def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) -> None:
+    for which, graphs in compiled.items():
+        if which[0] == "float32":
+            continue
+        assert [graph.get("kind") for graph in graphs] == [DECODE, PROMPT, CHUNK, HEAD, COPY], (
+            which,
+            graphs[-1],
+        )
+        for graph in graphs:
+            assert "rule" not in graph, (which, graph)
+            assert FUSED.get(graph["kind"], set()) <= {*graph["kernels"]}, (which, graph)
+            assert ("AllReduce" in graph["kernels"]) == ("mp=1" not in which[0] and graph["kind"] in FUSED)
+
+
+def test_float32_is_refused_by_the_operator_and_its_layer(compiled: Compiled) -> None:
+    """So the check can fail."""
+    graphs = {graph["kind"]: graph for graph in compiled["float32", 0]}
+    for kind in FUSED:
+        assert graphs[kind]["operator"] in {"ReshapeAndCache", "ApplyRotaryPosEmb"}
+        assert "BFloat16" in graphs[kind]["rule"]
+        assert "blocks.0.attention" in graphs[kind]["layer"]

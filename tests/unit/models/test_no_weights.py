@@ -1,0 +1,38 @@
+"""A model without weights: shapes of one rank, and the layers that stand for all."""
+
+from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.no_weights import NoWeights, sampled_layers, with_layers
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import shard_specs
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+
+CONFIG = {
+    "model_type": "qwen2",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "use_sliding_window": True,
+    "sliding_window": 8,
+    "max_window_layers": 4,
+}
+ARCH = describe(CONFIG)
+
+
+def test_there_is_just_what_a_rank_wants() -> None:
+    for shard in (WHOLE, TensorSlice(3, 4)):
+        held = NoWeights(ARCH, shard)
+        check_tensors(ARCH, shard_specs(tensor_specs(ARCH), shard), held)
+    assert held.info("model.embed_tokens.weight").shape == (25, 32)
+    assert held.floats("model.embed_tokens.weight", rows=slice(20, 30)).shape == (5, 32)
+    assert not held.floats("model.norm.weight").any()
+
+
+def test_a_sample_has_every_kind_of_layer() -> None:
+    assert ARCH.windows == (0, 0, 0, 0, 8, 8)
+    assert sampled_layers(ARCH) == (0, 1, 4, 5)
+    assert with_layers(ARCH, (0, 4)).windows == (0, 8)
+    assert with_layers(ARCH, (0, 4)).num_layers == 2
+    assert sampled_layers(with_layers(ARCH, (0,))) == (0,)
