@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from model_folders import MINDFORMERS_FIXTURE, descriptions, fixture, ragged, wr
 from recording import MAX_BATCHED_TOKENS, Run, difference, load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.backends.mindformers.families import FAMILIES, describe
+from mindbatch.backends.mindformers.weights import translation
 from mindbatch.errors import CheckpointError
 
 STEPS = 64
@@ -95,6 +97,15 @@ def test_what_was_not_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[:4] == [taken.format(layer, which) for layer in (0, 1) for which in "qk"]
     left = "parameter 'decoder.layers.0.self_attention.k_layernorm.weight'"
     assert lines[4] == f"{left} of MindFormers' glm4_moe was not loaded"
+
+
+def test_layers_are_not_taken_for_those_that_predict_further_tokens() -> None:
+    """Of DeepSeek-V3's 61 layers number 61 is one; a deeper model has an ordinary one there."""
+    network = SimpleNamespace(
+        weight_mapping=[("model.layers.61.", "decoder.transformer."), ("model.layers.", "decoder.layers.")]
+    )
+    model = describe(CASES["deepseek_v3"]["config"])
+    assert translation(network, model)("model.layers.61.mlp.x") == "decoder.layers.61.mlp.x"
 
 
 @pytest.mark.slow

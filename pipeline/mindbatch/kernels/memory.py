@@ -29,8 +29,8 @@ DTYPES = {"CPU": (FLOAT32,), "Ascend": (BFLOAT16, FLOAT16)}
 REFUSED = {
     "CPU": "where MindSpore has no usable MatMul for it; use float32 (files in half precision are converted "
     "as they are read)",
-    "Ascend": "whose operators ReshapeAndCache and PagedAttention take float16 and bfloat16 only; use auto, "
-    "bfloat16 or float16 (files in float32 are converted as they are read)",
+    "Ascend": "whose operators ReshapeAndCache, PagedAttention and ApplyRotaryPosEmb take float16 and "
+    "bfloat16 only; use auto, bfloat16 or float16 (files in float32 are converted as they are read)",
 }
 """By device: why it takes no other type, and what to use."""
 

@@ -7,7 +7,7 @@ import pytest
 from mindbatch.backends.mindformers.description import Experts, GroupedAttention, LatentAttention
 from mindbatch.backends.mindformers.families import FAMILIES, describe
 from mindbatch.errors import CheckpointError
-from mindformers_configs import CONFIGS, YARN, config
+from mindformers_configs import CONFIGS, PUBLISHED, YARN, config
 
 
 def fault(family: str, **changes: Any) -> str:
@@ -49,6 +49,18 @@ def test_yarn_is_completed_and_limits_the_positions() -> None:
     assert model.max_positions == 64
     assert model.arguments["rope_scaling"] == YARN | {"beta_fast": 32.0, "beta_slow": 1.0}
     assert describe(config("qwen3")).max_positions == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("Qwen3-30B-A3B", 30.5), ("GLM-4-9B-0414", 9.4), ("GLM-4.5-Air", 106.9), ("DeepSeek-V3", 671.0)],
+)
+def test_published_configurations_have_the_published_sizes(name: str, parameters: float) -> None:
+    """In billions, without the layers that predict further tokens."""
+    found = next(settings for full, settings in PUBLISHED.items() if full.startswith(name))
+    model = describe(found)
+    assert model.num_parameters / 1e9 == pytest.approx(parameters, abs=0.1)
+    assert model.max_positions == found["max_position_embeddings"]
 
 
 ONLY_DEFAULT = "MindFormers 1.9 does not compute it"

@@ -91,7 +91,7 @@ def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[s
     [
         ("CPU", "float16", "where MindSpore has no usable MatMul for it; use float32 ("),
         ("CPU", "bfloat16", "where MindSpore has no usable MatMul for it; use float32 ("),
-        ("Ascend", "float32", "whose operators ReshapeAndCache and PagedAttention take float16 and bfloat16"),
+        ("Ascend", "float32", "whose operators ReshapeAndCache, PagedAttention and ApplyRotary"),
     ],
 )
 def test_types_are_refused_with_the_reason(

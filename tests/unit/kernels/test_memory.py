@@ -17,7 +17,11 @@ def test_auto_is_the_first_type_of_the_device(device_target: str, name: str) -> 
     [
         ("CPU", "float16", "no usable MatMul"),
         ("CPU", "bfloat16", "no usable MatMul"),
-        ("Ascend", "float32", "ReshapeAndCache and PagedAttention take float16 and bfloat16 only"),
+        (
+            "Ascend",
+            "float32",
+            "ReshapeAndCache, PagedAttention and ApplyRotaryPosEmb take float16 and bfloat16",
+        ),
     ],
 )
 def test_a_type_that_no_kernel_computes_in_is_refused(device_target: str, dtype: str, reason: str) -> None:

@@ -10,6 +10,7 @@ from mindbatch.config.paths import data_root
 from mindbatch.errors import CheckpointError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
+from small_qwen3 import write_small_qwen3
 
 
 @pytest.fixture
@@ -133,6 +134,13 @@ def test_keys_of_the_model_that_the_user_ignores(folder: Path) -> None:
     after = fields(folder, model__ignore_config_keys=["riddle", "mystery"])
     assert after.keys() - before.keys() == {"model.ignore_config_keys"}
     assert after["model.ignore_config_keys"] == ["mystery", "riddle"]
+
+
+def test_the_provider_is_in_it_where_it_is_not_our_own(tmp_path: Path) -> None:
+    folder = write_small_qwen3(tmp_path / "qwen3")
+    before, after = fields(folder), fields(folder, model__provider="mindformers")
+    assert after == before | {"model.provider": "mindformers"}
+    assert "model.provider" not in before
 
 
 def test_a_newer_decoding_parameter_is_in_it_where_it_has_an_effect(folder: Path) -> None:

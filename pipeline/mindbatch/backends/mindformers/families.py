@@ -184,7 +184,7 @@ def _deepseek_v3(reader: ConfigReader) -> Description:
     reader.needs("moe_layer_freq", [1])
     reader.needs("topk_method", ["noaux_tc"])
     reader.needs("scoring_func", ["sigmoid"])
-    reader.ignore(["ep_size", "head_dim", "qk_head_dim"])  # the last two are made of others
+    reader.ignore(["ep_size", "seq_aux", "head_dim", "qk_head_dim"])  # the last two are made of others
     attention, latent = keys.latent(reader, arguments["num_attention_heads"])
     experts, routing = keys.shared_experts(reader)
     arguments |= latent | routing | _latent_rotary(reader, attention.rotary_dim, arguments)

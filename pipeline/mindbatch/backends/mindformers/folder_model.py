@@ -14,6 +14,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.errors import ConfigError
+from mindbatch.interrupts import interruptible
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.model_facts import ModelFacts
@@ -50,7 +51,8 @@ class MindFormersModel:
         from mindbatch.backends.mindformers.network import assemble, build_network
         from mindbatch.backends.mindformers.weights import load_weights
 
-        network = build_network(self.description, kernels)
+        with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+            network = build_network(self.description, kernels)
         load_weights(network, self.description, self.folder, kernels, progress)
         return assemble(network, self.description, kernels, geometry)
 

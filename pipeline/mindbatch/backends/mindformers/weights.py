@@ -13,6 +13,7 @@ from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.interrupts import interruptible
 from mindbatch.kernels.interface import Array, Kernels
 
 
@@ -55,7 +56,7 @@ def load_weights(
     """
     names = [name for name in folder.names if not _is_unused(name, model)]
     slices = {name: StoredSlice(folder, name, kernels) for name in names}
-    translate = _translation(network, model)
+    translate = translation(network, model)
 
     def tensors() -> Iterator[tuple[str, StoredSlice]]:
         for done, (name, stored) in enumerate(slices.items()):
@@ -74,14 +75,15 @@ def load_weights(
         for name in sorted(parameters)
     ]
     raise_if_any(faults, str(folder.path))
-    network.process_weights_after_loading(network.model)
+    with interruptible():  # products are computed, see `interrupts.py`
+        network.process_weights_after_loading(network.model)
 
 
 def _is_unused(name: str, model: Description) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in model.unused_tensors)
 
 
-def _translation(network: nn.Cell, model: Description) -> Callable[[str], str]:
+def translation(network: nn.Cell, model: Description) -> Callable[[str], str]:
     """From Hugging Face's names to those of the network, by its own list of replaced parts.
 
     The list has parts for layers that predict further tokens, of one number of layers, which would rename an

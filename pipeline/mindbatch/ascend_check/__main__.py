@@ -1,0 +1,100 @@
+"""Checks MindBatch on an NPU, or with --simulate that it would start there, and writes one page to send back.
+
+    python -m mindbatch.ascend_check                          # on a machine with an NPU: five minutes
+    python -m mindbatch.ascend_check --simulate --models qwen3
+
+Fused operators are compared with NumPy, tiny models of every type with logits recorded on a CPU, the shipped
+model's text with what this machine's CPU generates.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mindbatch.ascend_check.models import CONFIGS
+from mindbatch.ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.kernels.memory import DTYPES
+from mindbatch.screen_text import printable, say, show
+from mindbatch.storage import write_whole
+from mindbatch.tool_parser import ToolParser
+
+NAME = "ascend_check"
+PAGE = "ascend_check.md"
+_SECONDS = 600
+_SHIPPED = ("model=tiny_gpt2", 'prompts=["An increasing sequence: one,"]', "decoding.max_new_tokens=60")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page; the exit code is 1 when a check failed or could not be run."""
+    options = parser().parse_args(arguments)
+    done: list[Result] = []
+    try:
+        for result in _results(options.simulate, options.dtypes, options.models):
+            done.append(result)
+            show(printable(result.line))
+    except MindBatchError as error:
+        say(*error.faults, name=NAME)
+        done += [Result("devices", "Ascend", "", FAILED, fault) for fault in error.faults]
+    write_whole(Path(options.page), page(done, simulated=options.simulate).encode())
+    show(printable(f"{options.page}: the page to send back"))
+    return EXIT_FAILED if any(result.outcome == FAILED for result in done) else EXIT_DONE
+
+
+def parser() -> ToolParser:
+    """What to check, and where the page goes."""
+    found = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
+    found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
+    types = [each.name for each in DTYPES["Ascend"]]
+    found.add_argument("--dtypes", nargs="+", choices=types, default=types, help="types to check")
+    found.add_argument(
+        "--models", nargs="*", choices=sorted(CONFIGS), default=sorted(CONFIGS), help="tiny models to check"
+    )
+    found.add_argument("--page", default=PAGE, help="file to write")
+    return found
+
+
+def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
+    from mindbatch.ascend_check import worker
+    from mindbatch.backends.simulation.process import simulate
+
+    for dtype in dtypes:
+        how = worker.SIMULATED if simulated else "real"
+        found = (
+            simulate(worker.results, how, dtype, *models)
+            if simulated
+            else worker.results(how, dtype, *models)
+        )
+        yield from (Result(**fields) for fields in found)
+    yield _shipped(simulated)
+    yield Result(
+        "devices", "two of them", "", SKIPPED, "this version starts one process: parallel.model_parallel is 1"
+    )
+
+
+def _shipped(simulated: bool) -> Result:
+    """The text of the shipped model, on the NPU and on this machine's CPU."""
+    if simulated:
+        return Result("shipped model", "tiny_gpt2", "", SKIPPED, "a simulation computes no text")
+    texts = [_generated(device) for device in ("CPU", "Ascend")]
+    outcome = PASSED if texts[0] == texts[1] else FAILED
+    return Result("shipped model", "tiny_gpt2", "bfloat16", outcome, " / ".join(map(repr, texts)))
+
+
+def _generated(device: str) -> str:
+    """What a command of its own prints; its last words where it fails."""
+    command = [sys.executable, "-m", "mindbatch", "generate", *_SHIPPED, f"runtime.device_target={device}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"no end after {_SECONDS} s"
+    if done.returncode:
+        return f"exit code {done.returncode}: {done.stderr[-500:]}"
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The page to send back: versions, devices, and what came of each check."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PASSED, FAILED, COMPILED, SKIPPED = "passed", "failed", "compiled", "skipped"
+_PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy")
+_CANN = Path("/usr/local/Ascend/ascend-toolkit/latest/version.cfg")
+_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check. part: operator, model, shipped model or devices. detail: the error, or the reason."""
+
+    part: str
+    name: str
+    dtype: str
+    outcome: str
+    detail: str
+
+    @property
+    def line(self) -> str:
+        """For the terminal."""
+        return f"{self.outcome:8}  {self.part} {self.name} {self.dtype}: {self.detail}"
+
+
+def page(results: Sequence[Result], *, simulated: bool) -> str:
+    """Markdown."""
+    how = "in simulation: compiled, nothing computed" if simulated else "on an NPU"
+    counts = ", ".join(
+        f"{sum(result.outcome == outcome for result in results)} {outcome}"
+        for outcome in (PASSED, COMPILED, FAILED, SKIPPED)
+    )
+    rows = [f"| {' | '.join(map(_cell, vars(result).values()))} |" for result in results]
+    return "\n".join(
+        [
+            "# MindBatch on Ascend",
+            "",
+            f"Checked {how}: {counts}.",
+            "",
+            *(f"- {name}: {value}" for name, value in _machine().items()),
+            "",
+            "| check | of | type | outcome | detail |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "Errors: the largest difference from float32 on a CPU, as a part of the largest number there.",
+            *_devices(),
+            "",
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _machine() -> dict[str, str]:
+    found = {"machine": platform.platform(), "Python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    with suppress(OSError):
+        found["CANN"] = " ".join(_CANN.read_text(errors="replace").split())[:200]
+    return found
+
+
+def _devices() -> list[str]:
+    """What npu-smi says, where it is."""
+    if (program := shutil.which("npu-smi")) is None:
+        return []
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([program, "info"], capture_output=True, text=True, timeout=_SECONDS)
+        return ["", "```", *done.stdout.splitlines(), "```"]
+    return []

@@ -1,0 +1,52 @@
+"""Runs a tiny model over prompts, chunks of them and single tokens, as the engine's steps do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindbatch.ascend_check.models import FloatArray, RandomWeights, architecture
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.registry import strategy_for
+from mindbatch.decoding.row import Row
+from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.request import Request
+from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.sequence import Sequence as TokenSequence
+from mindbatch.engine.sequence import SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.step import Span
+from mindbatch.models.native_model import load_native
+
+SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=8, max_batched_tokens=32)
+GEOMETRY = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+PROMPTS = (tuple((7 * i + 3) % 96 for i in range(22)), tuple((11 * i + 5) % 96 for i in range(7)))
+TABLES = ((4, 2), (6,))
+# Of each prompt the first position of the step and one past its last; together they are all of them.
+STEPS: tuple[tuple[Span, ...], ...] = (
+    ((0, 17), (0, 4)),
+    ((17, 20), (4, 5)),
+    ((20, 21), (5, 6)),
+    ((21, 22), (6, 7)),
+)
+_PARAMS = DecodingParams(max_new_tokens=1)
+
+
+def step_of(spans: Sequence[Span]) -> Step:
+    """The step of the two prompts' tokens in these spans; logits of all of them are wanted."""
+    scheduled = []
+    for number, (prompt, table, (start, stop)) in enumerate(zip(PROMPTS, TABLES, spans, strict=True)):
+        sequence = TokenSequence(Row(_PARAMS, prompt, [], (), number), None, block_table=list(table))
+        group = SequenceGroup(Request(str(number), prompt, _PARAMS), strategy_for(_PARAMS), [sequence], 64)
+        scheduled.append(ScheduledTokens(group, sequence, start, stop, stop - start))
+    return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
+
+
+def logits(model_type: str, kernels: Kernels) -> FloatArray:
+    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache."""
+    arch = architecture(model_type)
+    runner = ModelRunner(load_native(arch, RandomWeights(arch), kernels, GEOMETRY), SETTINGS)
+    steps = [step_of(spans) for spans in STEPS]
+    return np.concatenate([runner.run(step).logits(range(step.num_tokens)) for step in steps])

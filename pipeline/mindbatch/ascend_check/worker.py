@@ -1,0 +1,69 @@
+"""Runs operators and models on an NPU, or compiles them for one, and says what came of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mindbatch.ascend_check import operators
+from mindbatch.ascend_check.models import FloatArray, recorded
+from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, Result
+from mindbatch.ascend_check.runs import logits
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.parallel.context import initialise
+
+SIMULATED = "simulated"
+TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
+"""Largest difference allowed, as a part of the largest number expected: about twelve roundings."""
+
+
+def results(how: str, dtype: str, *model_types: str) -> Iterator[dict[str, Any]]:
+    """The fields of a `Result` for each fused operator and each model, as it is done.
+
+    how: SIMULATED where nothing is computed; all else is a real NPU.
+    """
+    initialise("Ascend")
+    kernels, is_simulated = choose_kernels("auto", "Ascend", dtype=dtype), how == SIMULATED
+    yield from _of_operators(kernels, is_simulated)
+    for model_type in model_types:
+        yield _of_model(kernels, model_type, is_simulated)
+
+
+def _of_operators(kernels: Kernels, is_simulated: bool) -> Iterator[dict[str, Any]]:
+    try:
+        for name, (found, expected) in operators.comparisons(kernels):
+            yield _compared("operator", name, kernels, found, expected, is_simulated)
+    except Exception as error:
+        yield _failed("operators", "the one after those above", kernels, error)
+
+
+def _of_model(kernels: Kernels, model_type: str, is_simulated: bool) -> dict[str, Any]:
+    try:
+        found = logits(model_type, kernels)
+    except Exception as error:
+        return _failed("model", model_type, kernels, error)
+    return _compared("model", model_type, kernels, found, recorded()[model_type], is_simulated)
+
+
+def _compared(
+    part: str, name: str, kernels: Kernels, found: FloatArray, expected: FloatArray, is_simulated: bool
+) -> dict[str, Any]:
+    dtype = kernels.float_type.name
+    if found.shape != expected.shape:
+        detail = f"shape {found.shape}, expected {expected.shape}"
+        return vars(Result(part, name, dtype, FAILED, detail))
+    if is_simulated:
+        return vars(Result(part, name, dtype, COMPILED, f"shape {found.shape}"))
+    error = float(np.abs(found - expected).max() / np.abs(expected).max())
+    outcome = PASSED if error <= TOLERANCES[dtype] else FAILED  # not a number is a failure, too
+    same = float(np.mean(found.argmax(-1) == expected.argmax(-1)))
+    tokens = f", {same:.0%} of the tokens" if part == "model" else ""
+    return vars(Result(part, name, dtype, outcome, f"{error:.5f} of {TOLERANCES[dtype]} allowed{tokens}"))
+
+
+def _failed(part: str, name: str, kernels: Kernels, error: Exception) -> dict[str, Any]:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return vars(Result(part, name, kernels.float_type.name, FAILED, f"{type(error).__name__}: {line}"))

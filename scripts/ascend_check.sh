@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# For the first run on a machine with an NPU: five minutes, and one page to send back. --simulate needs no NPU.
+# PYTHON: the Python of an environment that has MindSpore and MindBatch; else the checkout's .venv is made ready.
+set -euo pipefail
+
+if [[ -z ${PYTHON:-} ]]; then
+    # shellcheck source=scripts/venv.sh
+    source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+    prepare_venv runtime
+    PYTHON=$venv_python
+fi
+exec "$PYTHON" -m mindbatch.ascend_check "$@"

@@ -1,0 +1,93 @@
+"""scripts/ascend_check.sh: its twins, recorded logits and judgement; and that it starts, in simulation."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ascend_operators
+import simulated_kernels
+from mindbatch.ascend_check import operators, worker
+from mindbatch.ascend_check.models import CONFIGS, recorded
+from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED
+from mindbatch.ascend_check.runs import PROMPTS, STEPS, logits
+from mindbatch.backends.simulation.process import simulate
+from mindbatch.kernels.ascend.kernels import AscendKernels
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32
+from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.parallel.context import initialise
+
+SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("gcc") is None, reason="stub libraries are made with gcc")
+
+
+def test_every_model_type_is_checked() -> None:
+    assert set(CONFIGS) == set(MODEL_TYPES) == set(recorded())
+    covered = [
+        [position for span in spans for position in range(*span)] for spans in zip(*STEPS, strict=True)
+    ]
+    assert covered == [[*range(len(prompt))] for prompt in PROMPTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["gemma", "gpt2"])
+def test_the_recorded_logits_are_those_of_a_cpu(model_type: str) -> None:
+    initialise("CPU")
+    found = logits(model_type, choose_kernels("auto", "CPU"))
+    np.testing.assert_allclose(found, recorded()[model_type], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_twins_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell of the kernels over stand-ins of the operators, in float32, gives its twin."""
+    initialise("CPU")
+    ascend_operators.put_in(monkeypatch)
+    names = []
+    for name, (found, expected) in operators.comparisons(AscendKernels(FLOAT32)):
+        names.append(name)
+        np.testing.assert_allclose(found, expected, atol=5e-6, err_msg=name)
+    assert {"FlashAttentionScore", "PagedAttention, chunks", "PagedAttention"} <= {*names}
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [(0.0, PASSED), (0.2, PASSED), (1.0, FAILED), (float("nan"), FAILED)],
+)
+def test_an_error_beyond_the_tolerance_is_a_failure(change: float, outcome: str) -> None:
+    expected = np.full((2, 3), 10, np.float32)
+    found = expected.copy()
+    found[1, 2] += change
+    result = worker._compared("model", "m", AscendKernels(BFLOAT16), found, expected, is_simulated=False)
+    assert result["outcome"] == outcome
+
+
+def test_a_wrong_shape_is_a_failure_in_simulation_too() -> None:
+    arrays = np.zeros((2, 3), np.float32), np.zeros((2, 4), np.float32)
+    result = worker._compared("model", "m", AscendKernels(BFLOAT16), *arrays, is_simulated=True)
+    assert result["outcome"] == FAILED
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+def test_the_kernels_compile_in_half_precision_and_not_in_float32() -> None:
+    *results, last = simulate(simulated_kernels.every_operator)
+    assert {result["outcome"] for result in results} == {COMPILED}, results
+    assert {result["dtype"] for result in results} == {"bfloat16", "float16"}
+    assert "ApplyRotaryPosEmb" in last
+    assert "Float32" in last
+
+
+@pytest.mark.on_demand
+@NEEDS_COMPILER
+def test_the_script_runs_in_simulation(tmp_path: Path) -> None:
+    command = ["bash", str(SCRIPT), "--simulate", "--dtypes", "bfloat16", "--models", "gpt2"]
+    environment = {"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "compiled  model gpt2 bfloat16: shape (29, 96)" in done.stdout
+    text = (tmp_path / "ascend_check.md").read_text()
+    assert "0 failed, 2 skipped" in text
