@@ -4,6 +4,7 @@ The stand-ins compute what the documentation says, in float32 on a CPU: so the l
 order of arguments are proved, and the operators themselves are not.
 """
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend import step as ascend_step
+from mindbatch.kernels.ascend.graphs import AscendGraph
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -146,3 +148,10 @@ def test_other_kernels_and_float32_are_refused(name: str, dtype: str) -> None:
     with pytest.raises(ConfigError, match="not with runtime.device_target=Ascend"):
         choose_kernels(name, "Ascend", dtype=dtype)
     assert choose_kernels("auto", "Ascend").float_type.name == "bfloat16"
+
+
+def test_the_graph_names_its_inputs_as_the_operators_look_them_up() -> None:
+    """PagedAttention and FlashAttentionScore read two of them on the host, by name."""
+    names = [*inspect.signature(AscendGraph.construct).parameters][1:]
+    assert names == [*ascend_step.AscendBatch._fields]
+    assert {"batch_valid_length", "q_seq_lens"} <= {*names}

@@ -171,6 +171,7 @@ def simulation_environment(
             "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
             "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
             "MS_DEV_DUMP_IR_PASSES": "graph_build",
+            "MS_ENABLE_INTERNAL_BOOST": "off",  # the library of inference kernels does not load over stubs
             "DEVICE_ID": "0",
             "GLOG_v": "2" if verbose else "3",
             "LOG_MF_PATH": str(scratch / "logs"),

@@ -30,7 +30,7 @@ class ModelConfig:
     )
     dtype: str = option(
         "auto",
-        "type of weights and arithmetic; auto is float32 on CPU, where the half types are refused",
+        "type of weights and arithmetic; auto is float32 on CPU, bfloat16 on Ascend",
         choices=("auto", "float32", "float16", "bfloat16"),
     )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
