@@ -78,6 +78,19 @@ def test_greedy_tokens_alone_and_in_a_ragged_batch(case: str, alone: Run) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", ["qwen3"], indirect=True)
+def test_a_token_is_computed_alike_in_steps_of_any_size(case: str, alone: Run) -> None:
+    """To the last digit: a resumed run has other batches than an unbroken one, and equals it."""
+    runner = alone.llm._model.engine._runner
+    runner._buckets = [4]  # type: ignore[attr-defined]
+    try:
+        small = Run(alone.llm, prompts_of(case)[:1], DecodingParams(max_new_tokens=4), max_batched_tokens=4)
+    finally:
+        runner._buckets = [MAX_BATCHED_TOKENS]  # type: ignore[attr-defined]
+    assert difference(small.logits, alone.logits) == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["qwen2", "qwen3"], indirect=True)
 def test_our_own_models_give_the_same(case: str, folder: Path, alone: Run) -> None:
     native = Run(load(folder), prompts_of(case)[:1], GREEDY)

@@ -159,7 +159,7 @@ def assemble(
     cache = PagedCache(shapes, geometry, kernels)
     decoder: nn.Cell
     if kernels.device_target == "CPU":
-        put_in_stand_ins(network, shapes, cache.layers, kernels)
+        put_in_stand_ins(network, shapes, cache.layers, kernels, tied=model.tied)
         decoder = CpuDecoder(network.model)
     else:
         decoder = AscendDecoder(network.model, cache)

@@ -11,6 +11,7 @@ from mindbatch.backends.mindformers.stand_ins import (
     attention,
     grouped_matmul,
     latent_attention,
+    linear,
     norm,
     rotary,
     router,
@@ -22,11 +23,14 @@ Caches = Sequence[tuple[Parameter, ...]]
 
 
 def put_in_stand_ins(
-    network: nn.Cell, shapes: Sequence[AttentionShape], caches: Caches, kernels: Kernels
+    network: nn.Cell, shapes: Sequence[AttentionShape], caches: Caches, kernels: Kernels, *, tied: bool
 ) -> None:
-    """Replaces what has no CPU kernel in each module; `shapes` and `caches` are of the network's layers."""
+    """Replaces what has no CPU kernel in each module of a loaded network, and its linear layers.
+
+    shapes, caches: of its layers. tied: the head is the embedding.
+    """
     from mindformers.parallel_core.inference.base_models.common.embeddings import rotary_pos_embedding
-    from mindformers.parallel_core.inference.tensor_parallel import grouped_layers
+    from mindformers.parallel_core.inference.tensor_parallel import grouped_layers, layers
     from mindformers.parallel_core.inference.transformer import norm as norms
     from mindformers.parallel_core.inference.transformer.moe import moe_layer
     from mindformers.parallel_core.inference.transformer.moe import router as routers
@@ -38,10 +42,15 @@ def put_in_stand_ins(
             rotary.put_in(module)
         elif isinstance(module, routers.TopKRouter):
             router.put_in(module)
+            linear.put_in_router(module, kernels)
         elif isinstance(module, moe_layer.MoELayer):
             token_dispatcher.put_in(module.token_dispatcher)
         elif isinstance(module, grouped_layers.GroupedLinearBase):
             grouped_matmul.put_in(module)
+    for _, module in list(network.cells_and_names()):
+        linear.put_in(module, layers.LinearBase, kernels)
+    if tied:
+        linear.share_with_head(network.model, kernels)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
         _put_in_attention(layer.self_attention, shape, cache, kernels)
 
