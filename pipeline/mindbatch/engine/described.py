@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
-from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
-from mindbatch.models.registry import MODEL_TYPES, chosen_type, describe, tensor_specs
+from mindbatch.models.registry import chosen_type, describe, tensor_specs
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -80,24 +80,9 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys) -> NativeMode
     if (
         config is not None and "model_type" in config
     ):  # before the weights: those of a model that is not run may be of any form
-        with _naming_provider(config, ignore):
+        with naming_provider(config, ignore):
             chosen_type(config, model_type, source, ignore=ignore)
     folder = ModelFolder(home)
     arch = describe(folder.config, model_type, source, ignore=ignore)
     check_tensors(arch, tensor_specs(arch), folder)
     return NativeModel(folder, arch)
-
-
-@contextmanager
-def _naming_provider(config: Mapping[str, Any], ignore: IgnoredKeys) -> Iterator[None]:
-    """Adds to the refusal of a model that MindFormers runs that it does."""
-    try:
-        yield
-    except CheckpointError as error:
-        from mindbatch.backends.mindformers.families import FAMILIES
-
-        kind = config["model_type"]
-        if kind not in FAMILIES or kind in MODEL_TYPES or foreign_model(config, ignore.names):
-            raise
-        *others, last = error.faults
-        raise CheckpointError([*others, f"{last}; model.provider=mindformers runs it"]) from error

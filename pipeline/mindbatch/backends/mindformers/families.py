@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,19 @@ def family_of(config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE
         f"{source}: model type {model_type!r}: {PROVIDER} does not run it; allowed: {', '.join(FAMILIES)}; "
         f"{way_out}"
     )
+
+
+@contextmanager
+def naming_provider(config: Mapping[str, Any], ignore: IgnoredKeys = NONE_IGNORED) -> Iterator[None]:
+    """Adds to a CheckpointError, which refuses the model as one of ours, that MindFormers would run it."""
+    try:
+        yield
+    except CheckpointError as error:
+        model_type = config.get("model_type")
+        if model_type not in FAMILIES or model_type in MODEL_TYPES or foreign_model(config, ignore.names):
+            raise
+        *others, last = error.faults
+        raise CheckpointError([*others, f"{last}; {PROVIDER} runs it"]) from error
 
 
 def _grouped(
