@@ -63,3 +63,25 @@ def test_options_beyond_the_model_are_refused(tmp_path: Path) -> None:
         outline_of(tmp_path, seq_length=65)
     with pytest.raises(ConfigError, match=r"runtime\.cache_memory"):
         outline_of(tmp_path, cache_memory="10KB")
+
+
+def on_ascend(folder: Path, dtype: str = "auto", block_size: int = 16) -> ModelOutline:
+    model = ModelConfig(checkpoint_name_or_path=str(folder), dtype=dtype)
+    return outline(model, RuntimeConfig(device_target="Ascend", cache_memory="1MiB", block_size=block_size))
+
+
+def test_weights_and_cache_are_half_as_large_on_ascend(tmp_path: Path) -> None:
+    stored = write_random_gpt2(tmp_path, SHAPE)
+    found = on_ascend(tmp_path)
+    assert (found.weight_bytes, found.cache_bytes_per_token) == (stored // 2, BYTES_PER_TOKEN // 2)
+    with pytest.raises(ConfigError, match="model.dtype=float32: not with runtime.device_target=Ascend"):
+        on_ascend(tmp_path, "float32")
+
+
+def test_what_operators_of_ascend_do_not_take_is_refused_before_loading(tmp_path: Path) -> None:
+    write_random_gpt2(tmp_path, SHAPE | {"n_embd": 320, "n_head": 1, "n_layer": 1})
+    with pytest.raises(ConfigError, match="heads of 320 numbers: .*PagedAttention takes at most 256"):
+        on_ascend(tmp_path)
+    write_random_gpt2(tmp_path, SHAPE | {"n_embd": 256, "n_head": 1, "n_layer": 1})
+    with pytest.raises(ConfigError, match="runtime.block_size=128: .*allowed with heads of 256: at most 64"):
+        on_ascend(tmp_path, block_size=128)
