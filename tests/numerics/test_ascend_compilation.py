@@ -50,6 +50,7 @@ def _can_be_run() -> None:
 def job(model_type: str, size: int, ranks: Sequence[int]) -> dict[str, Any]:
     config = {"model_type": model_type, **(GPT2 if model_type == "gpt2" else LLAMA)}
     return {
+        "provider": "native",
         "config": config,
         "source": "config.json",
         "model_type": "auto",

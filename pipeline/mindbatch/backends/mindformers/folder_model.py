@@ -34,15 +34,7 @@ class MindFormersModel:
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        model = self.description
-        return ModelFacts(
-            model_type=model.model_type,
-            vocab_size=model.vocab_size,
-            max_positions=model.max_positions,
-            num_parameters=model.num_parameters,
-            cached_numbers=_cached_numbers(model),
-            head_dim=model.attention.head_dim if isinstance(model.attention, GroupedAttention) else 0,
-        )
+        return facts_of(self.description)
 
     def load(
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
@@ -93,10 +85,22 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
         yield f"{folder.path}: tensors of several types: {found}; {PROVIDER} takes weights of one type"
 
 
-def _cached_numbers(model: Description) -> int:
+def facts_of(model: Description, model_parallel: int = 1) -> ModelFacts:
+    """The sizes of a model; the cache is that of one of its ranks."""
+    return ModelFacts(
+        model_type=model.model_type,
+        vocab_size=model.vocab_size,
+        max_positions=model.max_positions,
+        num_parameters=model.num_parameters,
+        cached_numbers=_cached_numbers(model, model_parallel),
+        head_dim=model.attention.head_dim if isinstance(model.attention, GroupedAttention) else 0,
+    )
+
+
+def _cached_numbers(model: Description, model_parallel: int) -> int:
     attention = model.attention
     if isinstance(attention, GroupedAttention):
-        heads, size = attention.kv_heads, attention.head_dim
+        heads, size = max(1, attention.kv_heads // model_parallel), attention.head_dim
     else:
         heads, size = 1, attention.cached_dim
     return model.num_layers * heads * (size + padded_head(size))

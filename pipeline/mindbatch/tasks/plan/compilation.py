@@ -9,23 +9,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
-from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.config.memory import parse_bytes
 from mindbatch.engine.build import engine_settings
 from mindbatch.engine.compilation import compile_ranks
-from mindbatch.engine.described import ignored_keys
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.kernels.memory import kernel_dtype
-from mindbatch.models.native_model import facts_of
-from mindbatch.models.no_weights import sampled_layers
-from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import Topology
 from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.compilation_page import compilation_page
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 from mindbatch.tasks.plan.compile_keys import RESERVE_BYTES, chosen_ranks
+from mindbatch.tasks.plan.compiled_model import compiled_model
 from mindbatch.tasks.plan.schema import PlanConfig
 
 _COMPILED_BLOCKS = 16
@@ -51,37 +46,29 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
-    model, parallel, runtime = config.model, config.parallel, config.runtime
-    assert model.checkpoint_name_or_path is not None
-    folder = existing_folder(model.checkpoint_name_or_path)
-    source, content, ignore = str(folder / CONFIG_NAME), read_config(folder), ignored_keys(model)
-    arch = describe(content, model.type, source, ignore=ignore)
-    specs, size = tensor_specs(arch), parallel.model_parallel
-    placements(specs, size, 1, keys="parallel.")
-    float_type = kernel_dtype(model.dtype, "Ascend")
-    facts = facts_of(arch, size)
-    settings = engine_settings(facts, model, runtime)
-    layers = sampled_layers(arch) if config.layers == "sample" else tuple(range(arch.num_layers))
-    topology = Topology(parallel.data_parallel, size)
-    memory = parse_bytes(runtime.device_memory) - RESERVE_BYTES
-    token_bytes = facts.cache_bytes_per_token(float_type.itemsize)
+    model, parallel = compiled_model(config), config.parallel
+    float_type = kernel_dtype(config.model.dtype, "Ascend")
+    settings = engine_settings(model.facts, config.model, config.runtime)
+    topology = Topology(parallel.data_parallel, parallel.model_parallel)
+    held = DeviceMemory(
+        parse_bytes(config.runtime.device_memory) - RESERVE_BYTES,
+        0,
+        model.facts.cache_bytes_per_token(float_type.itemsize),
+        settings,
+    )
     ranks = []
     for rank in chosen_ranks(config.ranks, parallel):
-        shard = topology.slice_of(rank)
-        numbers = sum(spec.local_outputs(shard) * (spec.local_inputs(shard) or 1) for spec in specs)
-        held = DeviceMemory(memory, numbers * float_type.itemsize, token_bytes, settings)
-        ranks.append(RankReport(rank, held))
-    report = Report(arch.model_type, float_type.name, topology, arch.num_layers, layers, tuple(ranks))
+        numbers = 0 if model.numbers is None else model.numbers(topology.slice_of(rank))
+        ranks.append(RankReport(rank, replace(held, weights=numbers * float_type.itemsize), model.counts))
+    report = Report(
+        model.facts.model_type, float_type.name, topology, model.num_layers, model.layers, tuple(ranks)
+    )
     job = {
-        "config": content,
-        "source": source,
-        "model_type": model.type,
-        "ignore": [*ignore.names],
-        "layers": layers,
-        "dtype": model.dtype,
+        **model.job,
+        "dtype": config.model.dtype,
         "settings": asdict(_compiled_settings(settings)),
         "data_parallel": parallel.data_parallel,
-        "model_parallel": size,
+        "model_parallel": parallel.model_parallel,
         "ranks": [rank.rank for rank in ranks],
     }
     return report, job
@@ -108,6 +95,8 @@ def _take(rank: RankReport, answer: Mapping[str, Any]) -> None:
     found = {name: value for name, value in answer.items() if name != "rank"}
     if "error" in found:
         rank.end(str(found["error"]))
+    elif "layer_bytes" in found:
+        rank.weigh(found["other_bytes"], found["layer_bytes"])
     elif "seconds" in found:
         graph = CompiledGraph(**found)
         rank.graphs[-1:] = [graph] if graph.kernels or graph.rule is not None else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -79,12 +79,21 @@ class CompiledGraph:
 
 @dataclass
 class RankReport:
-    """One rank. error: why no more graphs were tried; None where all were."""
+    """One rank. error: why no more graphs were tried; None where all were.
+
+    counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
+    """
 
     rank: int
     memory: DeviceMemory
+    counts: tuple[int, ...] = ()
     graphs: list[CompiledGraph] = field(default_factory=list)
     error: str | None = None
+
+    def weigh(self, others: int, layers: Sequence[int]) -> None:
+        """Its weights: bytes of each compiled layer, and of all that is outside of layers."""
+        held = others + sum(count * each for count, each in zip(self.counts, layers, strict=True))
+        self.memory = replace(self.memory, weights=held)
 
     def end(self, error: str) -> None:
         """Its process ended over the graph that was told last, or before the first."""

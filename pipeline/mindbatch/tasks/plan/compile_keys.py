@@ -15,15 +15,18 @@ ALL = "all"
 ONLY_TO_COMPILE = ("ranks", "layers", "runtime.device_memory")
 USED_TO_COMPILE = {
     *("compile", *ONLY_TO_COMPILE, "report", "layout.timeout"),
-    *("model.checkpoint_name_or_path", "model.type", "model.dtype", "model.ignore_config_keys"),
+    *(
+        "model.provider",
+        "model.checkpoint_name_or_path",
+        "model.type",
+        "model.dtype",
+        "model.ignore_config_keys",
+    ),
     *("model.batch_size", "model.seq_length", "parallel.data_parallel", "parallel.model_parallel"),
     *("parallel.pipeline_stage", "runtime.device_target", "runtime.cache_memory", "runtime.block_size"),
     *("runtime.max_batched_tokens", "runtime.verbose"),
 }
-_STAGES = (
-    "parallel.pipeline_stage={}: only 1 with compile=true, for this project's own layers run in one stage in "
-    "this version"
-)
+_STAGES = "parallel.pipeline_stage={}: only 1 with compile=true, for models run in one stage in this version"
 
 
 def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:

@@ -13,6 +13,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.tasks.plan import compilation
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
+from mindformers_configs import config
 
 CONFIG = {
     "model_type": "llama",
@@ -148,8 +149,7 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
         "layout.dir=s: has no effect with compile=true; remove it",
         "runtime.device_target=CPU: compile=true compiles for Ascend; set runtime.device_target=Ascend, or "
         "runtime=ascend for larger blocks and cache, too",
-        "parallel.pipeline_stage=2: only 1 with compile=true, for this project's own layers run in one stage "
-        "in this version",
+        "parallel.pipeline_stage=2: only 1 with compile=true, for models run in one stage in this version",
         "runtime.cache_memory=much: must be bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, "
         "MiB, GiB, TiB (powers of 1024)",
         "runtime.device_memory=4GiB: must be above 4GiB, left to all but weights and cache",
@@ -166,3 +166,18 @@ def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
         "layers=all: only with compile=true",
         "runtime.device_memory=32GiB: only with compile=true",
     }
+
+
+def test_a_model_of_mindformers_tells_its_weights_itself(
+    tmp_path: Path, simulation: Simulation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = config("deepseek_v3", num_hidden_layers=9, first_k_dense_replace=2)
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    simulation.reports = ({"layer_bytes": [10, 100], "other_bytes": 5}, *simulation.reports)
+    words = [f"model.checkpoint_name_or_path={tmp_path}", "model.provider=mindformers", "runtime=ascend"]
+    assert run([*words, "compile=true", "report=json", "parallel.model_parallel=2"]) == EXIT_DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_layers"], found["compiled_layers"]) == (9, [0, 2])
+    assert found["ranks"][0]["memory"]["weight_bytes"] == 5 + 2 * 10 + 7 * 100
+    assert simulation.job["provider"] == "mindformers"
+    assert simulation.job["config"] == content | {"num_hidden_layers": 2, "first_k_dense_replace": 1}

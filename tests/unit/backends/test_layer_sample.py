@@ -1,0 +1,34 @@
+"""Which layers of MindFormers' models stand for all."""
+
+from mindbatch.backends.mindformers.families import describe
+from mindbatch.backends.mindformers.layer_sample import all_layers, layer_sample
+from mindformers_configs import config
+
+
+def test_layers_that_are_all_alike_have_one_that_stands_for_them() -> None:
+    given = config("qwen3", num_hidden_layers=9)
+    sample = layer_sample(describe(given), given)
+    assert (sample.layers, sample.counts) == ((0,), (9,))
+    assert describe(sample.config).num_layers == 1
+
+
+def test_layers_with_experts_and_without_have_one_each() -> None:
+    given = config("deepseek_v3", num_hidden_layers=61, first_k_dense_replace=3)
+    sample = layer_sample(describe(given), given)
+    assert (sample.layers, sample.counts) == ((0, 3), (3, 58))
+    small = describe(sample.config)
+    assert small.experts is not None
+    assert (small.num_layers, small.experts.first) == (2, 1)
+
+
+def test_where_all_layers_have_experts_the_first_is_enough() -> None:
+    given = config("qwen3_moe", num_hidden_layers=4)
+    sample = layer_sample(describe(given), given)
+    assert (sample.layers, sample.counts) == ((0,), (4,))
+    assert describe(sample.config).experts is not None
+
+
+def test_all_layers_are_no_sample() -> None:
+    given = config("glm4_moe", num_hidden_layers=3)
+    every = all_layers(describe(given), given)
+    assert (every.layers, every.counts, every.config) == ((0, 1, 2), (1, 1, 1), given)
