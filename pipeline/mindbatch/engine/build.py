@@ -43,9 +43,11 @@ def engine_settings(
     The cache budget is shared with the `assistant`, whose cache holds as many tokens.
 
     Raises:
-        ConfigError: seq_length is beyond the model's positions, the cache budget is too small, the kernels
-            do not compute in the dtype, or the device's operators do not take the model's sizes.
+        ConfigError: the device does not run the model, seq_length is beyond the model's positions, the cache
+            budget is too small, the kernels do not compute in the dtype, or the device's operators do not
+            take the model's sizes.
     """
+    _refuse_other_devices(runtime.device_target, facts, assistant)
     seq_length = model.seq_length or facts.max_positions
     if seq_length > facts.max_positions:
         raise ConfigError(
@@ -66,6 +68,16 @@ def engine_settings(
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
     )
+
+
+def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
+    for each in models:
+        if each is not None and device not in each.devices:
+            raise ConfigError(
+                f"runtime.device_target={device}: not for a {each.model_type} with model.provider=mindformers"
+                f", which runs it as a legacy model; allowed: {', '.join(each.devices)}, or "
+                "model.provider=native with its Hugging Face folder"
+            )
 
 
 def _token_bytes(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:

@@ -14,6 +14,7 @@ class ModelFacts:
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
     window: the narrowest sliding window in tokens, 0 for none.
+    devices: that run it.
     """
 
     model_type: str
@@ -23,6 +24,7 @@ class ModelFacts:
     cached_numbers: int
     head_dim: int
     window: int = 0
+    devices: tuple[str, ...] = ("CPU", "Ascend")
 
     def cache_bytes_per_token(self, itemsize: int) -> int:
         """Bytes of one token's keys and values."""

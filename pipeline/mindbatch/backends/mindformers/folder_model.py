@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
+from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
+from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES, refuse_not_run
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -17,6 +19,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.model_facts import ModelFacts
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -49,7 +52,7 @@ class MindFormersModel:
         return assemble(network, self.description, kernels, geometry)
 
 
-def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormersModel:
+def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormersModel | LegacyModel:
     """Reads config.json and the heads of the weights, no more.
 
     Raises:
@@ -58,6 +61,9 @@ def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormers
         ConfigError: `model_type` is not that of config.json.
     """
     source, config = str(home / CONFIG_NAME), read_config(home)
+    if config.get("model_type") in LEGACY_TYPES and foreign_model(config, ignore.names) is None:
+        return open_legacy(home, model_type, ignore)
+    refuse_not_run(config.get("model_type"), source)
     family_of(config, source, ignore)  # before the weights: those of others may be of any form
     if model_type not in ("auto", config["model_type"]):
         raise ConfigError(

@@ -24,6 +24,8 @@ from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
+_WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
+
 
 class StoredShape(Protocol):
     """How a tensor is stored."""
@@ -70,8 +72,12 @@ class ModelFolder:
     `notes` are remarks for the user, one line each.
     """
 
-    def __init__(self, path: str | os.PathLike[str], rank: TensorSlice | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], rank: TensorSlice | None = None, *, names: str = "hf"
+    ) -> None:
         """Opens a whole model, or one rank of the rank.size rank folders that `mindbatch reshard` made.
+
+        names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
             ConfigError: `path` is not a folder.
@@ -83,7 +89,9 @@ class ModelFolder:
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
-            self._tensors = model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank)
+            self._tensors = (
+                model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank, names)
+            )
         if faults and hasattr(self, "_tensors"):
             self.close()
         raise_if_any(faults)
@@ -137,7 +145,7 @@ class ModelFolder:
         self.close()
 
 
-def _rank_tensors(home: Path, needed: TensorSlice) -> TensorSet:
+def _rank_tensors(home: Path, needed: TensorSlice, names: str) -> TensorSet:
     """The tensors of one rank, when all ranks are there and were cut for so many."""
     if has_file(home, JOURNAL_NAME):
         raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
@@ -145,7 +153,7 @@ def _rank_tensors(home: Path, needed: TensorSlice) -> TensorSet:
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
     marker = read_marker(home)
-    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), needed), str(home))
+    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), needed, names), str(home))
     source = open_source(ranks[needed.rank])
     try:
         source.check_sums()
@@ -155,16 +163,20 @@ def _rank_tensors(home: Path, needed: TensorSlice) -> TensorSet:
     return source.ranks[0]
 
 
-def _cut_faults(settings: Mapping[str, Any], num_ranks: int, needed: TensorSlice) -> list[str]:
+def _cut_faults(
+    settings: Mapping[str, Any], num_ranks: int, needed: TensorSlice, needed_names: str
+) -> list[str]:
     """Faults of a folder cut for other ranks; without a marker the number of folders counts."""
-    stages, names = settings.get("pipeline_stage", 1), settings.get("names", "hf")
+    stages, names = settings.get("pipeline_stage", 1), settings.get("names", needed_names)
     size = settings.get("model_parallel", num_ranks)
     how = f"`mindbatch reshard ... target.model_parallel={needed.size}` cuts it so"
     faults = []
     if stages != 1:
         faults.append(f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage=1; {how}")
-    if names != "hf":
-        faults.append(f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf")
+    if names != needed_names:
+        faults.append(
+            f"has names={shown(names)}; needed are {_WHOSE[needed_names]}, target.names={needed_names}"
+        )
     if size != needed.size:
         faults.append(f"was cut for model_parallel={shown(size)}; needed is {needed.size}; {how}")
     elif stages == 1 and num_ranks != needed.size:

@@ -1,0 +1,115 @@
+"""A folder for MindFormers' legacy Llama is checked as a whole before MindFormers is imported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from legacy_folders import LLAMA, rank_folder
+from mindbatch.backends.mindformers.families import describe
+from mindbatch.backends.mindformers.folder_model import open_folder
+from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
+from mindbatch.backends.mindformers.legacy.models import generation_options
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.build import engine_settings
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models import registry
+from mindbatch.models.config_reader import NONE_IGNORED
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+
+
+def opened(folder: Path, shard: TensorSlice = WHOLE) -> LegacyModel:
+    return open_legacy(folder, "auto", NONE_IGNORED, shard)
+
+
+def test_the_provider_opens_what_reshard_makes(tmp_path: Path) -> None:
+    model = open_folder(rank_folder(tmp_path, "target.qkv_concat=true"), "auto", NONE_IGNORED)
+    assert isinstance(model, LegacyModel)
+    assert model.options["qkv_concat"]
+    assert model.options["theta"] == pytest.approx(10000.0)
+    assert model.facts.devices == ("Ascend",)
+
+
+def test_a_rank_has_its_share_of_the_cache(tmp_path: Path) -> None:
+    model = opened(rank_folder(tmp_path, "target.model_parallel=2"), TensorSlice(1, 2))
+    assert model.facts.cached_numbers == 1 * 1 * (16 + 16)
+    assert not model.options["qkv_concat"]
+
+
+def test_a_cpu_is_refused_with_what_would_run_it(tmp_path: Path) -> None:
+    facts = opened(rank_folder(tmp_path)).facts
+    with pytest.raises(ConfigError, match=r"=CPU: .* allowed: Ascend, or model\.provider=native"):
+        engine_settings(facts, ModelConfig(), RuntimeConfig())
+    assert engine_settings(facts, ModelConfig(), RuntimeConfig(device_target="Ascend"))
+
+
+def test_a_hugging_face_folder_is_refused_with_the_command(tmp_path: Path) -> None:
+    rank_folder(tmp_path)
+    with pytest.raises(CheckpointError, match=r"mindbatch reshard source=.* target\.names=mindformers"):
+        opened(tmp_path / "source")
+
+
+def test_another_cut_is_refused(tmp_path: Path) -> None:
+    folder = rank_folder(tmp_path, "target.model_parallel=2")
+    with pytest.raises(CheckpointError, match="was cut for model_parallel=2; needed is 1"):
+        opened(folder)
+    (folder / "rank_1/model.safetensors").rename(tmp_path / "gone")
+    with pytest.raises(CheckpointError, match="rank_1: "):
+        opened(folder, TensorSlice(1, 2))
+
+
+def test_ranks_with_hugging_face_names_are_refused(tmp_path: Path) -> None:
+    folder = rank_folder(tmp_path, "target.model_parallel=2", "target.names=hf")
+    with pytest.raises(CheckpointError, match=r"needed are those of MindFormers, target\.names=mindformers"):
+        opened(folder, TensorSlice(0, 2))
+
+
+def test_tensors_joined_on_each_rank_are_refused(tmp_path: Path) -> None:
+    words = ("target.model_parallel=2", "target.qkv_concat=true", "target.qkv_grouped=false")
+    with pytest.raises(CheckpointError, match="qkv_grouped=true"):
+        opened(rank_folder(tmp_path, *words), TensorSlice(0, 2))
+
+
+def test_tensors_of_another_model_are_named(tmp_path: Path) -> None:
+    folder = rank_folder(tmp_path)
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"intermediate_size": 64}))
+    with pytest.raises(CheckpointError, match=r"w1\.weight' has shape \[96, 64\], needed is \[64, 64\]"):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "size", "expected"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            1,
+            "rope_scaling: .*model.provider=native",
+        ),
+        ({"vocab_size": 97}, 2, "must divide vocab_size, 97"),
+        ({"mlp_bias": True}, 1, "mlp_bias=true"),
+    ],
+)
+def test_what_its_network_does_not_compute_is_refused(
+    changed: dict[str, Any], size: int, expected: str
+) -> None:
+    arch = registry.describe(LLAMA | changed)
+    with pytest.raises((CheckpointError, ConfigError), match=expected):
+        generation_options(arch, size, qkv_concat=False)
+
+
+def test_the_base_of_rotations_is_that_of_the_model() -> None:
+    arch = registry.describe(LLAMA | {"rope_theta": 500000.0})
+    assert generation_options(arch, 1, qkv_concat=False)["theta"] == pytest.approx(500000.0, rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["telechat", "chatglm"])
+def test_others_that_mindformers_has_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(CheckpointError, match=f"model type '{kind}': .* does not run it: .*MindFormers 1.9"):
+        open_folder(tmp_path, "auto", NONE_IGNORED)
+
+
+def test_the_newer_networks_are_described_as_before() -> None:
+    with pytest.raises(CheckpointError, match="allowed: qwen2"):
+        describe({"model_type": "llama"})
