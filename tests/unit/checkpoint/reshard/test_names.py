@@ -287,6 +287,6 @@ def test_what_is_told_wrongly_is_found_before_a_byte_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = write_model(tmp_path / "start", LLAMA)
-    monkeypatch.setattr("mindbatch.tasks.reshard.plan.plan_copies", lambda *a: plan_copies(*a)[1:])
+    monkeypatch.setattr("mindbatch.checkpoint.placement.proof.plan_copies", lambda *a: plan_copies(*a)[1:])
     with pytest.raises(CheckpointError, match="not made for target rank 0"):
         reshard(start, tmp_path / "cut", **mindformers(), dry_run=True)
