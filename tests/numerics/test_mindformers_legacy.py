@@ -4,15 +4,21 @@ Files are loaded and a step is compiled: shapes and types are proved so, and no 
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mindspore import nn
 
 from legacy_folders import rank_folder
 from mindbatch.backends.failure import BackendError
+from mindbatch.backends.mindformers.legacy.weights import load_rank
 from mindbatch.backends.simulation.plugin import find_plugin
 from mindbatch.backends.simulation.process import simulate
 from mindbatch.backends.simulation.symbols import needed_tool
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.errors import CheckpointError
+from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FloatType
 from simulated_legacy import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -59,3 +65,26 @@ def test_tensors_and_parameters_without_their_like_are_named(answers: dict[str, 
     name = "model.layers.1.attention.wq.weight"
     assert any(line.endswith(f"parameter {name!r} of MindFormers' network was not loaded") for line in lines)
     assert not any("cache" in line for line in lines)
+
+
+def load(folder: Path, float_type: FloatType) -> None:
+    """Into a network without parameters: what is refused is refused before it."""
+    with ModelFolder(folder) as model:
+        load_rank(nn.Cell(), model, float_type, lambda done, total: None)
+
+
+def test_float16_takes_files_in_float16_only(tmp_path: Path) -> None:
+    folder = rank_folder(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is BF16, .*target\.dtype=float16"):
+        load(folder, FLOAT16)
+    with pytest.raises(CheckpointError, match="was not taken"):
+        load(folder, BFLOAT16)
+
+
+def test_a_damaged_tensor_is_named_and_not_loaded(tmp_path: Path) -> None:
+    path = rank_folder(tmp_path) / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load(path.parent, BFLOAT16)

@@ -9,6 +9,7 @@ from typing import Any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.engine.described import ignored_keys
+from mindbatch.errors import ConfigError
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import facts_of
 from mindbatch.models.no_weights import sampled_layers
@@ -69,7 +70,13 @@ def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
 
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     from mindbatch.backends.mindformers import families, folder_model, layer_sample
+    from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
 
+    if (model_type := job["config"].get("model_type")) in LEGACY_TYPES:
+        raise ConfigError(
+            f"compile=true: not for a {model_type} with model.provider=mindformers, a legacy model; allowed: "
+            "compile=false, which works out its layout, or model.provider=native"
+        )
     model = families.describe(job["config"], job["source"], ignore=ignored_keys(config.model))
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(model, job["config"])

@@ -168,6 +168,11 @@ def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
     }
 
 
+def test_a_legacy_model_of_mindformers_is_refused_with_what_is_done(given: list[str]) -> None:
+    (line,) = faults([*given, "model.provider=mindformers"])
+    assert line.startswith("compile=true: not for a llama with model.provider=mindformers, a legacy model")
+
+
 def test_a_model_of_mindformers_tells_its_weights_itself(
     tmp_path: Path, simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:

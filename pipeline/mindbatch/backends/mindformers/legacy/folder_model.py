@@ -26,6 +26,7 @@ from mindbatch.checkpoint.names.registry import (
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.errors import CheckpointError
+from mindbatch.interrupts import interruptible
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.model_facts import ModelFacts
@@ -66,9 +67,10 @@ class LegacyModel:
         legacy.enter_parallel_mode(shard)
         parallel = legacy.ParallelSizes(model_parallel=shard.size)
         cache = legacy.CacheSizes(geometry.num_blocks + 1, geometry.block_size)  # one more: of padding
-        network = legacy.llama_network(self.options, parallel, cache, kernels.float_type.name)
-        if shard != WHOLE:
-            legacy.infer_layout(network, self.options["batch_size"], SEQUENCE_LENGTH)
+        with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+            network = legacy.llama_network(self.options, parallel, cache, kernels.float_type.name)
+            if shard != WHOLE:
+                legacy.infer_layout(network, self.options["batch_size"], SEQUENCE_LENGTH)
         load_rank(network, self.folder, kernels.float_type, progress)
         shape = attention_shape(self.architecture, 0, shard)
         return assemble(network, shape, kernels, geometry, shard.size)
