@@ -184,6 +184,7 @@ def compare(cut: Cut, name: str) -> None:
             np.testing.assert_array_equal(found[each], tensor, f"{name}: {each} on rank {rank}")
 
 
+@pytest.mark.on_demand
 def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command, as a user has it."""
     (tmp_path / "model").mkdir()
