@@ -107,9 +107,9 @@ def test_every_type_is_among_them() -> None:
 
 
 def sizes_of(model_type: str) -> Architecture:
-    """All that decides which graphs there are; a window beyond the longest sequence does not."""
+    """All that decides which graphs there are; a window beyond the longest sequence, or a tied head, does not."""
     arch = describe(job(model_type, 1, [0])["config"])
-    return replace(arch, model_type="", rotary=None, norm_epsilon=0, windows=())
+    return replace(arch, model_type="", rotary=None, norm_epsilon=0, windows=(), tied=False)
 
 
 def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) -> None:
