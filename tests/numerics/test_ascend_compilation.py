@@ -107,7 +107,7 @@ def test_every_type_is_among_them() -> None:
 
 
 def sizes_of(model_type: str) -> Architecture:
-    """All that decides which graphs there are; a window beyond the longest sequence, or a tied head, does not."""
+    """All that decides which graphs there are; a window beyond all sequences or a tied head does not."""
     arch = describe(job(model_type, 1, [0])["config"])
     return replace(arch, model_type="", rotary=None, norm_epsilon=0, windows=(), tied=False)
 

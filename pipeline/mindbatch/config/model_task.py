@@ -100,8 +100,11 @@ def ignored_faults(name: str, keys: Any) -> Iterator[str]:
 
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """What this version or the device cannot run."""
-    if runtime.device_target in DTYPES and (fault := dtype_fault(model.dtype, runtime.device_target)):
+    """What the device does not compute in; an unknown type or device is a fault of its own key."""
+    known = {each.name for types in DTYPES.values() for each in types}
+    if model.dtype not in known or runtime.device_target not in DTYPES:
+        return
+    if fault := dtype_fault(model.dtype, runtime.device_target):
         yield fault
 
 

@@ -167,6 +167,11 @@ def test_deep_nesting_and_long_numbers_are_refused(usable: tuple[str, str]) -> N
         assert len(line) < 300
 
 
+def test_an_unknown_type_is_one_fault(usable: tuple[str, str]) -> None:
+    (line,) = faults(*usable, "model.dtype=float17")
+    assert line.startswith("model.dtype=float17: must be one of auto, ")
+
+
 def test_heads_that_do_not_divide_are_named(usable: tuple[str, str]) -> None:
     assert faults(*usable, "parallel.model_parallel=3") == (
         "parallel.model_parallel=3: must divide the model's 32 attention heads",
