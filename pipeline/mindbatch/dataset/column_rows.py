@@ -16,7 +16,7 @@ from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.prompt_content import (
+from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,
     TOOLS,
     content_of,

@@ -16,7 +16,7 @@ from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
-from mindbatch.prompts.prompt_content import TEMPLATE_KWARGS, TOOLS, conversation_of
+from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 from mindbatch.strict_json import unicode_fault
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
