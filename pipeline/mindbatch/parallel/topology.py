@@ -1,8 +1,9 @@
-"""Where a process stands in the dp x mp grid, and which part of a dimension is its own."""
+"""Where a process stands among dp x pp x mp others, and which layers and which part of them are its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,56 @@ class TensorSlice:
 WHOLE = TensorSlice()
 
 
+class RankPlace(NamedTuple):
+    """Where a rank stands: its replica, the stage there, and its place among the tensor-parallel ranks."""
+
+    replica: int
+    stage: int
+    tensor_rank: int
+
+
 @dataclass(frozen=True)
 class Topology:
-    """data_parallel x model_parallel processes; the ranks of one model-parallel group are neighbours."""
+    """data_parallel replicas of pipeline_stage x model_parallel processes.
+
+    A global rank is replica * replica_size + local rank; the local rank is stage * model_parallel + tensor
+    rank. So the ranks of a replica are neighbours, and the local rank is the N of the rank_N folder that
+    `mindbatch reshard` makes for it.
+    """
 
     data_parallel: int = 1
     model_parallel: int = 1
+    pipeline_stage: int = 1
+
+    @property
+    def replica_size(self) -> int:
+        """Ranks that hold one model together."""
+        return self.model_parallel * self.pipeline_stage
 
     @property
     def world_size(self) -> int:
-        return self.data_parallel * self.model_parallel
+        return self.data_parallel * self.replica_size
 
-    def coordinates(self, rank: int) -> tuple[int, int]:
-        """(data-parallel index, model-parallel index) of a global rank."""
-        return divmod(rank, self.model_parallel)
+    def coordinates(self, rank: int) -> RankPlace:
+        """Where a global rank stands."""
+        replica, local = divmod(rank, self.replica_size)
+        return RankPlace(replica, *divmod(local, self.model_parallel))
+
+    def ranks_of(self, replica: int) -> range:
+        """The global ranks of a replica, in order of their local ranks."""
+        return range(replica * self.replica_size, (replica + 1) * self.replica_size)
+
+    def leader_of(self, replica: int) -> int:
+        """The global rank that runs a replica's engine: the first of the last stage, which has the logits."""
+        return self.ranks_of(replica).stop - self.model_parallel
 
     def slice_of(self, rank: int) -> TensorSlice:
         """The slice of every layer that a global rank holds."""
-        return TensorSlice(self.coordinates(rank)[1], self.model_parallel)
+        return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
+
+
+def stage_layers(num_layers: int, stage: int, stages: int) -> range:
+    """The layers of a stage: as many to each stage, one more to the first ones if some are over."""
+    share, over = divmod(num_layers, stages)
+    first = stage * share + min(stage, over)
+    return range(first, first + share + (stage < over))

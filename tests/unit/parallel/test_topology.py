@@ -1,10 +1,12 @@
-"""The dp x mp grid, and cuts of a dimension with a pretended world size."""
+"""The dp x pp x mp grid, and cuts of a dimension with a pretended world size."""
+
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.parallel.topology import WHOLE, TensorSlice, Topology
+from mindbatch.parallel.topology import WHOLE, TensorSlice, Topology, stage_layers
 
 
 @given(size=st.integers(1, 16), share=st.integers(1, 9), unit=st.integers(1, 5))
@@ -35,9 +37,33 @@ def test_what_does_not_divide_is_refused(total: int, unit: int, size: int) -> No
         TensorSlice(0, size).bounds(total, unit)
 
 
+@given(dp=st.integers(1, 4), mp=st.integers(1, 4), pp=st.integers(1, 4))
+def test_every_rank_has_a_place_of_its_own(dp: int, mp: int, pp: int) -> None:
+    topology = Topology(dp, mp, pp)
+    places = [topology.coordinates(rank) for rank in range(topology.world_size)]
+    assert places == [*product(range(dp), range(pp), range(mp))]
+    for replica in range(dp):
+        assert [places[rank].replica for rank in topology.ranks_of(replica)] == [replica] * mp * pp
+        assert places[topology.leader_of(replica)] == (replica, pp - 1, 0)
+
+
 def test_ranks_of_a_model_parallel_group_are_neighbours() -> None:
     topology = Topology(data_parallel=2, model_parallel=4)
     assert topology.world_size == 8
-    assert [topology.coordinates(rank) for rank in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
+    assert [topology.coordinates(rank) for rank in (0, 3, 4, 7)] == [
+        (0, 0, 0),
+        (0, 0, 3),
+        (1, 0, 0),
+        (1, 0, 3),
+    ]
     assert topology.slice_of(6) == TensorSlice(2, 4)
     assert Topology().slice_of(0) == WHOLE
+
+
+@given(layers=st.integers(1, 40), stages=st.integers(1, 12))
+def test_stages_share_the_layers_evenly_and_in_order(layers: int, stages: int) -> None:
+    parts = [stage_layers(layers, stage, stages) for stage in range(stages)]
+    assert [layer for part in parts for layer in part] == [*range(layers)]
+    sizes = [len(part) for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1

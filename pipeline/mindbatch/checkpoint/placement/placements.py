@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.placement import Placement, Placements, Segm
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import TensorSlice, stage_layers
 
 
 def placements(
@@ -126,10 +126,8 @@ def number_of_layers(specs: Sequence[TensorSpec]) -> int:
 
 
 def stage_of_layer(layer: int, layers: int, stages: int) -> int:
-    """The stage of a layer: as many neighbours to each stage, one more to the first ones if some are over."""
-    share, over = divmod(layers, stages)
-    longer = over * (share + 1)
-    return layer // (share + 1) if layer < longer else over + (layer - longer) // share
+    """The stage that holds a layer."""
+    return next(stage for stage in range(stages) if layer in stage_layers(layers, stage, stages))
 
 
 def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:

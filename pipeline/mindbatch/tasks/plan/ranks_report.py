@@ -9,7 +9,7 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
-from mindbatch.checkpoint.placement.placements import stage_of_layer
+from mindbatch.parallel.topology import stage_layers
 from mindbatch.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.ranks import RankPlan
@@ -49,10 +49,7 @@ def _head(plan: RankPlan) -> Iterator[str]:
 
 def _layers_of_stages(plan: RankPlan) -> list[list[int]]:
     stages, layers = plan.parallel.pipeline_stage, plan.architecture.num_layers
-    return [
-        [layer for layer in range(layers) if stage_of_layer(layer, layers, stages) == stage]
-        for stage in range(stages)
-    ]
+    return [[*stage_layers(layers, stage, stages)] for stage in range(stages)]
 
 
 def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
