@@ -1,0 +1,150 @@
+"""Whether a launcher started this process as one of several copies of a command, and as which of them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import shown
+
+LARGEST_SIZE = 1 << 20
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
+_NUMBER = re.compile(r"[0-9]{1,7}")
+_HOST_CHARACTERS = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedAs:
+    """Copy `rank` of `size`.
+
+    launcher: msrun, mpirun, rank_table or srun. is_scheduler: msrun's own copy of the command beside its
+    workers, which has nothing to do. master_addr, master_port: where all copies may find copy 0, as far as
+    the launcher tells. job: a name that its copies share and no other job has. rank_table: a path.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    is_scheduler: bool = False
+    master_addr: str | None = None
+    master_port: int | None = None
+    job: str | None = None
+    rank_table: str | None = None
+
+
+def started_as(environment: Mapping[str, str]) -> StartedAs | None:
+    """What the variables of the launchers say; None for a process that is the only one of its job.
+
+    Where several have left their variables, as msrun within a job of Slurm, the innermost counts.
+    Raises ConfigError with every fault where they contradict themselves.
+    """
+    read = _Variables(environment)
+    copy = _by_msrun(read) or _by_mpirun(read) or _by_rank_table(read) or _by_srun(read)
+    if read.faults:
+        raise ConfigError(read.faults)
+    return copy if copy is not None and (copy.size > 1 or copy.is_scheduler) else None
+
+
+def port_of(job: str) -> int:
+    """A port for the copies of `job` to meet at where none is given; the same for each, 20000 to 29999."""
+    from zlib import crc32
+
+    return _FIRST_PORT + crc32(job.encode()) % _NUM_PORTS
+
+
+def first_host(nodes: str) -> str | None:
+    """The first host of Slurm's compressed list: `a03` of `a[03-10,12],b1`; None for what is no such list."""
+    entry = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])+", nodes.strip())
+    if entry is None:
+        return None
+    host = re.sub(r"\[([0-9]+)[^\[\]]*\]", r"\1", entry[0])
+    return host if _HOST_CHARACTERS.fullmatch(host) else None
+
+
+class _Variables:
+    """Reads variables; `faults` is filled on the way."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.faults: list[str] = []
+
+    def text(self, name: str) -> str | None:
+        """Its value; None where it is empty, too."""
+        return self._environment.get(name) or None
+
+    def has(self, *names: str) -> bool:
+        return all(self.text(name) is not None for name in names)
+
+    def number(self, name: str, least: int, most: int, launcher: str) -> int:
+        """Its value; `least` and a fault where it has none that is allowed."""
+        text = self._environment.get(name, "")
+        number = int(text) if _NUMBER.fullmatch(text) else -1
+        if least <= number <= most:
+            return number
+        found = f"{name}={shown(text)}" if text else f"{name} is not set"
+        self.faults.append(f"{found}: must be {least} to {most}; {launcher} sets it")
+        return least
+
+    def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
+        """The values of both variables."""
+        num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
+        known = not self.faults
+        return self.number(rank, 0, num_copies - 1 if known else LARGEST_SIZE, launcher), num_copies
+
+
+def _by_msrun(read: _Variables) -> StartedAs | None:
+    if not read.has("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
+        return None
+    role = read.text("MS_ROLE")
+    port = read.number("MS_SCHED_PORT", 1, 65535, "msrun")
+    if role == "MS_SCHED":
+        rank, size = 0, read.number("MS_WORKER_NUM", 1, LARGEST_SIZE, "msrun")
+    elif role == "MS_WORKER":
+        rank, size = read.rank_of("RANK_ID", "MS_WORKER_NUM", "msrun")
+    else:
+        read.faults.append(f"MS_ROLE={shown(role)}: must be MS_WORKER or MS_SCHED, or not set")
+        return None
+    return StartedAs(
+        launcher="msrun",
+        rank=rank,
+        size=size,
+        is_scheduler=role == "MS_SCHED",
+        master_addr=read.text("MS_SCHED_HOST"),
+        master_port=port,
+    )
+
+
+def _by_mpirun(read: _Variables) -> StartedAs | None:
+    if not read.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
+        return None
+    rank, size = read.rank_of("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun")
+    is_one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size)
+    return StartedAs(
+        launcher="mpirun",
+        rank=rank,
+        size=size,
+        master_addr="127.0.0.1" if is_one_host else None,
+        job=read.text("PMIX_NAMESPACE") or read.text("OMPI_MCA_ess_base_jobid"),
+    )
+
+
+def _by_rank_table(read: _Variables) -> StartedAs | None:
+    if not read.has("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE"):
+        return None
+    rank, size = read.rank_of("RANK_ID", "RANK_SIZE", "who starts by a rank table")
+    return StartedAs(launcher="rank_table", rank=rank, size=size, rank_table=read.text("RANK_TABLE_FILE"))
+
+
+def _by_srun(read: _Variables) -> StartedAs | None:
+    """Only within a step: an sbatch script, too, has SLURM_PROCID=0 and SLURM_NTASKS, and is alone."""
+    if not read.has("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"):
+        return None
+    rank, size = read.rank_of("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun")
+    nodes = read.text("SLURM_STEP_NODELIST") or read.text("SLURM_JOB_NODELIST") or ""
+    return StartedAs(
+        launcher="srun",
+        rank=rank,
+        size=size,
+        master_addr=first_host(nodes),
+        job=f"slurm {read.text('SLURM_JOB_ID')}.{read.text('SLURM_STEP_ID')}",
+    )

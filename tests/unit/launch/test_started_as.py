@@ -1,0 +1,156 @@
+"""Which copy of a command a process is, by the variables that its launcher has set."""
+
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.launch.started_as import StartedAs, first_host, port_of, started_as
+
+MSRUN = {
+    "MS_ROLE": "MS_WORKER",
+    "MS_SCHED_HOST": "10.0.0.1",
+    "MS_SCHED_PORT": "8118",
+    "MS_WORKER_NUM": "4",
+    "RANK_ID": "2",
+    "RANK_SIZE": "4",
+    "DEVICE_ID": "2",
+}
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-host-17@1",
+}
+TABLE = {"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "5", "RANK_TABLE_FILE": "/tables/hccl_2p.json"}
+SRUN = {
+    "SLURM_JOB_ID": "99",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NODELIST": "npu[03-06]",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (MSRUN, StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", master_port=8118)),
+        (
+            MSRUN | {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
+            StartedAs(
+                launcher="msrun",
+                rank=0,
+                size=4,
+                is_scheduler=True,
+                master_addr="10.0.0.1",
+                master_port=8118,
+            ),
+        ),
+        (
+            MPIRUN,
+            StartedAs(
+                launcher="mpirun", rank=1, size=2, master_addr="127.0.0.1", job=MPIRUN["PMIX_NAMESPACE"]
+            ),
+        ),
+        (
+            MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+            StartedAs(launcher="mpirun", rank=1, size=2, job=MPIRUN["PMIX_NAMESPACE"]),
+        ),
+        (TABLE, StartedAs(launcher="rank_table", rank=1, size=2, rank_table="/tables/hccl_2p.json")),
+        (SRUN, StartedAs(launcher="srun", rank=3, size=4, master_addr="npu03", job="slurm 99.0")),
+    ],
+)
+def test_each_launcher_is_known_by_its_variables(environment: dict[str, str], expected: StartedAs) -> None:
+    assert started_as(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher"),
+    [
+        (SRUN | TABLE | MPIRUN | MSRUN, "msrun"),
+        (SRUN | TABLE | MPIRUN, "mpirun"),
+        (SRUN | TABLE, "rank_table"),
+    ],
+)
+def test_of_several_launchers_the_innermost_counts(environment: dict[str, str], launcher: str) -> None:
+    copy = started_as(environment)
+    assert copy is not None
+    assert copy.launcher == launcher
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK_TABLE_FILE": "/tables/hccl_2p.json"},  # exported for all commands of a machine
+        {"RANK_ID": "0", "RANK_SIZE": "1", "RANK_TABLE_FILE": "/tables/hccl_1p.json"},
+        {"RANK_ID": "0", "DEVICE_ID": "0"},
+        {"SLURM_JOB_ID": "9", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"},  # an sbatch script
+        SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},  # srun --pty bash
+        MSRUN | {"MS_WORKER_NUM": "1", "RANK_ID": "0"},
+    ],
+)
+def test_a_process_alone_is_no_copy(environment: dict[str, str]) -> None:
+    assert started_as(environment) is None
+
+
+def test_a_scheduler_of_one_worker_is_known_too() -> None:
+    copy = started_as(MSRUN | {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "1"})
+    assert copy is not None
+    assert copy.is_scheduler
+
+
+@pytest.mark.parametrize(
+    ("environment", "faults"),
+    [
+        (
+            TABLE | {"RANK_ID": "2"},
+            [
+                "RANK_ID='2': must be 0 to 1; who starts by a rank table sets it",
+            ],
+        ),
+        (
+            TABLE | {"RANK_ID": "-1", "RANK_SIZE": "two"},
+            [
+                "RANK_SIZE='two': must be 1 to 1048576; who starts by a rank table sets it",
+                "RANK_ID='-1': must be 0 to 1048576; who starts by a rank table sets it",
+            ],
+        ),
+        (
+            {name: value for name, value in MSRUN.items() if name != "RANK_ID"},
+            ["RANK_ID is not set: must be 0 to 3; msrun sets it"],
+        ),
+        (MSRUN | {"MS_ROLE": "boss"}, ["MS_ROLE='boss': must be MS_WORKER or MS_SCHED, or not set"]),
+        (
+            SRUN | {"SLURM_PROCID": "٣"},
+            ["SLURM_PROCID='٣': must be 0 to 3; srun sets it"],
+        ),
+    ],
+)
+def test_variables_that_contradict_themselves_are_refused(
+    environment: dict[str, str], faults: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        started_as(environment)
+    assert [*caught.value.faults] == faults
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("npu7", "npu7"),
+        ("npu[03-06],login1", "npu03"),
+        ("npu[3,5-6]", "npu3"),
+        ("rack[1-2]n[008-010]", "rack1n008"),
+        ("a1,b[2-3]", "a1"),
+        ("a;reboot", None),
+        ("$(reboot)", None),
+        ("", None),
+    ],
+)
+def test_the_first_host_of_slurms_list(nodes: str, host: str | None) -> None:
+    assert first_host(nodes) == host
+
+
+def test_copies_of_a_job_choose_the_same_port() -> None:
+    assert port_of("slurm 99.0") == port_of("slurm 99.0") != port_of("slurm 99.1")
+    assert all(20_000 <= port_of(f"slurm {number}.0") < 30_000 for number in range(100))
