@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from mindspore import Tensor
 
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.decoder import Network
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
-
-FloatArray = npt.NDArray[np.float32]
-
-
-class ModelOutput:
-    """Hidden states of a step; logits came along or are computed for the tokens that are asked for."""
-
-    def __init__(self, hidden: FloatArray, runner: ModelRunner, logits: FloatArray | None = None) -> None:
-        self._hidden = hidden
-        self._runner = runner
-        self._logits = logits
-
-    def logits(self, tokens: Sequence[int]) -> FloatArray:
-        """See `StepOutput.logits`."""
-        if self._logits is None:
-            return self._runner.project(self._hidden[np.asarray(tokens, np.intp)])
-        if list(tokens) == list(range(len(tokens))):
-            return self._logits[: len(tokens)]
-        return self._logits[np.asarray(tokens, np.intp)]
-
-    def hidden(self, tokens: Sequence[int]) -> FloatArray:
-        """See `StepOutput.hidden`."""
-        return self._hidden[np.asarray(tokens, np.intp)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +48,7 @@ class StepGraphs:
 
 
 class ModelRunner:
-    """One rank's model with its paged cache.
+    """One rank's model with its paged cache. A step that all its ranks compute is prepared by one of them.
 
     A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
     logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
@@ -92,18 +68,27 @@ class ModelRunner:
 
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
-        self.cache.copy_blocks(step.copies)
+        return ModelOutput(self.compute(self.prepare(step)), self.project)
+
+    def prepare(self, step: Step) -> StepInputs:
+        """The arrays of a step, which are the same for every rank of the model."""
         kernels, width = self._model.kernels, self._table_width(step)
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         capacity = width * self._settings.block_size
         shape = kernels.step_shape(spans, self._pad, capacity, self._model.attention)
         batch = flatten(step, shape.tokens, self._settings.block_size, width)
-        inputs = map(Tensor, kernels.graph_inputs(batch, shape, self.cache.geometry))
-        graphs = self._graphs.of(shape.graph)
-        if step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled):
-            hidden, logits = graphs.network(*inputs)
-            return ModelOutput(hidden.asnumpy(), self, logits.asnumpy())
-        return ModelOutput(graphs.decoder(*inputs).asnumpy(), self)
+        arrays = tuple(kernels.graph_inputs(batch, shape, self.cache.geometry))
+        with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
+        return StepInputs(shape.graph, arrays, tuple(step.copies), step.num_tokens, with_logits)
+
+    def compute(self, inputs: StepInputs) -> StepValues:
+        """Copies the blocks and runs the graph of a step that this rank or another has prepared."""
+        self.cache.copy_blocks(inputs.copies)
+        graphs, tensors = self._graphs.of(inputs.graph), map(Tensor, inputs.arrays)
+        if inputs.with_logits:
+            hidden, logits = graphs.network(*tensors)
+            return StepValues(hidden.asnumpy(), logits.asnumpy())
+        return StepValues(graphs.decoder(*tensors).asnumpy())
 
     def project(self, hidden: FloatArray) -> FloatArray:
         """Logits [S, vocabulary] of hidden states [S, hidden]."""
