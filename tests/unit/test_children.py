@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from child_functions import answer_once, say_who_and_wait, serve_anything
+from ended_processes import is_gone
 from import_traps import LAID, lay_traps
 from mindbatch import children
 from mindbatch.child_main import main
@@ -41,18 +41,6 @@ def asked() -> Any:
 
 def ask(process: AnsweringProcess, *request: object, most_bytes: int = 1000) -> Any:
     return process.ask(json.dumps(request).encode(), most_bytes)
-
-
-def is_gone(process: int) -> bool:
-    """Whether a process ends; one that is being ended is waited for."""
-    try:
-        end = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([end], [], [], 60.0)[0])
-    finally:
-        os.close(end)
 
 
 def test_a_function_of_a_module_is_called_there() -> None:

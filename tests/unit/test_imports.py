@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
     "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
+    "replicas": {"checkpoint", "config", "decoding", "engine", "launch", "parallel"} | LOWEST,
     "llm": FACADE | {"calls", "llm_input", "mindspore_lock"} | LOWEST,
     "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
@@ -86,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
-    "launch": {"storage"} | LOWEST,
+    "launch": {"interrupts", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
     "tasks": FACADE
     | {"llm", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}

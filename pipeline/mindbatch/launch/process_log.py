@@ -1,0 +1,97 @@
+"""What a process of a job prints: a file of bounded size, its last lines, and what is shown as it comes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from mindbatch.regular_file import check_own, open_own
+from mindbatch.screen_text import say
+
+MOST_BYTES = 8 << 20
+"""Of the log file, and of the one before it: when it is full it is renamed to NAME.1 and begun anew."""
+
+LONGEST_LINE = 400
+"""Characters that are kept of one of the last lines."""
+
+MOST_LAST_LINES = 8
+
+_LONGEST_PENDING = 1 << 16  # bytes of a line that does not end
+_CHATTER = re.compile(r"\[(INFO|DEBUG)\]|\s*-+\s*$|\s*$")  # MindSpore's own, which closes whatever went wrong
+
+
+class ProcessLog:
+    """The output of one process. Used by one thread, but for `last_lines`.
+
+    path: of a file of our own, made with mode 0600; what an earlier process left there becomes NAME.1.
+    name: what its lines are shown under on standard error, as they come; None shows none.
+    """
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        """Raises OSError where the file cannot be made, or something else has its name."""
+        self.path = path
+        self._name = name
+        self._last: deque[str] = deque(maxlen=MOST_LAST_LINES)
+        self._pending = b""
+        self._size = 0
+        self._file: int | None = self._begun()
+
+    def write(self, chunk: bytes) -> None:
+        """Takes what the process has printed. A disk that is full ends the file, not the process."""
+        try:
+            self._write_to_file(chunk)
+        except OSError as error:
+            self._last.append(f"(its log {self.path} ends here: {error.strerror})")
+            self._close_file()
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        if len(self._pending) > _LONGEST_PENDING:
+            lines, self._pending = [*lines, self._pending], b""
+        for line in lines:
+            self._take(line)
+
+    def close(self) -> None:
+        """The process has closed its output."""
+        if self._pending:
+            self._take(self._pending)
+            self._pending = b""
+        self._close_file()
+
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines that say something, each of bounded length. They are not fit for a terminal yet."""
+        return tuple(self._last)
+
+    def _take(self, line: bytes) -> None:
+        text = line.decode("utf-8", errors="replace").rstrip("\r")
+        if not _CHATTER.match(text):
+            self._last.append(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}...")
+        if self._name is not None:
+            say(text, name=self._name)
+
+    def _begun(self) -> int:
+        check_own(self.path)
+        before = self.path.with_name(f"{self.path.name}.1")
+        check_own(before)
+        with suppress(FileNotFoundError):
+            os.replace(self.path, before)
+        file = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.fchmod(file, 0o600)
+        self._size = 0
+        return file
+
+    def _write_to_file(self, chunk: bytes) -> None:
+        if self._file is not None and self._size + len(chunk) > MOST_BYTES:
+            self._close_file()
+            self._file = self._begun()
+        rest = memoryview(chunk)
+        while rest and self._file is not None:
+            written = os.write(self._file, rest)
+            rest = rest[written:]
+            self._size += written
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)

@@ -1,0 +1,22 @@
+"""Other people's programs as child processes: msrun, mpirun, ssh and the like die with their parent, too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from mindbatch import children
+
+
+def program_command(program: Sequence[str]) -> list[str]:
+    """The command, for `children.spawn`, that becomes a program; its arguments arrive as they are.
+
+    The kernel kills the program when this process ends. What the program starts has to see to that itself.
+    """
+    return children.command(become, *program)
+
+
+def become(*program: str) -> NoReturn:
+    """Goes on as the program, which is looked up in PATH. Raises OSError where there is none."""
+    os.execvp(program[0], program)

@@ -1,0 +1,186 @@
+"""Owns the processes of a job on one machine: a session and a log each, their ends noticed, none left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mindbatch.children import spawn
+from mindbatch.errors import MindBatchError
+from mindbatch.interrupts import PUT_OFF, interruptible
+from mindbatch.launch.process_log import ProcessLog
+
+SECONDS_TO_END = 2.0
+"""Between SIGTERM and SIGKILL."""
+
+_SECONDS_TO_DIE = 5.0  # after SIGKILL: a process that waits for a disk dies later
+_SECONDS_TO_READ = 1.0  # what a process that has ended left in its pipe
+_CHUNK = 1 << 16
+
+
+class EndedProcess(NamedTuple):
+    """A process that has ended.
+
+    how: "signal 9" or "exit code 1". last_lines: of its output.
+    """
+
+    name: str
+    how: str
+    last_lines: tuple[str, ...]
+
+
+@dataclass
+class _Supervised:
+    process: subprocess.Popen[bytes]
+    log: ProcessLog
+    reader: threading.Thread
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, without reaping it: until then no other process gets its number."""
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the program that this is part of reaps whatever ends
+            return True
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to its whole process group, of which it may be the only one left, or none."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def reap(self) -> None:
+        """It has ended or has been sent SIGKILL; what it started in its group ends with it."""
+        self.signal(signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_SECONDS_TO_DIE)
+        self.reader.join(_SECONDS_TO_READ)
+
+
+class Supervisor:
+    """Processes by name; they end with this object, with this process, or when `end` is called.
+
+    logs: a folder that exists; the output of NAME goes to NAME.log there.
+    shown: print the output as it comes, too, each line after the process's name.
+    """
+
+    def __init__(self, logs: Path, *, shown: bool = False) -> None:
+        self._logs = logs
+        self._shown = shown
+        self._processes: dict[str, _Supervised] = {}
+        self._finalizer = weakref.finalize(self, _end_at_exit, self._processes, os.getpid())
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts a process; one of that name has ended before.
+
+        command: of `children.command`: the process dies with this one. environment: all of its variables.
+
+        Raises:
+            MindBatchError: it cannot be started, or its log cannot be written.
+        """
+        assert name not in self._processes
+        path = self._logs / f"{name}.log"
+        try:
+            log = ProcessLog(path, name.replace("_", " ") if self._shown else None)
+            process = spawn(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+            )
+        except OSError as error:
+            raise MindBatchError(f"{path}: {name} cannot be started: {error.strerror or error}") from error
+        reader = threading.Thread(target=_read, args=(process, log), name=f"{name} output", daemon=True)
+        self._processes[name] = _Supervised(process, log, reader)
+        reader.start()
+
+    @property
+    def names(self) -> list[str]:
+        """Of the processes that have not been told to have ended."""
+        return list(self._processes)
+
+    def process_id(self, name: str) -> int | None:
+        """Of a process; None when it has ended."""
+        found = self._processes.get(name)
+        return None if found is None or found.has_ended else found.process.pid
+
+    def last_lines(self, name: str) -> tuple[str, ...]:
+        """What a process printed last; nothing when its end has been told."""
+        found = self._processes.get(name)
+        return () if found is None else found.log.last_lines()
+
+    def ended(self) -> list[EndedProcess]:
+        """The processes that have ended by themselves, each told once; what is left of a group is ended."""
+        names = [name for name, each in self._processes.items() if each.has_ended]
+        return [_told(name, self._processes.pop(name)) for name in names]
+
+    def end(self, names: Collection[str] | None = None) -> None:
+        """Ends processes, or all: SIGTERM, and SIGKILL after two seconds, also for stopped ones.
+
+        They are gone when it returns; it may be called again. Ctrl-C waits meanwhile.
+        """
+        chosen = self._processes if names is None else names
+        ending = [each for name in list(chosen) if (each := self._processes.get(name)) is not None]
+        with interruptible():
+            _end(ending)
+            for name in list(chosen):
+                self._processes.pop(name, None)
+
+
+def _told(name: str, supervised: _Supervised) -> EndedProcess:
+    supervised.reap()
+    code = supervised.process.returncode
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return EndedProcess(name, how, supervised.log.last_lines())
+
+
+def _end(processes: Collection[_Supervised]) -> None:
+    for each in processes:
+        each.signal(signal.SIGTERM)
+        each.signal(signal.SIGCONT)  # a stopped process takes no other signal before
+    _wait(processes, SECONDS_TO_END)
+    for each in processes:
+        each.signal(signal.SIGKILL)
+    for each in processes:
+        each.reap()
+
+
+def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
+    """Until all have ended, or so long."""
+    deadline = time.monotonic() + seconds
+    for each in processes:
+        if not each.has_ended:
+            end, waiting = os.pidfd_open(each.process.pid), select.poll()
+            waiting.register(end, select.POLLIN)
+            try:
+                waiting.poll(1000 * max(0.0, deadline - time.monotonic()))
+            finally:
+                os.close(end)
+
+
+def _end_at_exit(processes: dict[str, _Supervised], owner: int) -> None:
+    """In a forked process they stay the parent's."""
+    if os.getpid() == owner:
+        _end(list(processes.values()))
+
+
+def _read(process: subprocess.Popen[bytes], log: ProcessLog) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # these are the main thread's business
+    assert process.stdout is not None
+    with process.stdout as stream:
+        while chunk := os.read(stream.fileno(), _CHUNK):
+            log.write(chunk)
+    log.close()

@@ -1,0 +1,1 @@
+"""Replicas of a model in processes of their own, and the engine that deals requests to them."""
