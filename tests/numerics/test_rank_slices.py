@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from placed_arrays import index
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.kernels.choice import choose_kernels
@@ -71,3 +72,28 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                     chosen.pack(packed, 0, np.ascontiguousarray(expected))
                     expected = packed
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)
+
+
+@pytest.mark.parametrize("case", ["gpt2", "llama"])
+def test_a_rank_reads_no_more_than_its_slice(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored as [inputs, outputs] and as [outputs, inputs]; norms and positions are of every rank."""
+    write_folder(tmp_path, descriptions()[case])
+    folder, sizes = ModelFolder(tmp_path), []
+    arch, read = describe(folder.config), StoredFile.read_into
+
+    def counted(file: StoredFile, name: str, start: int, buffer: memoryview) -> None:
+        sizes.append(buffer.nbytes)
+        read(file, name, start, buffer)
+
+    monkeypatch.setattr(StoredFile, "read_into", counted)
+    load_weights(arch, folder, choose_kernels("auto", "CPU"), TensorSlice(1, 2))
+    parts = {(part.source, part.first): (part, spec) for spec in tensor_specs(arch) for part in spec.parts}
+    names, expected = checkpoint_names(arch, folder), 0
+    for part, spec in parts.values():
+        low, high = part.output_bounds(spec.sharding, TensorSlice(1, 2))
+        left, right = part.input_bounds(spec.sharding, TensorSlice(1, 2))
+        itemsize = folder.info(names(part.source)).itemsize
+        expected += (high - low) * (right - left) * itemsize
+    assert sum(sizes) == expected < 0.6 * folder.nbytes

@@ -73,9 +73,10 @@ class RandomWeights:
     def info(self, name: str) -> TensorEntry:
         return TensorEntry(name, "F32", self._shapes[name])
 
-    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         values = self._values(name, self._shapes[name])
-        return values if rows is None else values[rows]
+        values = values if rows is None else values[rows]
+        return values if columns is None else values[:, columns]
 
     def _values(self, name: str, shape: tuple[int, ...]) -> FloatArray:
         """Uniform: NumPy promises that a generator's bits stay the same, of its distributions it does not."""

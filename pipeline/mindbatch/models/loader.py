@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from mindspore import Parameter
 
@@ -77,10 +76,10 @@ def _load(
         array = aligned_zeros(kernels.packed_shape(outputs, inputs), kernels.dtype)
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
-    first, whole = 0, lru_cache(maxsize=1)(folder.floats)  # fused parts are of one tensor
+    first = 0
     for part in spec.parts:
         name = names(part.source)
-        for floats in _rows(part, spec.sharding, folder, whole, name, shard):
+        for floats in _rows(part, spec.sharding, folder, name, shard):
             rows = _narrowed(floats, kernels, folder, name)
             if spec.layout is Layout.PACKED:
                 kernels.pack(array, first, rows)
@@ -106,21 +105,16 @@ def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: st
 
 
 def _rows(
-    part: Part,
-    sharding: Sharding,
-    folder: ModelWeights,
-    whole: Callable[[str], FloatArray],
-    name: str,
-    shard: TensorSlice,
+    part: Part, sharding: Sharding, folder: ModelWeights, name: str, shard: TensorSlice
 ) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
     low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
     if part.inputs is None:
-        yield whole(name)[low:high]
+        yield folder.floats(name, rows=slice(low, high))
         return
-    left, right = part.input_bounds(sharding, shard)
+    inputs = slice(*part.input_bounds(sharding, shard))
     if part.transposed:
-        yield whole(name)[left:right, low:high].T
+        yield folder.floats(name, rows=inputs, columns=slice(low, high)).T
         return
     for row in range(low, high, ROWS_AT_ONCE):
-        yield folder.floats(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)))[:, left:right]
+        yield folder.floats(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)), columns=inputs)

@@ -42,11 +42,15 @@ class NoWeights:
         """The shape that the model wants; float32."""
         return StoredTensor(name, "F32", self._shapes[name], ())
 
-    def floats(self, name: str, *, rows: slice | None = None) -> npt.NDArray[np.float32]:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None
+    ) -> npt.NDArray[np.float32]:
         """Zeros."""
         shape = self._shapes[name]
         if rows is not None:
             shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
+        if columns is not None:
+            shape = (shape[0], len(range(*columns.indices(shape[1]))))
         return np.zeros(shape, np.float32)
 
 

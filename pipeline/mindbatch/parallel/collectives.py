@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import mindspore
 from mindspore import Tensor, mint, nn, ops
+from mindspore.communication import GlobalComm, get_group_size, get_rank
 
 from mindbatch.parallel.topology import TensorSlice
-
-MODEL_GROUP = "model_parallel_group"
 
 
 class Identity(nn.Cell):
@@ -19,20 +19,50 @@ class Identity(nn.Cell):
 class AllGatherLast(nn.Cell):
     """[T, n] on each rank -> [T, size * n], in rank order."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, group: str) -> None:
         super().__init__()
         self.size = size
-        self.gather = ops.AllGather(MODEL_GROUP)
+        self.gather = ops.AllGather(group)
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.cat(mint.split(self.gather(x), x.shape[0], 0), -1)
 
 
+class SumOfParts(nn.Cell):
+    """The same as the sum of what each rank has of it and zeros elsewhere: exact, with more bytes to send."""
+
+    def __init__(self, shard: TensorSlice, group: str) -> None:
+        super().__init__()
+        self.before, self.after = shard.rank, shard.size - shard.rank - 1
+        self.reduce = ops.AllReduce(ops.ReduceOp.SUM, group)
+
+    def construct(self, x: Tensor) -> Tensor:
+        zeros = mint.zeros_like(x)
+        return self.reduce(ops.cat((zeros,) * self.before + (x,) + (zeros,) * self.after, -1))
+
+
+def model_group_name(first_rank: int) -> str:
+    """The group in which the slices of a model meet whose first rank, in MindSpore's world, is this one."""
+    return f"model_parallel_group_{first_rank}"
+
+
 def all_reduce(shard: TensorSlice) -> nn.Cell:
     """Sum over the model-parallel group; no operator at all in a group of one."""
-    return Identity() if shard.size == 1 else ops.AllReduce(ops.ReduceOp.SUM, MODEL_GROUP)
+    return Identity() if shard.size == 1 else ops.AllReduce(ops.ReduceOp.SUM, _group_of(shard))
 
 
 def all_gather(shard: TensorSlice) -> nn.Cell:
     """Concatenation of the last dimension over the model-parallel group."""
-    return Identity() if shard.size == 1 else AllGatherLast(shard.size)
+    if shard.size == 1:
+        return Identity()
+    group = _group_of(shard)
+    if mindspore.get_context("device_target") == "CPU" and group != GlobalComm.WORLD_COMM_GROUP:
+        return SumOfParts(shard, group)  # MindSpore gathers on a CPU in the world group only
+    return AllGatherLast(shard.size, group)
+
+
+def _group_of(shard: TensorSlice) -> str:
+    """The world group where it is the ranks of one model and stage, else the one that `join_group` made."""
+    if get_group_size() == shard.size:
+        return str(GlobalComm.WORLD_COMM_GROUP)
+    return model_group_name(get_rank() - shard.rank)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import mindspore
 
 from mindbatch.errors import ConfigError
-from mindbatch.parallel.collectives import MODEL_GROUP
+from mindbatch.parallel.collectives import model_group_name
 from mindbatch.parallel.topology import Topology
 
 
@@ -45,5 +45,7 @@ def join_group(topology: Topology, rank: int) -> None:
     from mindspore.communication import create_group, init
 
     init()
-    first = rank - rank % topology.model_parallel
-    create_group(MODEL_GROUP, [*range(first, first + topology.model_parallel)])
+    size = topology.model_parallel
+    if 1 < size < topology.world_size:
+        first = rank - rank % size
+        create_group(model_group_name(first), [*range(first, first + size)])

@@ -59,8 +59,11 @@ class ModelWeights(Protocol):
 
     def info(self, name: str) -> StoredShape: ...
 
-    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
-        """The values, or those of some rows, of a tensor of FLOAT_DTYPES, in memory of their own."""
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
+
+        They are in memory of their own, and of a file no more is read than what is asked for.
+        """
         ...
 
 
@@ -121,12 +124,12 @@ class ModelFolder:
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
         return self._tensors.info(name)
 
-    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
-        """As read_float32, verified (the whole tensor, whatever the rows)."""
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """As read_float32, verified: against a digest the whole tensor is read, whatever is asked for."""
         if name not in self._verified:
             self._tensors.check(name)
             self._verified.add(name)
-        return read_float32(self._tensors.file(name), name, rows)
+        return read_float32(self._tensors.file(name), name, rows, columns)
 
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""

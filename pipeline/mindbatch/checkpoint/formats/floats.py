@@ -101,14 +101,16 @@ def _infinities(values: Array) -> int:
     return int(np.count_nonzero(np.isinf(values)))
 
 
-def read_float32(file: StoredFile, name: str, rows: slice | None = None) -> FloatArray:
-    """The values of an F32, F16 or BF16 tensor, or those of some rows, in memory of their own.
+def read_float32(
+    file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
+) -> FloatArray:
+    """The values of an F32, F16 or BF16 tensor, or those of some rows and columns, in memory of their own.
 
     What is converted is read 4 MiB at a time: memory holds the values once. (A mapped file would end the
     process with SIGBUS when somebody truncates it; a read tells.)
 
-    CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` outside
-    the tensor or with a step.
+    CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` or
+    `columns` outside the tensor or with a step, or `columns` of what is no matrix.
     """
     info = file.info(name)
     if info.dtype not in FLOAT_DTYPES:
@@ -116,6 +118,8 @@ def read_float32(file: StoredFile, name: str, rows: slice | None = None) -> Floa
             f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"
         )
     first, shape = _rows_of(info, rows)
+    if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):
+        return _read_columns(file, info, range(first, first + shape[0]), bounds)
     values = np.empty(shape, np.float32)
     flat, start = values.reshape(-1), first * math.prod(shape[1:]) * info.itemsize
     if info.dtype == "F32":
@@ -133,11 +137,29 @@ def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ..
     """The first of the rows, and the shape that they have together."""
     if rows is None:
         return 0, info.shape
-    count = info.shape[0] if info.shape else 0
-    start, stop = rows.start or 0, count if rows.stop is None else rows.stop
-    if not info.shape or rows.step not in (None, 1) or not 0 <= start <= stop <= count:
-        raise ValueError(f"rows {rows} of a tensor of shape {[*info.shape]}; must lie inside it, step 1")
+    start, stop = _range_of(info, rows, 0)
     return start, (stop - start, *info.shape[1:])
+
+
+def _range_of(info: StoredTensor, part: slice, axis: int) -> tuple[int, int]:
+    count = info.shape[axis] if len(info.shape) > axis else -1
+    start, stop = part.start or 0, count if part.stop is None else part.stop
+    if part.step not in (None, 1) or not 0 <= start <= stop <= count:
+        which = ("rows", "columns")[axis]
+        raise ValueError(f"{which} {part} of a tensor of shape {[*info.shape]}; must lie inside it, step 1")
+    return start, stop
+
+
+def _read_columns(file: StoredFile, info: StoredTensor, rows: range, columns: tuple[int, int]) -> FloatArray:
+    """Some columns of some rows of a matrix: of each row no more is read."""
+    left, right = columns
+    values = np.empty((len(rows), right - left), np.float32)
+    for at, row in enumerate(rows):
+        stored = values[at] if info.dtype == "F32" else np.empty(right - left, array_type(info.dtype))
+        _fill(file, info.name, (row * info.shape[1] + left) * info.itemsize, stored)
+        if info.dtype != "F32":
+            widen(stored, info.dtype, values[at])
+    return values
 
 
 def _fill(file: StoredFile, name: str, start: int, array: Array) -> None:

@@ -60,14 +60,15 @@ class WholeModel:
         """The tensor's dtype and full shape."""
         return self._writings[name]
 
-    def floats(self, name: str, *, rows: slice | None = None) -> FloatArray:
-        """The values, or those of some rows. CheckpointError when the files are damaged."""
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """The values, or those of some rows and columns. CheckpointError when the files are damaged."""
         writing = self._writings[name]
         if name not in self._buffers:
             self._buffers = _made(self._jobs[name], self._sources)
         start, stop, _ = (rows or slice(None)).indices(writing.rows)
         data = memoryview(self._buffers[name])[start * writing.row_bytes : stop * writing.row_bytes]
-        return widened(data, writing.dtype, (stop - start, *writing.shape[1:]))
+        values = widened(data, writing.dtype, (stop - start, *writing.shape[1:]))
+        return values if columns is None else values[:, columns]
 
     def release(self, name: str) -> None:
         """Gives the memory of the tensor back, and of what was made in one go with it."""

@@ -140,6 +140,28 @@ def test_rows_of_a_scalar_are_refused(opened: Opener) -> None:
         read_float32(file, "x", rows=slice(0, 0))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_of_columns_no_more_is_read(opened: Opener, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, sizes = np.arange(20, dtype=dtype).reshape(4, 5), []
+    file = opened(safetensors_bytes({"x": matrix}))
+    read = file.read_into
+    monkeypatch.setattr(
+        file, "read_into", lambda name, start, buffer: (sizes.append(len(buffer)), read(name, start, buffer))
+    )
+    found = read_float32(file, "x", slice(1, 3), slice(2, 4))
+    np.testing.assert_array_equal(found, matrix[1:3, 2:4])
+    assert sum(sizes) == 4 * matrix.itemsize
+
+
+@pytest.mark.parametrize("columns", [slice(0, 6), slice(-1, None), slice(3, 2), slice(0, 4, 2)])
+def test_columns_outside_the_matrix_are_refused(opened: Opener, columns: slice) -> None:
+    file = opened(safetensors_bytes({"x": np.zeros((4, 5), np.float32), "y": np.zeros(5, np.float32)}))
+    with pytest.raises(ValueError, match="must lie inside it"):
+        read_float32(file, "x", columns=columns)
+    with pytest.raises(ValueError, match="must lie inside it"):
+        read_float32(file, "y", columns=slice(0, 0))
+
+
 def test_unknown_tensor_suggests_the_near_name(opened: Opener) -> None:
     with pytest.raises(CheckpointError, match=r"no tensor 'layer.0.wieght'; did you mean 'layer.0.weight'\?"):
         read_float32(opened(SMALL_BYTES), "layer.0.wieght")
