@@ -23,6 +23,7 @@ OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 OF_DECODING = {(group, name) for group, name in EVERY if group == "decoding"}
+IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
 
 
@@ -42,11 +43,15 @@ def in_need(group: str, name: str, model_folder: Path) -> list[str]:
     """What an option cannot do without."""
     if (group, name) == ("decoding", "model_defaults"):
         (model_folder / "generation_config.json").write_text("{}")
-    return [f"model.assistant={model_folder}"] if (group, name) == ("decoding", "speculative") else []
+    needed = {
+        ("decoding", "speculative"): f"model.assistant={model_folder}",
+        ("launch", "rank_table"): f"launch.rank_table={model_folder}/config.json",
+    }
+    return [needed[group, name]] if (group, name) in needed else []
 
 
 def test_the_groups_are_those_of_the_design() -> None:
-    assert {"model", "decoding", "parallel", "runtime", "data"} <= OPTIONS.groups
+    assert {"model", "decoding", "parallel", "launch", "runtime", "data"} <= OPTIONS.groups
 
 
 def test_each_task_has_a_schema_and_a_file() -> None:
@@ -71,7 +76,9 @@ def test_option_validates(group: str, name: str, model_folder: Path) -> None:
 
 
 # Decoding's are the same section, judged by the same function, as those of `generate`.
-@pytest.mark.parametrize("overrides", together("batch", DISTRIBUTED | OF_DECODING), ids=" ".join)
+@pytest.mark.parametrize(
+    "overrides", together("batch", DISTRIBUTED | OF_DECODING | IN_NEED_OF_A_TABLE), ids=" ".join
+)
 def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run"]

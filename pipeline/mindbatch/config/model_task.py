@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
+from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
@@ -38,6 +39,7 @@ class ModelTaskConfig(TaskConfig):
     model: ModelConfig = section(ModelConfig)
     decoding: DecodingConfig = section(DecodingConfig)
     parallel: ParallelConfig = section(ParallelConfig)
+    launch: LaunchConfig = section(LaunchConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
 
     @property
@@ -45,7 +47,9 @@ class ModelTaskConfig(TaskConfig):
         return self.runtime.num_threads
 
     def settle_paths(self) -> list[str]:
-        return settle_model_paths(self.model)
+        faults = settle_model_paths(self.model)
+        settle_launch_paths(self.launch, faults)
+        return faults
 
     def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from ignored_faults("model.ignore_config_keys", self.model.ignore_config_keys)
@@ -54,6 +58,7 @@ class ModelTaskConfig(TaskConfig):
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         """What keeps the model from being run so; a task adds what is wrong with its own sections."""
         yield from self.device_faults()
+        yield from launch_faults(self.launch, self.parallel)
         yield from _runtime_faults(self.runtime, self.model)
         yield from _decoding_faults(self)
         yield from _speculation_faults(self)

@@ -136,7 +136,7 @@ def test_an_added_option_may_not_hide_a_shipped_one(options: Path, tmp_path: Pat
 def test_a_folder_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (line,) = faults([], folder=tmp_path / "empty", tmp_path=tmp_path)
-    assert line.startswith("--config-dir empty: holds none of the group folders data/, decoding/, model/, ")
+    assert line.startswith("--config-dir empty: holds none of the group folders data/, decoding/, launch/, ")
     (line,) = faults([], folder=tmp_path / "emty", tmp_path=tmp_path)
     assert line == f"--config-dir emty: no such folder; did you mean {tmp_path}/empty?".replace(
         f"{tmp_path}/", ""

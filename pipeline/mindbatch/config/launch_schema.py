@@ -1,0 +1,129 @@
+"""The section `launch`: how the processes of a run are started, and what its keys may be together."""
+
+import ipaddress
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mindbatch.config.faults import shown
+from mindbatch.config.model_schema import ParallelConfig
+from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
+from mindbatch.config.schema import option
+
+LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun")
+LARGEST_PORT = 65535
+_LONGEST_HOST_NAME = 253
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
+
+
+@dataclass
+class LaunchConfig:
+    """How the processes are started, where there are several."""
+
+    launcher: str = option(
+        "dynamic",
+        "who starts them; dynamic: mindbatch itself; srun: each copy of mindbatch that Slurm starts does",
+        choices=LAUNCHERS,
+    )
+    worker_num: int | None = option(
+        None, "processes on all nodes; null: as many as parallel.* makes", minimum=1
+    )
+    local_worker_num: int | None = option(
+        None, "processes on each node; null: all, or what the rank table or Slurm says", minimum=1
+    )
+    master_addr: str | None = option(
+        None, "address of node 0, where the others find it; null: this machine, or Slurm's first node"
+    )
+    master_port: int | None = option(
+        None, "port there, for the nodes to meet at; null: a free one, where there is one node", minimum=1
+    )
+    node_rank: int | None = option(
+        None, "number of this node; null: 0, or what Slurm says; on others than 0 it serves node 0", minimum=0
+    )
+    rank_table: str | None = option(
+        None, "JSON file that says which device of which server is which rank", is_path=True
+    )
+    log_dir: str | None = option(
+        None,
+        "folder for a log of each process; null: logs in output.dir, or a temporary folder",
+        is_path=True,
+    )
+    hang_seconds: int = option(60, "how long a process may be silent before it counts as hung", minimum=1)
+    max_restarts: int = option(0, "how often processes that failed are started again", minimum=0)
+    dry_run: bool = option(False, "print the commands and environment of each node, and start nothing")
+
+
+def world_size_of(parallel: ParallelConfig) -> int:
+    """Processes that the numbers of replicas, slices and stages make."""
+    return math.prod((parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage))
+
+
+def settle_launch_paths(launch: LaunchConfig, faults: list[str]) -> None:
+    """Replaces ~ in the paths by what it means; what is wrong with them is appended to `faults`."""
+    table_fault = input_file_fault("a rank table")
+    launch.rank_table = settled("launch.rank_table", launch.rank_table, table_fault, faults)
+    launch.log_dir = settled("launch.log_dir", launch.log_dir, run_folder_fault, faults)
+
+
+def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
+    """What the keys cannot be, alone and together with the number of processes."""
+    size = world_size_of(parallel)
+    if size < 1:  # a fault of its own key
+        return
+    if launch.worker_num is not None and launch.worker_num != size:
+        yield (
+            f"launch.worker_num={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
+            f"model_parallel={parallel.model_parallel} x pipeline_stage={parallel.pipeline_stage} make "
+            f"{size} process{'es' * (size > 1)}; set these to what is meant, or remove launch.worker_num"
+        )
+    else:
+        yield from _node_faults(launch, size)
+    yield from _address_faults(launch)
+    if launch.launcher == "rank_table" and launch.rank_table is None:
+        yield (
+            "launch.rank_table: must be given with launch=rank_table: the JSON file of mindbatch rank-table "
+            "or hccl_tools.py"
+        )
+
+
+def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
+    """Whether the processes fill their nodes, and this is one of these; below 1 is a fault of its own key."""
+    local, node = launch.local_worker_num, launch.node_rank
+    if local is None or local < 1:
+        return
+    if size % local:
+        allowed = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
+        yield (
+            f"launch.local_worker_num={local}: {size} processes cannot be dealt to nodes of {local}; "
+            f"allowed: {allowed}"
+        )
+        return
+    nodes = size // local
+    if node is not None and node >= nodes:
+        yield (
+            f"launch.node_rank={node}: {size} processes, {local} on each node, are on "
+            f"{nodes} node{'s' * (nodes > 1)}; allowed: {'0' if nodes == 1 else f'0 to {nodes - 1}'}"
+        )
+    if nodes > 1 and launch.launcher != "srun":  # Slurm says both
+        for name, value in (("master_addr", launch.master_addr), ("master_port", launch.master_port)):
+            if value is None:
+                yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"
+
+
+def _address_faults(launch: LaunchConfig) -> Iterator[str]:
+    if launch.master_addr is not None and not is_host(launch.master_addr):
+        yield f"launch.master_addr={shown(launch.master_addr)}: must be a host name or an IP address"
+    if launch.master_port is not None and launch.master_port > LARGEST_PORT:
+        yield f"launch.master_port={launch.master_port}: must be from 1 to {LARGEST_PORT}"
+
+
+def is_host(text: str) -> bool:
+    """Whether `text` can be the name or the address of a machine; nothing that a shell takes for more can."""
+    if len(text) <= _LONGEST_HOST_NAME and _HOST_NAME.fullmatch(text):
+        return True
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return "%" not in text

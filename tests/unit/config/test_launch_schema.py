@@ -1,0 +1,130 @@
+"""The keys of `launch`: what they cannot be, alone, together and beside the numbers of ranks."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_faults, settle_launch_paths
+from mindbatch.config.model_schema import ParallelConfig
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.registry import TASKS
+
+FOUR = ParallelConfig(data_parallel=2, model_parallel=2)
+TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 8118}
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        ({}, None),
+        ({"worker_num": 4}, None),
+        ({"local_worker_num": 4}, None),
+        (TWO_NODES, None),
+        (TWO_NODES | {"node_rank": 1}, None),
+        ({"launcher": "srun", "local_worker_num": 2}, None),
+        ({"launcher": "rank_table", "rank_table": "table.json"}, None),
+        (
+            {"worker_num": 8},
+            "launch.worker_num=8: parallel.data_parallel=2 x model_parallel=2 x pipeline_stage=1 make 4 "
+            "processes; set these to what is meant, or remove launch.worker_num",
+        ),
+        (
+            {"local_worker_num": 3},
+            "launch.local_worker_num=3: 4 processes cannot be dealt to nodes of 3; allowed: 1, 2, 4",
+        ),
+        (
+            {"local_worker_num": 8},
+            "launch.local_worker_num=8: 4 processes cannot be dealt to nodes of 8; allowed: 1, 2, 4",
+        ),
+        (
+            TWO_NODES | {"node_rank": 2},
+            "launch.node_rank=2: 4 processes, 2 on each node, are on 2 nodes; allowed: 0 to 1",
+        ),
+        (
+            {"local_worker_num": 4, "node_rank": 1},
+            "launch.node_rank=1: 4 processes, 4 on each node, are on 1 node; allowed: 0",
+        ),
+        (
+            TWO_NODES | {"master_addr": None},
+            "launch.master_addr: must be given where there are 2 nodes, the same on each of them",
+        ),
+        (
+            TWO_NODES | {"master_port": None},
+            "launch.master_port: must be given where there are 2 nodes, the same on each of them",
+        ),
+        (
+            {"master_addr": "a;reboot"},
+            "launch.master_addr=a;reboot: must be a host name or an IP address",
+        ),
+        ({"master_port": 65536}, "launch.master_port=65536: must be from 1 to 65535"),
+        (
+            {"launcher": "rank_table"},
+            "launch.rank_table: must be given with launch=rank_table: the JSON file of mindbatch rank-table "
+            "or hccl_tools.py",
+        ),
+    ],
+)
+def test_each_fault_is_named(launch: dict[str, object], expected: str | None) -> None:
+    assert [*launch_faults(LaunchConfig(**launch), FOUR)] == ([expected] if expected else [])  # type: ignore[arg-type]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    launch = LaunchConfig("rank_table", local_worker_num=3, master_addr="$(id)", master_port=70000)
+    assert [fault.partition(":")[0].partition("=")[0] for fault in launch_faults(launch, FOUR)] == [
+        "launch.local_worker_num",
+        "launch.master_addr",
+        "launch.master_port",
+        "launch.rank_table",
+    ]
+
+
+@pytest.mark.parametrize("host", ["node-1", "a.b.example", "10.0.0.1", "::1", "fe80::1", "node_7"])
+def test_names_and_addresses_of_machines(host: str) -> None:
+    assert is_host(host)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-x", "a b", "a\n", "a;b", "$(id)", "fe80::1%;id", "a" * 254, "x'", "ü"]
+)
+def test_what_no_machine_is_called(text: str) -> None:
+    assert not is_host(text)
+
+
+def test_paths_are_settled_with_their_faults(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    launch = LaunchConfig(rank_table=f"{tmp_path}/none.json", log_dir=f"{tmp_path}/file")
+    faults: list[str] = []
+    settle_launch_paths(launch, faults)
+    assert faults == [
+        f"launch.rank_table={tmp_path}/none.json: no such file",
+        f"launch.log_dir={tmp_path}/file: is a file; give a folder",
+    ]
+
+
+@pytest.mark.parametrize("task", ["generate", "batch", "compare", "plan", "retry", "replay"])
+def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
+    if TASKS[task].schema.continues_run:
+        with pytest.raises(ConfigError, match="output.dir"):
+            compose_task(TASKS[task], ["launch=msrun"])
+        return
+    tree = compose_task(TASKS[task], ["launch=msrun", "launch.worker_num=4"]).tree.launch
+    assert (tree.launcher, tree.worker_num, tree.hang_seconds) == ("msrun", 4, 60)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("launch=slurm", "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, srun"),
+        ("launch.worker_num=0", "launch.worker_num=0: must be from 1 to 2147483647"),
+        ("launch.node_rank=-1", "launch.node_rank=-1: must be from 0 to 2147483647"),
+        ("launch.workers=2", "launch.workers: unknown key; did you mean launch.worker_num?"),
+        ("launch.hang_seconds=0", "launch.hang_seconds=0: must be from 1 to 2147483647"),
+        ("launch.dry_run=2", "launch.dry_run=2: must be true or false"),
+    ],
+)
+def test_faults_of_single_keys(override: str, expected: str, model_folder: Path) -> None:
+    given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", override]
+    with pytest.raises(ConfigError) as caught:
+        compose_task(TASKS["generate"], given).finish()
+    assert caught.value.faults[0].startswith(expected)
