@@ -25,6 +25,7 @@ from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
+from mindbatch.override_text import literal
 from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
 
 HYDRA_VERSION_BASE = "1.3"
@@ -186,11 +187,11 @@ def _read_words(
     rest = [argument for argument in arguments if not _is_word(argument)]
     names = schema.positional
     settings: list[Setting] = [
-        Assignment(name, _literal(word), "") for name, word in zip(names, words, strict=False)
+        Assignment(name, literal(word), "") for name, word in zip(names, words, strict=False)
     ]
     further = words[len(names) :]
     if further and schema.positional_rest:
-        settings.append(Assignment(schema.positional_rest, [_literal(word) for word in further], ""))
+        settings.append(Assignment(schema.positional_rest, [literal(word) for word in further], ""))
     elif further:
         for extra in further:
             log.add(f"{shown(extra)}: one too many; only {', '.join(names)} may be given without key=")
@@ -205,10 +206,6 @@ def _refuse_repeated(settings: list[Setting], words: list[str], rest: list[str],
         if isinstance(setting, Assignment) and setting.key in keys:
             name = setting.key
             log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
-
-
-def _literal(word: str) -> str:
-    return word.replace("${", "\\${")
 
 
 def _is_word(argument: str) -> bool:
