@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from mindbatch.engine.engine import Engine, StepResult
+from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.errors import MindBatchError, PromptError
 from mindbatch.interrupts import interruptible, sigint_kept
@@ -39,8 +39,8 @@ class EngineCalls:
     has; its row key, which fixes the random numbers, is the caller's.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine: Engine | None = engine
+    def __init__(self, engine: StepEngine) -> None:
+        self._engine: StepEngine | None = engine
         self._process = os.getpid()
         self._engine_keys = map(str, itertools.count())
         self._owners: dict[str, _Owner] = {}  # by the engine's key
@@ -49,7 +49,7 @@ class EngineCalls:
         self._over: str | None = None  # why no call is taken any more
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> StepEngine:
         """The engine.
 
         Raises:
@@ -114,6 +114,8 @@ class EngineCalls:
         with mindspore_lock:
             if self._over is None:
                 self._fail(reason)
+            if self._engine is not None:
+                self._engine.close()
             self._over, self._engine = reason, None
 
     def _abort_ended(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
 from mindbatch.engine.engine import StepResult
@@ -62,12 +62,19 @@ class LLM:
 
     @classmethod
     def from_config(
-        cls, model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lambda text: None
+        cls, config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
     ) -> LLM:
-        """The model of a configuration that has been validated; `notice`: see `load_model`."""
-        prepare_environment(runtime.verbose, runtime.num_threads)
+        """The model of a configuration that has been validated, in this process or in those of its ranks.
+
+        notice: see `load_model`. logs: see `load_replicas`.
+        """
+        prepare_environment(config.runtime.verbose, config.runtime.num_threads)
         with loading():
-            return cls.over(load_model(model, runtime, notice))
+            if config.parallel.num_ranks == 1:
+                return cls.over(load_model(config.model, config.runtime, notice))
+            from mindbatch.replicas.load import load_replicas  # not needed where there is one process
+
+            return cls.over(load_replicas(config, notice, logs))
 
     @classmethod
     def over(cls, model: LoadedModel) -> LLM:

@@ -24,7 +24,7 @@ EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.n
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 OF_DECODING = {(group, name) for group, name in EVERY if group == "decoding"}
 IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
-DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8"), ("parallel", "dp2")}
+DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8")}
 
 
 def together(task: str, left_out: set[tuple[str, str]]) -> list[list[str]]:

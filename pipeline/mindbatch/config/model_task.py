@@ -23,6 +23,9 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 LARGEST_MODEL_CONFIG = 1 << 20
 SMALLEST_NPU_BLOCK = 16
 
+LAUNCHED = ("data_parallel",)
+"""The keys of `parallel` for which processes can be started."""
+
 
 @dataclass
 class ModelTaskConfig(TaskConfig):
@@ -143,7 +146,7 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     if heads and size > 0 and heads % size:
         yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
     for name, value in dataclasses.asdict(parallel).items():
-        if value > 1:
+        if value > 1 and name not in LAUNCHED:
             yield (
                 f"parallel.{name}={value}: distributed launch is not available in this version: "
                 f"set parallel.{name} to 1"

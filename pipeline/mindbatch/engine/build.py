@@ -15,7 +15,7 @@ from mindbatch.engine.assistant_model import find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
-from mindbatch.engine.engine import Engine
+from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
@@ -29,7 +29,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 class LoadedModel:
     """An engine with what its users need to know of the model behind it."""
 
-    engine: Engine
+    engine: StepEngine
     facts: ModelFacts
     tokenizer: Tokenizer | None
     cache_bytes: int
@@ -115,7 +115,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
     drafter = find_assistant(model, described, tokenizer)
     smaller = None if drafter is None else drafter.model.facts
     settings = engine_settings(facts, model, runtime, smaller)
-    _refuse_beyond_memory(model, runtime, settings, facts, smaller)
+    refuse_beyond_memory(model, runtime, settings, facts, smaller)
     notice("loading MindSpore")
     # MindSpore is imported only from here on: everything that can be refused without it has been. An import
     # of it that is broken off ends the process with "Fatal Python error".
@@ -151,16 +151,25 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
     return LoadedModel(engine, facts, tokenizer, runner.cache.nbytes + cache_bytes)
 
 
-def _refuse_beyond_memory(
-    model: ModelConfig, runtime: RuntimeConfig, settings: EngineSettings, *models: ModelFacts | None
+def refuse_beyond_memory(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    settings: EngineSettings,
+    *models: ModelFacts | None,
+    copies: int = 1,
 ) -> None:
-    """ConfigError when the cache is larger than the whole memory: a part of that it may find in use."""
+    """ConfigError when the cache is larger than the whole memory: a part of that it may find in use.
+
+    copies: replicas on this machine, each of which has a cache.
+    """
     token_bytes = _token_bytes(model, runtime, *models)
-    there, needed = whole_memory(), settings.num_blocks * settings.block_size * token_bytes
+    there, needed = whole_memory(), copies * settings.num_blocks * settings.block_size * token_bytes
     if there is not None and needed > there:
+        each = f" for each of {copies} replicas" if copies > 1 else ""
+        free = (free_memory() or 0) / GIB
         raise ConfigError(
-            f"runtime.cache_memory={runtime.cache_memory}: more than the {there / GIB:.1f} GiB there are, "
-            f"{(free_memory() or 0) / GIB:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
+            f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "
+            f"there are, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
         )
 
 

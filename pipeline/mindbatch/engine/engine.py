@@ -46,6 +46,39 @@ class StepResult(NamedTuple):
     finished: list[RequestOutput]
 
 
+class StepEngine(Protocol):
+    """What runs requests step by step: an `Engine`, or others in processes of their own."""
+
+    @property
+    def settings(self) -> EngineSettings: ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        ...
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """See `Engine.statistics`."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """See `Engine.add`."""
+        ...
+
+    def step(self) -> StepResult:
+        """See `Engine.step`. It may have brought nothing."""
+        ...
+
+    def abort(self, keys: Set[str] | None = None) -> None:
+        """See `Engine.abort`."""
+        ...
+
+    def close(self) -> None:
+        """Ends the processes that it computes in, if they are others than this one."""
+        ...
+
+
 class Engine:
     """Continuous batching over one runner.
 
@@ -135,6 +168,9 @@ class Engine:
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests with these keys, or all; what the cache holds of them is still found."""
         self._forget(self.scheduler.abort(keys))
+
+    def close(self) -> None:
+        """See `StepEngine.close`: there is nothing to end."""
 
     def _draft(self) -> None:
         """Gives a draft to each sequence that asks for one and has none.

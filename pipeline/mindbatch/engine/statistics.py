@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 from mindbatch.engine.request import CompletionOutput
 from mindbatch.engine.scheduler import Scheduler
@@ -53,6 +53,13 @@ class EngineStatistics:
     def cache_use(self) -> float:
         """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total
+
+
+def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:
+    """The counts of several engines as those of one; at least one. The waste is weighed by their steps."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in asdict(parts[0])}
+    waste = sum(part.cache_waste * part.steps for part in parts) / max(1, sums["steps"])
+    return EngineStatistics(**{**sums, "cache_waste": waste})
 
 
 class Counters:

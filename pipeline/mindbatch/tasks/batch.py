@@ -33,4 +33,4 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
 
 def _load(config: BatchConfig) -> LLM:
     with LoadingLine(shown=config.progress != "none") as line:
-        return LLM.from_config(config.model, config.runtime, line)
+        return LLM.from_config(config, line)

@@ -34,7 +34,7 @@ def run(config: CompareConfig) -> int:
     }
     rows = config.prompt_rows()
     with LoadingLine() as line:
-        llm = LLM.from_config(config.model, config.runtime, line)
+        llm = LLM.from_config(config, line)
     setup = _setup(config, rows)
     runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts, config.timings)
     comparison = compare(setup, runs, has_text=llm.tokenizer is not None)

@@ -43,7 +43,7 @@ def run(config: GenerateConfig) -> int:
     if config.interactive:
         options = chat_options(config.system, config.tools, config.chat_template_kwargs)
         with LoadingLine() as line:
-            llm = LLM.from_config(config.model, config.runtime, line)
+            llm = LLM.from_config(config, line)
         return converse(llm, params, chat=config.chat, options=options)
     rows = config.prompt_rows()
     with LoadingLine() as line:
@@ -51,7 +51,7 @@ def run(config: GenerateConfig) -> int:
 
 
 def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, line: LoadingLine) -> int:
-    llm = LLM.from_config(config.model, config.runtime, line)
+    llm = LLM.from_config(config, line)
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)

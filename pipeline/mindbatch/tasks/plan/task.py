@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mindbatch.config.memory import free_memory
+from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline, outline
@@ -108,7 +110,7 @@ def _time(
     if not rows.usable:
         return None
     if config.calibrate:
-        llm = LLM.from_config(config.model, config.runtime)
+        llm = LLM.from_config(replace(config, parallel=ParallelConfig()))
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
         startup = machine.process_age()
         found = calibrate(llm, sample, params, config.runtime.max_batched_tokens)

@@ -33,7 +33,7 @@ def run(config: ReplayConfig) -> int:
 
 
 def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
-    llm = LLM.from_config(config.model, config.runtime)
+    llm = LLM.from_config(config)
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt()
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]

@@ -128,7 +128,7 @@ def test_calibrating_takes_the_rate_of_the_rows(
         return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
 
     monkeypatch.setattr(plan, "calibrate", calibrate)
-    monkeypatch.setattr(plan.LLM, "from_config", lambda model, runtime: "the model")
+    monkeypatch.setattr(plan.LLM, "from_config", lambda config: "the model")
     time = planned(config(folder, calibrate=True), capsys)["time"]
     assert seen == ["the model", 1]
     assert (time["generated_tokens"], time["measured"]) == (12, True)

@@ -1,0 +1,39 @@
+"""A digest by which two hosts see that they have the same model folder, without reading its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.folders.folder_files import file_names
+from mindbatch.regular_file import first_bytes
+
+_HEAD_BYTES = 1 << 20
+"""Of each file: all of a config.json, and the names and places of tensors."""
+_WHOLE_BYTES = 64 << 20
+_WHOLE = (DIGESTS_NAME, "tokenizer.json", "tokenizer.model")
+_SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of what the folder's files are called, how large they are and how they begin.
+
+    Of digests.json and the tokenizer all is looked at. Rank folders are not: each host may have its own.
+
+    Raises:
+        CheckpointError: the folder cannot be listed.
+    """
+    total = hashlib.blake2b(digest_size=16)
+    for name in file_names(folder):
+        with suppress(OSError):  # a file that cannot be read is refused by who reads it
+            found = os.stat(folder / name)
+            if name.endswith(_SUFFIXES) and stat.S_ISREG(found.st_mode):
+                head = first_bytes(folder / name, _WHOLE_BYTES if name in _WHOLE else _HEAD_BYTES)
+                content = hashlib.blake2b(head).hexdigest()
+                total.update(json.dumps([name, found.st_size, content]).encode())
+    return total.hexdigest()

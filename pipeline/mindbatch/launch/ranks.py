@@ -1,0 +1,35 @@
+"""The rank processes of a job, whoever started them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class EndedRank(NamedTuple):
+    """A rank process that has ended.
+
+    how: "signal 9" or "exit code 1". last_lines: of its log.
+    """
+
+    rank: int
+    how: str
+    last_lines: tuple[str, ...] = ()
+
+
+class Ranks(Protocol):
+    """Started rank processes."""
+
+    def ended(self) -> list[EndedRank]:
+        """Those that have ended since this was asked last."""
+        ...
+
+    def restart(self, replica: int, attempt: int) -> None:
+        """Ends what is left of a replica's processes and starts them anew.
+
+        attempt: what the new processes are told (see `RankEnvironment`).
+        """
+        ...
+
+    def end(self) -> None:
+        """Ends all of them; they are gone when it returns. It may be called again."""
+        ...

@@ -1,0 +1,58 @@
+"""Which processes may take part in a job, and what each is told: the same versions, the same model folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.replicas.versions import versions
+
+
+class RankAdmission:
+    """Compares what ranks say of themselves with this process."""
+
+    def __init__(self, model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> None:
+        self._job = {
+            "model": dataclasses.asdict(model),
+            "runtime": dataclasses.asdict(runtime),
+            "parallel": dataclasses.asdict(parallel),
+        }
+        self._versions = versions()
+        self._folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
+        self._digests = [folder_digest(folder) for folder in self._folders]
+        self._hosts: dict[int, str] = {}
+
+    def job(self, rank: int, hello: Mapping[str, Any]) -> dict[str, Any]:
+        """What a rank is told that has said hello.
+
+        Raises:
+            MindBatchError: it has other versions.
+        """
+        self._hosts[rank] = str(hello["host"])
+        faults = [
+            f"rank {rank} on {hello['host']}: {package} {theirs or 'is not installed'}, and here "
+            f"{ours}; all hosts need the same"
+            for package, ours in self._versions.items()
+            if (theirs := hello["versions"].get(package)) != ours
+        ]
+        if faults:
+            raise MindBatchError(faults)
+        return self._job
+
+    def check_model(self, rank: int, found: Mapping[str, Any]) -> None:
+        """Compares the model folders of a rank's host.
+
+        Raises:
+            CheckpointError: they are not those of this one.
+        """
+        for folder, ours, theirs in zip(self._folders, self._digests, found["digests"], strict=True):
+            if ours != theirs:
+                raise CheckpointError(
+                    f"{folder}: another one on {self._hosts[rank]} (rank {rank}) than here; every host needs "
+                    "the same files"
+                )

@@ -1,0 +1,82 @@
+"""A rank process's end of its connection to the front: messages in order, a sign of life each second."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from mindbatch.errors import EXIT_FAILED
+from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
+from mindbatch.replicas.messages import BEAT, HELLO, NOTICE
+from mindbatch.screen_text import say
+
+BEAT_SECONDS = 1.0
+LOADING, COMPILING, STEPPING, IDLE = "loading", "compiling", "step", "idle"
+
+
+class FrontLink:
+    """Messages from and to the front. When that has gone this process ends at once, whatever it does."""
+
+    def __init__(
+        self,
+        connection: MessageConnection,
+        hello: Mapping[str, Any],
+        end_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        """`hello`: what this process says of itself, before anything else."""
+        self._connection = connection
+        self._end_process = end_process
+        self.send(HELLO, **hello)
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+        self._activity, self._since, self._steps = LOADING, time.monotonic(), 0
+        for work in (self._read, self._beat):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+
+    def send(self, kind: str, arrays: Sequence[Array] = (), **fields: Any) -> None:
+        """Sends a message; ends this process if nobody takes it."""
+        try:
+            self._connection.send(kind, arrays, **fields)
+        except OSError as error:
+            self._leave(error)
+
+    def receive(self, *, wait: bool = True) -> Message | None:
+        """The front's next message; None where there is none and this is not to wait."""
+        with suppress(Empty):
+            return self._messages.get(block=wait)
+        return None
+
+    def begin(self, activity: str) -> None:
+        """Says from now on that the process does something else: LOADING, COMPILING, STEPPING, IDLE."""
+        self._steps += activity == STEPPING
+        self._activity, self._since = activity, time.monotonic()
+
+    def notice(self, text: str) -> None:
+        """Tells the front what takes time; "" is that it is over. See `build.load_model`."""
+        if text.startswith("compiling"):
+            self.begin(COMPILING)
+        elif self._activity == COMPILING:
+            self.begin(STEPPING)
+        self.send(NOTICE, text=text)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._messages.put(self._connection.receive())
+        except (EOFError, OSError, MessageError) as error:
+            self._leave(error)
+
+    def _beat(self) -> None:
+        while True:
+            seconds = time.monotonic() - self._since
+            self.send(BEAT, doing=self._activity, seconds=round(seconds, 3), steps=self._steps)
+            time.sleep(BEAT_SECONDS)
+
+    def _leave(self, error: Exception) -> None:
+        """Ends this process from whatever thread; nobody is left to be told."""
+        say(f"the connection to the process that coordinates the job has ended ({error!r})")
+        self._end_process(EXIT_FAILED)

@@ -1,0 +1,127 @@
+"""What the messages of a job hold: requests, what steps bring, statistics, and how a process fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.params import PARAMETERS
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.replicas.connection import Array
+
+HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"
+ADD, ABORT, STEP, BEAT, FAILED = "add", "abort", "step", "beat", "failed"
+PEERS = "peers"
+"""Kinds. To the front: HELLO of a new rank, MODEL (the digest of its folder), NOTICE, READY, STEP, BEAT each
+second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
+
+_ERRORS: dict[str, type[MindBatchError]] = {
+    each.__name__: each for each in (MindBatchError, ConfigError, CheckpointError)
+}
+
+
+def request_parts(request: Request) -> tuple[dict[str, Any], list[Array]]:
+    """Fields and arrays of a request; its text and source stay where they are."""
+    params = {
+        name: value
+        for name, declared in PARAMETERS.items()
+        if declared.in_config and (value := getattr(request.params, name)) != declared.default
+    }
+    fields = {"key": request.key, "row_key": request.row_key, "adapter": request.adapter, "params": params}
+    return fields, [np.asarray(request.prompt_token_ids, np.int64)]
+
+
+def request_of(fields: Mapping[str, Any], arrays: list[Array]) -> Request:
+    """The request of fields and arrays."""
+    return Request(
+        key=fields["key"],
+        prompt_token_ids=tuple(arrays[0].tolist()),
+        params=DecodingParams(**fields["params"]),
+        adapter=fields["adapter"],
+        row_key=fields["row_key"],
+    )
+
+
+def result_fields(result: StepResult) -> dict[str, Any]:
+    """What a step has brought; the prompts of its outputs are left out."""
+    return {
+        "events": [
+            (event.key, event.index, event.text, event.token_ids, event.finish_reason)
+            for event in result.events
+        ],
+        "finished": [_output_fields(output) for output in result.finished],
+    }
+
+
+def result_of(fields: Mapping[str, Any]) -> StepResult:
+    """What a step has brought; each output's prompt is missing."""
+    events = [
+        StreamEvent(key, index, text, tuple(token_ids), reason)
+        for key, index, text, token_ids, reason in fields["events"]
+    ]
+    return StepResult(events, [_output_of(output) for output in fields["finished"]])
+
+
+def _output_fields(output: RequestOutput) -> dict[str, Any]:
+    return {
+        "key": output.key,
+        "outputs": [vars(each) for each in output.outputs],
+        "prompt_logprobs": output.prompt_logprobs,
+        "error": output.error,
+        "num_cached_tokens": output.num_cached_tokens,
+    }
+
+
+def _output_of(fields: Mapping[str, Any]) -> RequestOutput:
+    outputs = []
+    for each in fields["outputs"]:
+        output = CompletionOutput(**each)
+        output.logprobs = (
+            None if output.logprobs is None else [_by_token(logprobs) for logprobs in output.logprobs]
+        )
+        outputs.append(output)
+    scored = fields["prompt_logprobs"]
+    return RequestOutput(
+        key=fields["key"],
+        prompt=None,
+        prompt_token_ids=[],
+        outputs=outputs,
+        prompt_logprobs=None if scored is None else [each and _by_token(each) for each in scored],
+        error=fields["error"],
+        num_cached_tokens=fields["num_cached_tokens"],
+    )
+
+
+def _by_token(logprobs: Mapping[Any, float]) -> dict[int, float]:
+    """By token id: JSON's keys are texts."""
+    return {int(token): logprob for token, logprob in logprobs.items()}
+
+
+def statistics_fields(statistics: EngineStatistics) -> dict[str, Any]:
+    """The counts of an engine."""
+    return dataclasses.asdict(statistics)
+
+
+def statistics_of(fields: Mapping[str, Any]) -> EngineStatistics:
+    """The counts of an engine."""
+    return EngineStatistics(**fields)
+
+
+def failure_fields(error: BaseException) -> dict[str, Any]:
+    """What ended a process, as the user is to read it."""
+    if isinstance(error, MindBatchError):
+        kinds: Iterable[type] = (kind for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
+        return {"error": next(iter(kinds)).__name__, "faults": error.faults}
+    return {"error": MindBatchError.__name__, "faults": [" ".join(repr(error).split())]}
+
+
+def failure_of(fields: Mapping[str, Any]) -> MindBatchError:
+    """The error to raise for it."""
+    return _ERRORS.get(fields["error"], MindBatchError)(fields["faults"])

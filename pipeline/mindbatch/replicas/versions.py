@@ -1,0 +1,16 @@
+"""The versions that all processes of a job must have in common."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def versions() -> dict[str, str]:
+    """By package; those that are not installed are left out."""
+    found = {}
+    for package in ("mindbatch", "mindspore"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,128 @@
+"""Ranks of a job as threads of the test: real connections and engines, the shadow model, no processes."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.launch.ranks import EndedRank
+from mindbatch.parallel.topology import Topology
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.replicas.connection import connect
+from mindbatch.replicas.front_link import FrontLink
+from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
+from mindbatch.replicas.rank_links import RankLinks
+from mindbatch.replicas.remote_engine import RemoteEngine
+from mindbatch.replicas.serving import serve
+from shadow_llm import END, VOCABULARY, PrefixRunner
+
+KEY = os.urandom(32)
+
+
+class Rank:
+    """The leader of a replica of one rank, in a thread.
+
+    load: what is done before it is ready.
+    """
+
+    def __init__(
+        self,
+        links: RankLinks,
+        rank: int,
+        attempt: int,
+        make_engine: Callable[[], Engine],
+        load: Callable[[int], None],
+    ) -> None:
+        self.rank = rank
+        self.connection = connect(links.address, KEY)
+        self._hello = {"rank": rank, "attempt": attempt, "host": "here", "versions": {}}
+        self._make_engine, self._load = make_engine, load
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def kill(self) -> None:
+        """Ends it as a process ends."""
+        self.connection.close()
+
+    def _run(self) -> None:
+        link = FrontLink(self.connection, self._hello, end_process=_end_thread)
+        link.receive()
+        link.send(MODEL, digests=[])
+        try:
+            self._load(self.rank)
+            link.send(READY)
+            serve(link, self._make_engine())
+        except Exception as error:
+            link.send(FAILED, **failure_fields(error))
+
+
+def _end_thread(code: int) -> None:
+    raise SystemExit(code)
+
+
+class ShadowRanks:
+    """`Ranks` of threads."""
+
+    def __init__(
+        self, links: RankLinks, count: int, make_engine: Callable[[], Engine], load: Callable[[int], None]
+    ) -> None:
+        self._start = lambda rank, attempt: Rank(links, rank, attempt, make_engine, load)
+        self.ranks = {rank: self._start(rank, 0) for rank in range(count)}
+        self.has_ended: list[EndedRank] = []
+
+    def kill(self, rank: int) -> None:
+        """Ends a rank as signal 9 would."""
+        self.ranks[rank].kill()
+        self.has_ended.append(EndedRank(rank, "signal 9", ("a last line",)))
+
+    def ended(self) -> list[EndedRank]:
+        found, self.has_ended = self.has_ended, []
+        return found
+
+    def restart(self, replica: int, attempt: int) -> None:
+        self.ranks[replica].kill()
+        self.ranks[replica] = self._start(replica, attempt)
+
+    def end(self) -> None:
+        for rank in self.ranks.values():
+            rank.kill()
+
+
+class AdmitsAll:
+    """An admission that every rank passes."""
+
+    def job(self, rank: int, hello: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def check_model(self, rank: int, found: dict[str, Any]) -> None:
+        pass
+
+
+def make_engine(tokenizer: Tokenizer | None, batch_size: int = 4) -> Engine:
+    """An engine over the shadow model."""
+    settings = EngineSettings(batch_size=batch_size, seq_length=200, block_size=16, num_blocks=100)
+    make = None
+    if tokenizer is not None:
+
+        def make(prompt: tuple[int, ...], skip_special: bool) -> IncrementalDetokenizer:
+            return IncrementalDetokenizer(tokenizer, prompt, skip_special)
+
+    assert PrefixRunner.vocab_size == VOCABULARY
+    return Engine(PrefixRunner(), settings, make, (END,))
+
+
+def remote_engine(
+    tokenizer: Tokenizer | None,
+    replicas: int,
+    notices: list[str] | None = None,
+    load: Callable[[int], None] = lambda rank: None,
+) -> tuple[RemoteEngine, ShadowRanks]:
+    """An engine over so many replicas, which may not be ready yet, and their ranks."""
+    links = RankLinks("127.0.0.1", KEY, replicas)
+    ranks = ShadowRanks(links, replicas, lambda: make_engine(tokenizer), load)
+    seen = [] if notices is None else notices
+    checks = make_engine(tokenizer)
+    engine = RemoteEngine(checks.settings, checks, Topology(replicas), links, ranks, AdmitsAll(), seen.append)
+    return engine, ranks

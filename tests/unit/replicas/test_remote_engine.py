@@ -1,0 +1,152 @@
+"""An engine over replicas: the same results as one engine, rows dealt evenly, ends that are noticed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mindbatch.engine.build import LoadedModel
+from mindbatch.engine.request import Request
+from mindbatch.errors import ConfigError, MindBatchError, PromptError
+from mindbatch.llm import LLM
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.replicas.remote_engine import RemoteEngine
+from shadow_llm import make_llm
+from shadow_ranks import ShadowRanks, remote_engine
+
+# A shadow rank ends its threads where a process would end.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+PROMPTS = ["one", "two, three", "four five six", "", "seven"] * 5
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "temperature": 1.3, "seed": 3, "num_return_sequences": 2, "logprobs": 2},
+    {"num_beams": 3, "num_return_sequences": 2, "stop": ["e"]},
+    {"prompt_lookup_num_tokens": 3, "prompt_logprobs": 1},
+    {"regex": "[ab]{3}"},
+]
+
+
+@pytest.fixture
+def started(shadow_tokenizer: Tokenizer) -> Iterator[Callable[..., tuple[RemoteEngine, ShadowRanks]]]:
+    engines: list[RemoteEngine] = []
+
+    def start(replicas: int, **options: Any) -> tuple[RemoteEngine, ShadowRanks]:
+        engine, ranks = remote_engine(shadow_tokenizer, replicas, **options)
+        engines.append(engine)
+        engine.wait_until_ready()
+        return engine, ranks
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+Start = Callable[..., tuple[RemoteEngine, ShadowRanks]]
+
+
+def llm_over(engine: RemoteEngine, tokenizer: Tokenizer) -> LLM:
+    return LLM.over(LoadedModel(engine, None, tokenizer, 0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_results_are_those_of_one_engine(started: Start, shadow_tokenizer: Tokenizer, replicas: int) -> None:
+    llm = llm_over(started(replicas)[0], shadow_tokenizer)
+    one = make_llm(shadow_tokenizer)
+    for given in WAYS:
+        ours, theirs = (
+            each.generate(PROMPTS, max_new_tokens=9, on_error="record", **given) for each in (llm, one)
+        )
+        for result in (*ours, *theirs):
+            result.seconds = result.num_cached_tokens = 0
+        assert ours == theirs, given
+        assert [result.error is not None for result in ours] == [not prompt for prompt in PROMPTS]
+
+
+def test_a_stream_is_that_of_one_engine(started: Start, shadow_tokenizer: Tokenizer) -> None:
+    llm = llm_over(started(2)[0], shadow_tokenizer)
+    events = sorted(llm.stream(["one", "two"], max_new_tokens=20), key=lambda event: event.key)
+    assert events == sorted(
+        make_llm(shadow_tokenizer).stream(["one", "two"], max_new_tokens=20), key=lambda event: event.key
+    )
+
+
+def request(key: str, **params: Any) -> Request:
+    from mindbatch.decoding import DecodingParams
+
+    return Request(key, (5, 6, 7), DecodingParams(**{"max_new_tokens": 5, "eos_token_id": [], **params}))
+
+
+def run(engine: RemoteEngine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def test_what_is_refused_never_leaves_this_process(started: Start) -> None:
+    engine, _ = started(1)
+    for refused, reason in (
+        (Request("a", (), request("a").params), "no tokens"),
+        (request("b", prefix_allowed_tokens_fn=lambda key, tokens: [1]), "function"),
+        (request("c", num_assistant_tokens=3), "assistant"),
+        (request("d", logit_bias={9999: 1.0}), "outside the vocabulary"),
+    ):
+        with pytest.raises(PromptError, match=reason):
+            engine.add(refused)
+    assert not engine.has_work
+
+
+def test_rows_are_dealt_evenly_and_no_more_than_there_is_room_for(started: Start) -> None:
+    engine, _ = started(2)
+    for number in range(40):
+        engine.add(request(str(number), max_new_tokens=50))
+    engine.step()
+    counts = [replica.num_sequences for replica in engine.replicas]
+    assert counts == [6, 6]  # a batch of 4, and 2 that wait for room in it
+    assert engine.statistics.waiting_requests >= 28
+    run(engine)
+    assert engine.statistics.generated_tokens == 40 * 50
+
+
+def test_what_was_dropped_is_not_brought_any_more(started: Start) -> None:
+    engine, _ = started(2)
+    for number in range(20):
+        engine.add(request(str(number), max_new_tokens=60))
+    engine.step()
+    engine.abort({str(number) for number in range(20) if number != 7})
+    seen = set()
+    while engine.has_work:
+        result = engine.step()
+        seen |= {event.key for event in result.events} | {output.key for output in result.finished}
+    assert seen == {"7"}
+    engine.add(request("again"))
+    engine.abort()
+    assert not engine.has_work
+
+
+def test_a_rank_that_has_ended_is_named_with_its_last_lines(started: Start) -> None:
+    engine, ranks = started(2)
+    ranks.kill(1)
+    engine.add(request("a"))
+    with pytest.raises(MindBatchError) as caught:
+        run(engine)
+    assert caught.value.faults == ("rank 1 ended with signal 9", "rank 1: a last line")
+
+
+def test_a_model_that_a_rank_refuses_is_refused(shadow_tokenizer: Tokenizer) -> None:
+    def refuse(rank: int) -> None:
+        raise ConfigError("runtime.device_target=Ascend: not available here")
+
+    engine, _ = remote_engine(shadow_tokenizer, 1, load=refuse)
+    with pytest.raises(ConfigError, match="^runtime.device_target=Ascend: not available here$"):
+        engine.wait_until_ready()
+    engine.close()
+
+
+def test_a_rank_that_fails_is_named(shadow_tokenizer: Tokenizer) -> None:
+    def fail(rank: int) -> None:
+        raise RuntimeError("out of everything")
+
+    engine, _ = remote_engine(shadow_tokenizer, 1, load=fail)
+    with pytest.raises(MindBatchError, match=r"^rank 0: RuntimeError\('out of everything'\)$"):
+        engine.wait_until_ready()
+    engine.close()
