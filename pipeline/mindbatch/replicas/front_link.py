@@ -31,6 +31,7 @@ class FrontLink:
         """`hello`: what this process says of itself, before anything else."""
         self._connection = connection
         self._end_process = end_process
+        self._ended = threading.Event()
         self.send(HELLO, **hello)
         self._messages: SimpleQueue[Message] = SimpleQueue()
         self._activity, self._since, self._steps = LOADING, time.monotonic(), 0
@@ -71,12 +72,13 @@ class FrontLink:
             self._leave(error)
 
     def _beat(self) -> None:
-        while True:
+        while not self._ended.wait(BEAT_SECONDS):
             seconds = time.monotonic() - self._since
             self.send(BEAT, doing=self._activity, seconds=round(seconds, 3), steps=self._steps)
-            time.sleep(BEAT_SECONDS)
 
     def _leave(self, error: Exception) -> None:
         """Ends this process from whatever thread; nobody is left to be told."""
-        say(f"the connection to the process that coordinates the job has ended ({error!r})")
+        if not self._ended.is_set():
+            self._ended.set()
+            say(f"the connection to the process that coordinates the job has ended ({error!r})")
         self._end_process(EXIT_FAILED)
