@@ -142,6 +142,7 @@ MINDSPORE_FREE = {
     "backends/mindformers/config_defaults.py",
     "backends/mindformers/config_keys.py",
     "backends/mindformers/description.py",
+    "backends/mindformers/division.py",
     "backends/mindformers/families.py",
     "backends/mindformers/folder_model.py",
     "backends/mindformers/quiet.py",

@@ -11,6 +11,7 @@ from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.described import DescribedModel, open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Vocabulary = Mapping[str, int]
@@ -28,9 +29,9 @@ class AssistantFolder:
 
 
 def find_assistant(
-    model: ModelConfig, target: DescribedModel, tokenizer: Tokenizer | None
+    model: ModelConfig, target: DescribedModel, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
 ) -> AssistantFolder | None:
-    """The folder that `model.assistant` names; None if it names none.
+    """The folder that `model.assistant` names; None if it names none. shard: see `open_model`.
 
     Raises:
         CheckpointError: it does not hold a model that is understood, or is damaged.
@@ -38,7 +39,7 @@ def find_assistant(
     """
     if model.assistant is None:
         return None
-    own = open_assistant(model)
+    own = open_assistant(model, shard)
     theirs = Tokenizer.load(own.folder.path)
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(

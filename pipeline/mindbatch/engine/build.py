@@ -6,23 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.memory import GIB, free_memory, parse_bytes, whole_memory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant import Assistant
-from mindbatch.engine.assistant_model import find_assistant
+from mindbatch.engine.assistant_model import AssistantFolder, find_assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
+from mindbatch.engine.runner import Runner
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.ascend.limits import limit_faults
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.engine.model_runner import ModelRunner
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,51 @@ def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFac
 Notice = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model whose folder and options were found in order, before MindSpore is loaded.
+
+    drafter: its assistant, if it has one.
+    """
+
+    described: DescribedModel
+    drafter: AssistantFolder | None
+    tokenizer: Tokenizer | None
+    settings: EngineSettings
+
+    @property
+    def assistant_facts(self) -> ModelFacts | None:
+        """Of the assistant."""
+        return None if self.drafter is None else self.drafter.model.facts
+
+
+def prepare_model(model: ModelConfig, runtime: RuntimeConfig, shard: TensorSlice = WHOLE) -> PreparedModel:
+    """Reads the descriptions in a model folder; the options are valid in themselves. shard: see `open_model`.
+
+    Raises:
+        CheckpointError: the folder does not hold a model that is understood, or is damaged.
+        ConfigError: the options do not fit the model.
+    """
+    described = open_model(model, shard)
+    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
+    drafter = find_assistant(model, described, tokenizer, shard)
+    smaller = None if drafter is None else drafter.model.facts
+    settings = engine_settings(described.facts, model, runtime, smaller)
+    return PreparedModel(described, drafter, tokenizer, settings)
+
+
+class Runners(NamedTuple):
+    """What steps of a model are computed with, and those of its assistant if it has one."""
+
+    model: ModelRunner
+    assistant: ModelRunner | None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the keys and values of all."""
+        return sum(each.cache.nbytes for each in self if each is not None)
+
+
 def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lambda text: None) -> LoadedModel:
     """Reads a model folder and returns an engine that is ready; the options are valid in themselves.
 
@@ -109,13 +160,29 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model or this machine.
     """
-    described = open_model(model)
-    facts = described.facts
-    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
-    drafter = find_assistant(model, described, tokenizer)
-    smaller = None if drafter is None else drafter.model.facts
-    settings = engine_settings(facts, model, runtime, smaller)
-    refuse_beyond_memory(model, runtime, settings, facts, smaller)
+    prepared = prepare_model(model, runtime)
+    facts, smaller = prepared.described.facts, prepared.assistant_facts
+    refuse_beyond_memory(model, runtime, prepared.settings, facts, smaller)
+    runners = load_runners(prepared, model, runtime, notice)
+    engine = engine_of(prepared, runners.model, runners.assistant)
+    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes)
+
+
+def load_runners(
+    prepared: PreparedModel,
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    notice: Notice,
+    join: Callable[[], None] = lambda: None,
+) -> Runners:
+    """Loads a model, or the rank of it that was prepared. notice: see `load_model`.
+
+    join: enters the groups of the rank, between MindSpore being set up and the first layer.
+
+    Raises:
+        CheckpointError: a tensor is damaged.
+        ConfigError: this machine has not what the options ask for.
+    """
     notice("loading MindSpore")
     # MindSpore is imported only from here on: everything that can be refused without it has been. An import
     # of it that is broken off ends the process with "Fatal Python error".
@@ -127,6 +194,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
 
         initialise(runtime.device_target)
         kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype)
+        join()
 
     def loaded(tensors: int, total: int) -> None:
         notice(f"loading weights {100 * tensors // total}%")
@@ -138,17 +206,23 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
         geometry = CacheGeometry(settings.num_blocks, settings.block_size)
         return ModelRunner(described.load(kernels, geometry, loaded), settings, compiling)
 
-    runner, cache_bytes, assistant = run(described, settings), 0, None
-    if drafter is not None:
-        limits = drafter.settings(settings)
-        drafting = run(drafter.model, limits)
-        assistant, cache_bytes = Assistant(drafting, limits), drafting.cache.nbytes
+    settings, drafter = prepared.settings, prepared.drafter
+    main = run(prepared.described, settings)
+    assistant = None if drafter is None else run(drafter.model, drafter.settings(settings))
     notice("")
+    return Runners(main, assistant)
+
+
+def engine_of(prepared: PreparedModel, runner: Runner, drafting: Runner | None) -> Engine:
+    """The engine of a model over the runners of its steps and, if it has an assistant, of that one's."""
+    settings, drafter, tokenizer = prepared.settings, prepared.drafter, prepared.tokenizer
+    assistant = None
+    if drafter is not None and drafting is not None:
+        assistant = Assistant(drafting, drafter.settings(settings))
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
-    constraints = ConstraintFactory(tokenizer, facts.vocab_size)
-    eos = model_eos_ids(described.folder, tokenizer)
-    engine = Engine(runner, settings, make, eos, constraints.make, assistant)
-    return LoadedModel(engine, facts, tokenizer, runner.cache.nbytes + cache_bytes)
+    constraints = ConstraintFactory(tokenizer, prepared.described.facts.vocab_size)
+    eos = model_eos_ids(prepared.described.folder, tokenizer)
+    return Engine(runner, settings, make, eos, constraints.make, assistant)
 
 
 def refuse_beyond_memory(

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
-from mindbatch.engine.assistant_model import find_assistant
-from mindbatch.engine.build import engine_settings
+from mindbatch.engine.build import prepare_model
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 
 
@@ -73,23 +71,21 @@ class ModelOutline:
         )
 
 
-def outline(model: ModelConfig, runtime: RuntimeConfig) -> ModelOutline:
-    """Reads a model folder's descriptions; the options are valid in themselves.
+def outline(model: ModelConfig, runtime: RuntimeConfig, shard: TensorSlice = WHOLE) -> ModelOutline:
+    """Reads a model folder's descriptions; the options are valid in themselves. shard: see `open_model`.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    described = open_model(model)
-    facts = described.facts
-    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
-    drafter = find_assistant(model, described, tokenizer)
-    smaller = None if drafter is None else drafter.model.facts
-    settings = engine_settings(facts, model, runtime, smaller)
+    prepared = prepare_model(model, runtime, shard)
+    facts, smaller, drafter = prepared.described.facts, prepared.assistant_facts, prepared.drafter
     parameters = facts.num_parameters + (0 if smaller is None else smaller.num_parameters)
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
-    stored_bytes = described.folder.nbytes + (0 if drafter is None else drafter.model.folder.nbytes)
-    return ModelOutline(facts, smaller, settings, tokenizer, stored_bytes, parameters, itemsize)
+    stored_bytes = prepared.described.folder.nbytes + (0 if drafter is None else drafter.model.folder.nbytes)
+    return ModelOutline(
+        facts, smaller, prepared.settings, prepared.tokenizer, stored_bytes, parameters, itemsize
+    )
 
 
 class _NoModel:

@@ -11,7 +11,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
-from mindbatch.parallel.topology import WHOLE
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -21,21 +21,25 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 @dataclass(frozen=True)
 class NativeModel:
-    """A folder that holds a model of MODEL_TYPES, not yet loaded."""
+    """A folder that holds a model of MODEL_TYPES, or one rank of it, not yet loaded.
+
+    shard: the rank that is loaded, of a whole folder or of one that was cut for it.
+    """
 
     folder: ModelFolder
     architecture: Architecture
+    shard: TensorSlice = WHOLE
 
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        return facts_of(self.architecture)
+        return facts_of(self.architecture, self.shard.size)
 
     def load(
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
     ) -> RunnableModel:
         """See `DescribedModel.load`."""
-        return load_native(self.architecture, self.folder, kernels, geometry, progress)
+        return load_native(self.architecture, self.folder, kernels, geometry, progress, self.shard)
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1) -> ModelFacts:
@@ -60,8 +64,11 @@ def load_native(
     kernels: Kernels,
     geometry: CacheGeometry,
     progress: Callable[[int, int], None] | None = None,
+    shard: TensorSlice | None = None,
 ) -> RunnableModel:
-    """The model, or the rank that `folder` holds of it, with a cache of its own.
+    """The model, or one rank of it, with a cache of its own.
+
+    shard: the rank; None is the one that `folder` holds.
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
@@ -72,7 +79,7 @@ def load_native(
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
 
-    assemble, rank = declaration(arch.model_type).network, folder.shard
+    assemble, rank = declaration(arch.model_type).network, shard or folder.shard
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
     weights = load_weights(arch, folder, kernels, rank, progress)
     shapes = [attention_shape(arch, layer, rank) for layer in range(arch.num_layers)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
+from mindbatch.backends.mindformers.division import division_faults
 from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
 from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES, refuse_not_run
@@ -21,6 +22,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -29,15 +31,16 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 @dataclass(frozen=True)
 class MindFormersModel:
-    """A folder that holds a model of FAMILIES, not yet loaded."""
+    """A folder that holds a model of FAMILIES, not yet loaded. shard: the rank of it that is loaded."""
 
     folder: ModelFolder
     description: Description
+    shard: TensorSlice = WHOLE
 
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        return facts_of(self.description)
+        return facts_of(self.description, self.shard.size)
 
     def load(
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
@@ -47,22 +50,24 @@ class MindFormersModel:
         from mindbatch.backends.mindformers.weights import load_weights
 
         with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
-            network = build_network(self.description, kernels)
+            network = build_network(self.description, kernels, self.shard)
         load_weights(network, self.description, self.folder, kernels, progress)
         return assemble(network, self.description, kernels, geometry)
 
 
-def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormersModel | LegacyModel:
-    """Reads config.json and the heads of the weights, no more.
+def open_folder(
+    home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorSlice = WHOLE
+) -> MindFormersModel | LegacyModel:
+    """Reads config.json and the heads of the weights, no more. shard: the rank that is to be loaded.
 
     Raises:
         CheckpointError: a family that MindFormers does not run, keys or tensors that it does not compute,
             missing or damaged files.
-        ConfigError: `model_type` is not that of config.json.
+        ConfigError: `model_type` is not that of config.json, or the model cannot be divided so.
     """
     source, config = str(home / CONFIG_NAME), read_config(home)
     if config.get("model_type") in LEGACY_TYPES and foreign_model(config, ignore.names) is None:
-        return open_legacy(home, model_type, ignore)
+        return open_legacy(home, model_type, ignore, shard)
     refuse_not_run(config.get("model_type"), source)
     family_of(config, source, ignore)  # before the weights: those of others may be of any form
     if model_type not in ("auto", config["model_type"]):
@@ -70,6 +75,8 @@ def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormers
             f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
             f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
         )
+    if faults := [*division_faults(describe(config, source, ignore=ignore), shard.size)]:
+        raise ConfigError(faults)
     folder = ModelFolder(home)
     model = describe(folder.config, source, ignore=ignore)
     try:
@@ -77,7 +84,7 @@ def open_folder(home: Path, model_type: str, ignore: IgnoredKeys) -> MindFormers
     except BaseException:
         folder.close()
         raise
-    return MindFormersModel(folder, model)
+    return MindFormersModel(folder, model, shard)
 
 
 def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
