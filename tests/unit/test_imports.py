@@ -27,7 +27,7 @@ LOWEST = {
     "strict_json",
 }
 # Modules of models/ that only declare: they stand below all that a model is made of, cut or read by.
-DECLARATIONS = {"models.architecture", "models.tensor_spec", "kernels.memory"}
+DECLARATIONS = {"models.architecture", "models.stage_cut", "models.tensor_spec", "kernels.memory"}
 BELOW_ENGINE = {
     "decoding",
     "cache",
@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel": LOWEST,
     "kernels.memory": LOWEST,
     "models.architecture": {"kernels.memory"},
+    "models.stage_cut": {"models.tensor_spec", "parallel"},
     "models.tensor_spec": {"parallel"},
     "kernels": {"parallel", "kernels.memory"} | LOWEST,
     "layers": {"models.architecture", "kernels", "parallel"} | LOWEST,
@@ -128,6 +129,7 @@ MINDSPORE = {
     "models/runnable.py",
     "parallel/collectives.py",
     "parallel/context.py",
+    "parallel/hand_over.py",
     "backends/*",
 }
 MINDSPORE_FREE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
 from mindbatch.engine.scheduler import Step
@@ -19,7 +19,7 @@ from mindbatch.models.runnable import RunnableModel
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """Graphs of one kind of step: with the head in it, and without."""
+    """Graphs of one kind of step: with the head in it, and without; one and the same where there is none."""
 
     network: CompiledCell
     decoder: CompiledCell
@@ -31,7 +31,8 @@ class StepGraphs:
     def __init__(self, model: RunnableModel, on_compile: OnCompile) -> None:
         self._model, self._on_compile = model, on_compile
         network = model.network(model.kernels)
-        self.head = CompiledCell(model.kernels.head_graph(network.head), on_compile)
+        head = network.head
+        self.head = None if head is None else CompiledCell(model.kernels.head_graph(head), on_compile)
         self._made = {model.kernels.graph: self._compiled(network, model.kernels)}
 
     def of(self, graph: str) -> CompiledStep:
@@ -42,9 +43,11 @@ class StepGraphs:
         return self._made[graph]
 
     def _compiled(self, network: Network, kernels: Kernels) -> CompiledStep:
-        geometry = self._model.cache.geometry
-        cells = (kernels.step_graph(cell, geometry) for cell in (network, network.decoder))
-        return CompiledStep(*(CompiledCell(cell, self._on_compile) for cell in cells))
+        decoder = self._step_cell(network.decoder, kernels)
+        return CompiledStep(decoder if network.head is None else self._step_cell(network, kernels), decoder)
+
+    def _step_cell(self, cell: nn.Cell, kernels: Kernels) -> CompiledCell:
+        return CompiledCell(kernels.step_graph(cell, self._model.cache.geometry), self._on_compile)
 
 
 class ModelRunner:
@@ -82,16 +85,20 @@ class ModelRunner:
         return StepInputs(shape.graph, arrays, tuple(step.copies), step.num_tokens, with_logits)
 
     def compute(self, inputs: StepInputs) -> StepValues:
-        """Copies the blocks and runs the graph of a step that this rank or another has prepared."""
+        """Copies the blocks and runs the graph of a step that this rank or another has prepared.
+
+        Of a pipeline stage before the last the values are what it hands over.
+        """
         self.cache.copy_blocks(inputs.copies)
         graphs, tensors = self._graphs.of(inputs.graph), map(Tensor, inputs.arrays)
-        if inputs.with_logits:
+        if inputs.with_logits and self._graphs.head is not None:
             hidden, logits = graphs.network(*tensors)
             return StepValues(hidden.asnumpy(), logits.asnumpy())
         return StepValues(graphs.decoder(*tensors).asnumpy())
 
     def project(self, hidden: FloatArray) -> FloatArray:
-        """Logits [S, vocabulary] of hidden states [S, hidden]."""
+        """Logits [S, vocabulary] of hidden states [S, hidden]; not of a pipeline stage before the last."""
+        assert self._graphs.head is not None
         largest, shards = self._buckets[-1], []
         for first in range(0, len(hidden), largest):
             some = hidden[first : first + largest]

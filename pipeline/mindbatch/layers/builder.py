@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.interface import Kernels, constant
 from mindbatch.layers.attention import SelfAttention
-from mindbatch.layers.decoder import Block, Decoder, Network
+from mindbatch.layers.decoder import Block, Decoder, Network, NormOutput, TokenInput
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
@@ -18,7 +18,8 @@ from mindbatch.layers.norm import AddNorm
 from mindbatch.layers.rotary import RotaryAngles
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
+from mindbatch.parallel.topology import Stage, TensorSlice
 
 
 class Scale(nn.Cell):
@@ -36,7 +37,7 @@ class Scale(nn.Cell):
 class Layers:
     """The layers of one rank, each found by the name of its parameters.
 
-    caches: key and value cache of each block.
+    caches: key and value cache of each block of the stage.
     """
 
     arch: Architecture
@@ -44,14 +45,12 @@ class Layers:
     kernels: Kernels
     shard: TensorSlice
     caches: Sequence[tuple[Parameter, Parameter]]
+    stage: Stage
 
-    def embedding(self) -> nn.Cell:
-        """Rows of the token embedding."""
-        return TokenEmbedding(self.weights, self.kernels, self.shard)
-
-    def scaled(self, layer: nn.Cell, factor: float) -> nn.Cell:
-        """The layer's output times a factor."""
-        return nn.SequentialCell(layer, Scale(factor))
+    def embedding(self, factor: float = 1.0) -> nn.Cell:
+        """Rows of the token embedding times a factor."""
+        rows = TokenEmbedding(self.weights, self.kernels, self.shard)
+        return rows if factor == 1.0 else nn.SequentialCell(rows, Scale(factor))
 
     def learned_positions(self) -> nn.Cell:
         """Rows of a table, to be added to the embedding."""
@@ -76,9 +75,8 @@ class Layers:
 
     def attention(self, name: str, index: int) -> nn.Cell:
         """Self-attention of block `index`, with rotary positions where the architecture has them."""
-        return SelfAttention(
-            name, self.arch, index, self.weights, self.caches[index], self.kernels, self.shard
-        )
+        cache = self.caches[index - self.stage.layers.start]
+        return SelfAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard)
 
     def mlp(self, name: str) -> nn.Cell:
         """down(act(up(x)))."""
@@ -97,13 +95,30 @@ class Layers:
         return Block(attention_norm, attention, mlp_norm, mlp)
 
     def network(
-        self, embedding: nn.Cell, blocks: Sequence[nn.Cell], norm: nn.Cell, positions: nn.Cell | None = None
+        self,
+        embedding: Callable[[], nn.Cell],
+        block: Callable[[Layers, int], nn.Cell],
+        norm: Callable[[], nn.Cell],
+        positions: Callable[[], nn.Cell] | None = None,
     ) -> Network:
         """Embedding, blocks, last norm, and the head: the embedding where the architecture ties them.
 
+        Each is made only where it belongs to this rank's stage.
+
+        block: makes the layer of an index.
         positions: what is added to the embedding; the rotary angles are the architecture's.
         """
+        stage, rank = self.stage, self.shard.rank
+        begin: nn.Cell
+        if stage.is_first:
+            begin = TokenInput(embedding(), None if positions is None else positions())
+        else:
+            begin = ReceiveHidden(stage.index, rank, self.arch.hidden_size, self.weights.absent.dtype)
         angles = None if self.arch.rotary is None else RotaryAngles(self.arch.rotary)
+        blocks = [block(self, index) for index in stage.layers]
+        end = NormOutput(norm()) if stage.is_last else SendHidden(stage.index, rank)
+        return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
+
+    def _head(self) -> nn.Cell:
         name = "embedding.weight" if self.arch.tied else "head.weight"
-        head = VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard)
-        return Network(Decoder(embedding, positions, angles, blocks, norm), head)
+        return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard)

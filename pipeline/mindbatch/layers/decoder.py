@@ -1,4 +1,4 @@
-"""The pre-norm decoder: blocks between an embedding and a last norm, and the head beside it."""
+"""The pre-norm decoder, or a pipeline stage of it: blocks between what begins and ends them, and the head."""
 
 from __future__ import annotations
 
@@ -27,49 +27,73 @@ class Block(nn.Cell):
         return self.mlp(x), residual
 
 
-class Decoder(nn.Cell):
-    """Token ids [T] of one flattened step to hidden states [T, hidden_size] after the last norm.
+class TokenInput(nn.Cell):
+    """ids, positions [T] -> embeddings [T, hidden_size] of ids, and of positions where the model has them."""
 
+    def __init__(self, embedding: nn.Cell, positions: nn.Cell | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.embedding = embedding
+        self.positions = positions
+
+    def construct(self, ids: Tensor, positions: Tensor) -> Tensor:
+        hidden = self.embedding(ids)
+        if self.positions is not None:
+            hidden = hidden + self.positions(positions)
+        return hidden
+
+
+class NormOutput(nn.Cell):
+    """The last norm of update + residual [T, hidden_size]."""
+
+    def __init__(self, norm: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.norm = norm
+
+    def construct(self, update: Tensor, residual: Tensor) -> Tensor:
+        return self.norm(update, residual)[0]
+
+
+class Decoder(nn.Cell):
+    """The layers of a pipeline stage, or all: one flattened step to hidden states [T, hidden_size].
+
+    begin: (ids, positions) -> what the first layer takes; end: (update, residual) -> the output. In the whole
+        model these are the embeddings and the last norm.
     step: what the kernels' outermost cell hands to attention.
     """
 
     def __init__(
-        self,
-        embedding: nn.Cell,
-        positions: nn.Cell | None,
-        angles: nn.Cell | None,
-        blocks: Sequence[nn.Cell],
-        norm: nn.Cell,
+        self, begin: nn.Cell, angles: nn.Cell | None, blocks: Sequence[nn.Cell], end: nn.Cell
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.embedding = embedding
-        self.positions = positions
+        self.begin = begin
         self.angles = angles
         self.blocks = nn.CellList(blocks)
-        self.norm = norm
+        self.end = end
 
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
-        update = self.embedding(ids)
-        if self.positions is not None:
-            update = update + self.positions(positions)
+        update = self.begin(ids, positions)
         residual = update - update
         angles = () if self.angles is None else self.angles(positions)
         for block in self.blocks:
             update, residual = block(update, residual, angles, step)
-        return self.norm(update, residual)[0]
+        return self.end(update, residual)
 
 
 class Network(nn.Cell):
     """A step whose every token is sampled: hidden states [T, hidden_size] and logits [T, vocab_size].
 
     One graph instead of two saves a launch, which shows when a step is a few milliseconds.
+
+    head: None in a pipeline stage before the last, which has hidden states only.
     """
 
-    def __init__(self, decoder: Decoder, head: nn.Cell) -> None:
+    def __init__(self, decoder: Decoder, head: nn.Cell | None) -> None:
         super().__init__(auto_prefix=False)
         self.decoder = decoder
         self.head = head
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> tuple[Tensor, Tensor]:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor | tuple[Tensor, Tensor]:
         hidden = self.decoder(ids, positions, step)
+        if self.head is None:
+            return hidden
         return hidden, self.head(hidden)

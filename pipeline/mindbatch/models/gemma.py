@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.models import llama
@@ -37,9 +38,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def network(layers: Layers) -> Network:
     """Blocks between a token embedding times sqrt(hidden_size), which the head is not, and a last norm."""
-    embedding = layers.scaled(layers.embedding(), layers.arch.hidden_size**0.5)
-    blocks = [block(layers, index) for index in range(layers.arch.num_layers)]
-    return layers.network(embedding, blocks, layers.rms_norm("norm", offset=1.0))
+    embedding = partial(layers.embedding, factor=layers.arch.hidden_size**0.5)
+    return layers.network(embedding, block, partial(layers.rms_norm, "norm", offset=1.0))
 
 
 def block(layers: Layers, index: int) -> Block:

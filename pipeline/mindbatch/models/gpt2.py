@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.models.architecture import Architecture
@@ -72,9 +73,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def network(layers: Layers) -> Network:
     """Blocks between token and position embedding and a last layer norm."""
-    blocks = [block(layers, index) for index in range(layers.arch.num_layers)]
-    positions = layers.learned_positions()
-    return layers.network(layers.embedding(), blocks, layers.layer_norm("norm"), positions)
+    norm = partial(layers.layer_norm, "norm")
+    return layers.network(layers.embedding, block, norm, layers.learned_positions)
 
 
 def block(layers: Layers, index: int) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.models.architecture import Architecture
@@ -91,8 +92,7 @@ def describe_family(
 
 def network(layers: Layers) -> Network:
     """Blocks between the token embedding and a last RMS norm; positions enter by rotation alone."""
-    blocks = [block(layers, index) for index in range(layers.arch.num_layers)]
-    return layers.network(layers.embedding(), blocks, layers.rms_norm("norm"))
+    return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
 def block(layers: Layers, index: int) -> Block:

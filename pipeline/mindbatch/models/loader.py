@@ -15,6 +15,7 @@ from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import tensor_specs
+from mindbatch.models.stage_cut import stage_specs
 from mindbatch.models.tensor_spec import (
     Layout,
     Part,
@@ -22,7 +23,7 @@ from mindbatch.models.tensor_spec import (
     TensorSpec,
     shard_specs,
 )
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
 
@@ -35,10 +36,12 @@ def load_weights(
     kernels: Kernels,
     shard: TensorSlice,
     progress: Progress | None = None,
+    stage: Stage | None = None,
 ) -> Weights:
     """Reads this rank's parameters; stored in any float type, kept in the kernels' own.
 
     folder: the whole model, or what was cut for this very rank.
+    stage: the layers of this rank; None for all.
     progress: called with (tensors done, tensors in all).
 
     Raises:
@@ -47,24 +50,31 @@ def load_weights(
     """
     names = checkpoint_names(arch, folder)
     specs = tensor_specs(arch)
-    if folder.shard != WHOLE:
-        _refuse_other_rank(folder, shard)
-        specs, shard = shard_specs(specs, shard), WHOLE
+    held = specs if stage is None else stage_specs(specs, stage)
+    if folder.stage is not None:
+        specs = held
+    if folder.shard != WHOLE or folder.stage is not None:
+        _refuse_other_rank(folder, shard, stage)
+        specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
     check_tensors(arch, specs, folder)
     parameters, outputs = {}, {}
-    for done, spec in enumerate(specs):
+    for done, spec in enumerate(held):
         parameters[spec.name] = _load(spec, folder, names, kernels, shard)
         outputs[spec.name] = spec.local_outputs(shard)
         if progress is not None:
-            progress(done + 1, len(specs))
+            progress(done + 1, len(held))
     return Weights(parameters, outputs, kernels.absent())
 
 
-def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
+def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice, stage: Stage | None) -> None:
     if folder.shard != shard:
         raise CheckpointError(
             f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
             f"{shard.rank} of {shard.size}"
+        )
+    if folder.stage not in (None, stage):
+        raise CheckpointError(
+            f"{folder.path}: was opened for {folder.stage}; needed is {stage or 'all layers'}"
         )
 
 

@@ -11,7 +11,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -65,10 +65,12 @@ def load_native(
     geometry: CacheGeometry,
     progress: Callable[[int, int], None] | None = None,
     shard: TensorSlice | None = None,
+    stage: Stage | None = None,
 ) -> RunnableModel:
     """The model, or one rank of it, with a cache of its own.
 
     shard: the rank; None is the one that `folder` holds.
+    stage: the layers of the rank; None for all.
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
@@ -81,11 +83,12 @@ def load_native(
 
     assemble, rank = declaration(arch.model_type).network, shard or folder.shard
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
-    weights = load_weights(arch, folder, kernels, rank, progress)
-    shapes = [attention_shape(arch, layer, rank) for layer in range(arch.num_layers)]
+    weights = load_weights(arch, folder, kernels, rank, progress, stage)
+    held = stage or Stage(range(arch.num_layers))
+    shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
     cache = PagedCache(shapes, geometry, kernels)
 
     def network(kernels: Kernels) -> Network:
-        return assemble(Layers(arch, weights, kernels, rank, cache.layers))
+        return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
     return RunnableModel(arch.vocab_size, network, cache, kernels, shapes[0])

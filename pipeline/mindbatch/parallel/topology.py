@@ -83,6 +83,27 @@ class Topology:
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Successive layers of a model; the first stage has the embedding, too, the last one norm and head."""
+
+    layers: range
+    index: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        first, last = self.layers.start, self.layers.stop - 1
+        return f"stage {self.index} of {self.count}, layers {first} to {last}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.count - 1
+
+
 def stage_layers(num_layers: int, stage: int, stages: int) -> range:
     """The layers of a stage: as many to each stage, one more to the first ones if some are over."""
     share, over = divmod(num_layers, stages)

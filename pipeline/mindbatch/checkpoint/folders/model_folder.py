@@ -23,7 +23,7 @@ from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
 from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.errors import CheckpointError
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
 
@@ -42,6 +42,7 @@ class ModelWeights(Protocol):
     """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
 
     shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.
+    stage: the pipeline stage whose tensors alone were stored; None for all layers.
     Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
     """
 
@@ -50,6 +51,9 @@ class ModelWeights(Protocol):
 
     @property
     def shard(self) -> TensorSlice: ...
+
+    @property
+    def stage(self) -> Stage | None: ...
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -77,10 +81,16 @@ class ModelFolder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], rank: TensorSlice | None = None, *, names: str = "hf"
+        self,
+        path: str | os.PathLike[str],
+        rank: TensorSlice | None = None,
+        *,
+        stage: Stage | None = None,
+        names: str = "hf",
     ) -> None:
-        """Opens a whole model, or one rank of the rank.size rank folders that `mindbatch reshard` made.
+        """Opens a whole model, or one rank of the rank folders that `mindbatch reshard` made.
 
+        stage: the rank's, where the folders were cut for several; rank.size folders for each.
         names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
@@ -88,13 +98,13 @@ class ModelFolder:
             CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
         """
         self.path = existing_folder(path)
-        self.shard = rank or WHOLE
+        self.shard, self.stage = rank or WHOLE, stage
         faults: list[str] = []
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
             self._tensors = (
-                model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank, names)
+                model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank, stage, names)
             )
         if faults and hasattr(self, "_tensors"):
             self.close()
@@ -155,16 +165,17 @@ def is_cut(home: Path) -> bool:
     return not whole and bool(rank_folders(home))
 
 
-def _rank_tensors(home: Path, needed: TensorSlice, names: str) -> TensorSet:
+def _rank_tensors(home: Path, needed: TensorSlice, stage: Stage | None, names: str) -> TensorSet:
     """The tensors of one rank, when all ranks are there and were cut for so many."""
     if has_file(home, JOURNAL_NAME):
         raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
     ranks = rank_folders(home)
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
-    marker = read_marker(home)
-    raise_if_any(_cut_faults(marker.settings if marker else {}, len(ranks), needed, names), str(home))
-    source = open_source(ranks[needed.rank])
+    marker, (index, stages) = read_marker(home), (stage.index, stage.count) if stage else (0, 1)
+    settings = marker.settings if marker else {}
+    raise_if_any(_cut_faults(settings, len(ranks), needed.size, stages, names), str(home))
+    source = open_source(ranks[index * needed.size + needed.rank])
     try:
         source.check_sums()
     except CheckpointError:
@@ -174,27 +185,36 @@ def _rank_tensors(home: Path, needed: TensorSlice, names: str) -> TensorSet:
 
 
 def _cut_faults(
-    settings: Mapping[str, Any], num_ranks: int, needed: TensorSlice, needed_names: str
+    settings: Mapping[str, Any], num_ranks: int, needed: int, needed_stages: int, needed_names: str
 ) -> list[str]:
-    """Faults of a folder cut for other ranks; without a marker the number of folders counts."""
-    stages, names = settings.get("pipeline_stage", 1), settings.get("names", needed_names)
-    size = settings.get("model_parallel", num_ranks)
-    how = f"`mindbatch reshard ... target.model_parallel={needed.size}` cuts it so"
+    """Faults of a folder cut for other ranks; without a marker the number of folders counts.
+
+    needed: tensor-parallel ranks of a stage.
+    """
+    stages, names = settings.get("pipeline_stage", needed_stages), settings.get("names", needed_names)
+    size = settings.get("model_parallel", num_ranks // needed_stages)
+    how = f"`mindbatch reshard ... target.model_parallel={needed}{_stages_key(needed_stages)}` cuts it so"
     faults = []
-    if stages != 1:
-        faults.append(f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage=1; {how}")
+    if stages != needed_stages:
+        faults.append(
+            f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage={needed_stages}; {how}"
+        )
     if names != needed_names:
         faults.append(
             f"has names={shown(names)}; needed are {_WHOSE[needed_names]}, target.names={needed_names}"
         )
-    if size != needed.size:
-        faults.append(f"was cut for model_parallel={shown(size)}; needed is {needed.size}; {how}")
-    elif stages == 1 and num_ranks != needed.size:
+    if size != needed:
+        faults.append(f"was cut for model_parallel={shown(size)}; needed is {needed}; {how}")
+    elif stages == needed_stages and num_ranks != needed * needed_stages:
         faults.append(
-            f"has {num_ranks} of the {needed.size} ranks that {MARKER_NAME} speaks of; "
+            f"has {num_ranks} of the {needed * needed_stages} ranks that {MARKER_NAME} speaks of; "
             "rank folders are missing"
         )
     return faults
+
+
+def _stages_key(stages: int) -> str:
+    return f" target.pipeline_stage={stages}" if stages > 1 else ""
 
 
 def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

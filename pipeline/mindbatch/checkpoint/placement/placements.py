@@ -6,7 +6,6 @@ which is how MindSpore counts devices.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,8 +13,9 @@ from functools import cache
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
+from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
-from mindbatch.parallel.topology import TensorSlice, stage_layers
+from mindbatch.parallel.topology import TensorSlice
 
 
 def placements(
@@ -53,7 +53,7 @@ def check_sizes(
     specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
 ) -> None:
     """Raises ConfigError with the number, what it does not divide, and the numbers that are allowed."""
-    faults = [*_slice_faults(specs, model_parallel), *_stage_faults(specs, pipeline_stage)]
+    faults = [*_slice_faults(specs, model_parallel), *stage_faults(number_of_layers(specs), pipeline_stage)]
     if faults:
         raise ConfigError(keys + fault for fault in faults)
 
@@ -76,12 +76,6 @@ def _units_of(part: Part, sharding: Sharding) -> str:
     if sharding is Sharding.INPUTS:
         return "inputs"
     return "outputs" if part.unit == 1 else "heads"
-
-
-def _stage_faults(specs: Sequence[TensorSpec], stages: int) -> Iterator[str]:
-    layers = number_of_layers(specs)
-    if not 1 <= stages <= layers:
-        yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
 
 
 ShardedParts = Sequence[tuple[Part, Sharding]]
@@ -115,54 +109,19 @@ def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
     return Shard(shape, joined_segments(segments), tuple(padding))
 
 
-_LAYER = re.compile(r"layers\.(\d+)\.")
-_FIRST = ("embedding.", "positions.")
-_LAST = ("norm.", "head.")
-
-
-def number_of_layers(specs: Sequence[TensorSpec]) -> int:
-    """Layers of the model that the specs declare."""
-    return 1 + max((layer for spec in specs if (layer := _layer(spec)) is not None), default=-1)
-
-
-def stage_of_layer(layer: int, layers: int, stages: int) -> int:
-    """The stage that holds a layer."""
-    return next(stage for stage in range(stages) if layer in stage_layers(layers, stage, stages))
-
-
 def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:
-    """The stages that hold each checkpoint tensor, by its name.
-
-    The embeddings are on the first stage, the last norm and the head on the last one, and so is the token
-    embedding where it is the head too.
+    """The stages that hold each checkpoint tensor, by its name; the layers are divided evenly.
 
     Raises:
         ValueError: a spec with a name that neither a layer nor the ends of a decoder have.
     """
-    layers = number_of_layers(specs)
-    tied = not any(spec.name.startswith("head.") for spec in specs)
+    tied, cut_evenly = is_tied(specs), cut(specs, stages)
     found: dict[str, set[int]] = {}
     for spec in specs:
-        holding = _stages(spec, layers, stages, tied)
+        holding = {stage.index for stage in cut_evenly if holds(stage, spec, tied=tied)}
         for part in spec.parts:
             found.setdefault(part.source, set()).update(holding)
     return found
-
-
-def _layer(spec: TensorSpec) -> int | None:
-    match = _LAYER.match(spec.name)
-    return int(match[1]) if match else None
-
-
-def _stages(spec: TensorSpec, layers: int, stages: int, tied: bool) -> set[int]:
-    layer = _layer(spec)
-    if layer is not None:
-        return {stage_of_layer(layer, layers, stages)}
-    if spec.name.startswith(_LAST):
-        return {stages - 1}
-    if not spec.name.startswith(_FIRST):
-        raise ValueError(f"{spec.name}: neither a layer nor {', '.join((*_FIRST, *_LAST))}")
-    return {0, stages - 1} if tied and spec.name.startswith("embedding.") else {0}
 
 
 def with_replicas(found: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:

@@ -11,17 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.placement.placement import Placement, single_segment
-from mindbatch.checkpoint.placement.placements import (
-    allowed_model_parallel,
-    number_of_layers,
-    placements,
-    with_replicas,
-)
+from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
 from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.errors import CheckpointError
+from mindbatch.models.stage_cut import number_of_layers
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 PREFIX = "model.layers.0."

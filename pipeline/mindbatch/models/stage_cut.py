@@ -1,0 +1,129 @@
+"""Which layers, and so which parameters, each pipeline stage of a model holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import WHOLE, Stage, stage_layers
+
+AUTO = "auto"
+"""The device_map that divides the bytes of the weights."""
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_FIRST = ("embedding.", "positions.")
+_LAST = ("norm.", "head.")
+
+
+def number_of_layers(specs: Sequence[TensorSpec]) -> int:
+    """Layers of the model that the specs declare."""
+    return 1 + max((layer for spec in specs if (layer := _layer(spec)) is not None), default=-1)
+
+
+def is_tied(specs: Sequence[TensorSpec]) -> bool:
+    """Whether the head is the token embedding."""
+    return not any(spec.name.startswith("head.") for spec in specs)
+
+
+def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
+    """Whether a stage computes with a parameter.
+
+    The embeddings are on the first stage, the last norm and the head on the last one, and so is the token
+    embedding where it is the head too.
+
+    Raises:
+        ValueError: a name that neither a layer nor the ends of a decoder have.
+    """
+    layer = _layer(spec)
+    if layer is not None:
+        return layer in stage.layers
+    if spec.name.startswith(_LAST):
+        return stage.is_last
+    if not spec.name.startswith(_FIRST):
+        raise ValueError(f"{spec.name}: neither a layer nor {', '.join((*_FIRST, *_LAST))}")
+    return stage.is_first or (stage.is_last and tied and spec.name.startswith("embedding."))
+
+
+def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:
+    """The parameters that a stage computes with."""
+    tied = is_tied(specs)
+    return [spec for spec in specs if holds(stage, spec, tied=tied)]
+
+
+def stage_faults(layers: int, stages: int, device_map: Any = None) -> Iterator[str]:
+    """Why so many layers cannot be divided so; each fault begins with the name of a key of `parallel`.
+
+    device_map: None for as many layers to each stage, AUTO, or the number of layers of each stage.
+    """
+    if not 1 <= stages <= layers:
+        yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
+    elif isinstance(device_map, list | tuple) and sum(device_map) != layers:
+        even = [len(stage_layers(layers, index, stages)) for index in range(stages)]
+        yield (
+            f"device_map={[*device_map]}: {sum(device_map)} layers in all, and the model has {layers}; even "
+            f"stages are {even}"
+        )
+
+
+def cut(specs: Sequence[TensorSpec], stages: int, device_map: Any = None) -> list[Stage]:
+    """The stages of a model in which `stage_faults` finds nothing."""
+    layers = number_of_layers(specs)
+    if device_map == AUTO:
+        sizes = _sizes_by_bytes(specs, layers, stages)
+    elif device_map is None:
+        sizes = [len(stage_layers(layers, index, stages)) for index in range(stages)]
+    else:
+        sizes = [*device_map]
+    ends = accumulate(sizes, initial=0)
+    return [Stage(range(*pair), index, stages) for index, pair in enumerate(pairwise(ends))]
+
+
+def _layer(spec: TensorSpec) -> int | None:
+    match = _LAYER.match(spec.name)
+    return int(match[1]) if match else None
+
+
+def _sizes_by_bytes(specs: Sequence[TensorSpec], layers: int, stages: int) -> list[int]:
+    """Layers of each stage so that the largest stage holds as little as it can; numbers stand for bytes.
+
+    The least bound within which the layers fit, each stage filled from the first on; what one stage more
+    could not fill is shared with those after it, for each has a layer at least.
+    """
+    first, last = (Stage(range(0), index, 2) for index in range(2))
+    tied = is_tied(specs)
+    by_layer = [0] * layers
+    for spec in specs:
+        layer = _layer(spec)
+        if layer is not None:
+            by_layer[layer] += _numbers(spec)
+    ends = [sum(_numbers(spec) for spec in specs if holds(end, spec, tied=tied)) for end in (first, last)]
+    low, high = 0, sum(by_layer) + sum(ends)
+    while low < high:
+        middle = (low + high) // 2
+        if _filled(by_layer, ends, stages, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return _filled(by_layer, ends, stages, high) or []
+
+
+def _filled(by_layer: Sequence[int], ends: Sequence[int], stages: int, bound: int) -> list[int] | None:
+    """Layers of each stage when none holds more than the bound; None where they do not fit."""
+    sizes, layer = [], 0
+    for stage in range(stages):
+        held = ends[0] * (stage == 0) + ends[1] * (stage == stages - 1)
+        most, start = len(by_layer) - (stages - 1 - stage), layer  # a layer for each stage to come
+        while layer < most and held + by_layer[layer] <= bound:
+            held += by_layer[layer]
+            layer += 1
+        if layer == start:
+            return None
+        sizes.append(layer - start)
+    return sizes if layer == len(by_layer) else None
+
+
+def _numbers(spec: TensorSpec) -> int:
+    return spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1)

@@ -1,0 +1,87 @@
+"""Layers and parameters of pipeline stages."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from drawn_models import gpt2_specs, llama_specs, models
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.models.stage_cut import AUTO, cut, is_tied, number_of_layers, stage_faults, stage_specs
+from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import WHOLE, Stage
+
+
+def numbers(specs: list[TensorSpec]) -> int:
+    return sum(spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in specs)
+
+
+def largest(specs: list[TensorSpec], sizes: list[int]) -> int:
+    """Numbers of the stage that holds most."""
+    return max(numbers(stage_specs(specs, stage)) for stage in cut(specs, len(sizes), sizes))
+
+
+@given(models(), st.data())
+def test_stages_hold_every_parameter_and_only_a_tied_embedding_twice(
+    specs: list[TensorSpec], data: st.DataObject
+) -> None:
+    layers = number_of_layers(specs)
+    stages = data.draw(st.integers(1, layers))
+    device_map = data.draw(st.sampled_from([None, AUTO]))
+    held = [spec.name for stage in cut(specs, stages, device_map) for spec in stage_specs(specs, stage)]
+    twice = ["embedding.weight"] if is_tied(specs) and stages > 1 else []
+    assert sorted(held) == sorted([spec.name for spec in specs] + twice)
+
+
+@given(models(), st.data())
+def test_auto_makes_the_largest_stage_as_small_as_it_can_be(
+    specs: list[TensorSpec], data: st.DataObject
+) -> None:
+    layers = number_of_layers(specs)
+    stages = data.draw(st.integers(1, layers))
+    found = [len(stage.layers) for stage in cut(specs, stages, AUTO)]
+    assert sum(found) == layers
+    assert min(found) > 0
+    others = (
+        [stop - start for start, stop in pairwise((0, *ends, layers))]
+        for ends in combinations(range(1, layers), stages - 1)
+    )
+    assert largest(specs, found) == min(largest(specs, sizes) for sizes in others)
+
+
+def test_a_large_vocabulary_leaves_its_stages_fewer_layers() -> None:
+    specs = llama_specs(vocabulary=600, layers=9)
+    assert [len(stage.layers) for stage in cut(specs, 3)] == [3, 3, 3]
+    assert [len(stage.layers) for stage in cut(specs, 3, AUTO)] == [1, 7, 1]
+    assert [stage.layers for stage in cut(specs, 3, [2, 3, 4])] == [range(2), range(2, 5), range(5, 9)]
+
+
+def test_the_ends_of_a_model_are_on_the_ends_of_the_pipeline() -> None:
+    first, second = (stage_specs(gpt2_specs(layers=2), stage) for stage in cut(gpt2_specs(layers=2), 2))
+    assert {spec.name for spec in first if "layers" not in spec.name} == {
+        "embedding.weight",
+        "positions.weight",
+    }
+    assert {spec.name for spec in second if "layers" not in spec.name} == {
+        "embedding.weight",
+        "norm.weight",
+        "norm.bias",
+    }
+    assert {spec.name.split(".")[1] for spec in second if "layers" in spec.name} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "device_map", "fault"),
+    [
+        (3, None, "pipeline_stage=3: the model has 2 layers; allowed: 1 to 2"),
+        (0, None, "pipeline_stage=0: the model has 2 layers; allowed: 1 to 2"),
+        (2, [2, 1], "device_map=[2, 1]: 3 layers in all, and the model has 2; even stages are [1, 1]"),
+    ],
+)
+def test_what_a_model_cannot_be_cut_into(stages: int, device_map: list[int] | None, fault: str) -> None:
+    assert [*stage_faults(2, stages, device_map)] == [fault]
+    assert not [*stage_faults(2, 2, device_map and [1, 1])]
+
+
+def test_a_stage_says_which_layers_it_has() -> None:
+    assert str(Stage(range(4, 8), 1, 2)) == "stage 1 of 2, layers 4 to 7"
