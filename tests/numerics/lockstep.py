@@ -25,6 +25,7 @@ from mindbatch.layers.decoder import Network
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import declaration
+from mindbatch.parallel.topology import Stage
 
 Array = NDArray[np.float32]
 Join = Callable[[Sequence[Array]], Array]
@@ -97,7 +98,8 @@ def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Networ
     loaded = load_weights(arch, weights, kernels, weights.shard)
     assemble = declaration(arch.model_type).network
     assert assemble is not None
-    found = assemble(Layers(arch, loaded, kernels, weights.shard, cache.layers)).set_train(False)
+    layers = Layers(arch, loaded, kernels, weights.shard, cache.layers, Stage(range(arch.num_layers)))
+    found = assemble(layers).set_train(False)
     for _, cell in found.cells_and_names():
         if isinstance(cell, NativeOperator):
             # Outside of graphs MindSpore takes operators with equal attributes and inputs for one another,

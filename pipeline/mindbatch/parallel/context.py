@@ -8,6 +8,7 @@ import mindspore
 
 from mindbatch.errors import ConfigError
 from mindbatch.parallel.collectives import model_group_name
+from mindbatch.parallel.hand_over import join_neighbours
 from mindbatch.parallel.topology import Topology
 
 
@@ -39,7 +40,7 @@ def initialise(device_target: str) -> None:
 
 
 def join_group(topology: Topology, rank: int) -> None:
-    """Enters the group in which the slices of a model meet; after `initialise`, in a process of several."""
+    """Enters the groups in which the slices and the stages of a model meet; after `initialise`."""
     if topology.world_size == 1:
         return
     from mindspore.communication import create_group, init
@@ -49,3 +50,4 @@ def join_group(topology: Topology, rank: int) -> None:
     if 1 < size < topology.world_size:
         first = rank - rank % size
         create_group(model_group_name(first), [*range(first, first + size)])
+    join_neighbours(topology, rank)

@@ -5,13 +5,12 @@ On a CPU MindSpore has no Send and Receive, and sums in any group; x + 0 is x. T
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mindspore import Tensor, nn, ops
 from mindspore.communication import create_group
 
-from mindbatch.parallel.topology import Topology
+from mindbatch.parallel.topology import Topology, hand_over_group
 
 
 class SendHidden(nn.Cell):
@@ -19,7 +18,7 @@ class SendHidden(nn.Cell):
 
     def __init__(self, stage: int, tensor_rank: int) -> None:
         super().__init__(auto_prefix=False)
-        self.meet = ops.AllReduce(ops.ReduceOp.SUM, group_of(stage, tensor_rank))
+        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage, tensor_rank))
 
     def construct(self, update: Tensor, residual: Tensor) -> Tensor:
         return self.meet(update + residual)
@@ -30,7 +29,7 @@ class ReceiveHidden(nn.Cell):
 
     def __init__(self, stage: int, tensor_rank: int, width: int, dtype: Any) -> None:
         super().__init__(auto_prefix=False)
-        self.meet = ops.AllReduce(ops.ReduceOp.SUM, group_of(stage - 1, tensor_rank))
+        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage - 1, tensor_rank))
         self.width = width
         self.dtype = dtype
 
@@ -38,24 +37,10 @@ class ReceiveHidden(nn.Cell):
         return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
 
 
-def group_of(sender: int, tensor_rank: int) -> str:
-    """The name of the group in which a stage hands over to the next one."""
-    return f"hand_over_{sender}_{tensor_rank}"
-
-
-def pairs_of(topology: Topology, rank: int) -> Iterator[tuple[str, list[int]]]:
-    """The groups of a local rank, with their local ranks: from the stage before, then to the next one."""
-    place = topology.coordinates(rank)
-    for sender in (place.stage - 1, place.stage):
-        if 0 <= sender < topology.pipeline_stage - 1:
-            first = sender * topology.model_parallel + place.tensor_rank
-            yield group_of(sender, place.tensor_rank), [first, first + topology.model_parallel]
-
-
-def join_pairs(topology: Topology, rank: int) -> None:
+def join_neighbours(topology: Topology, rank: int) -> None:
     """Enters the groups of a local rank; after MindSpore's `init`, in a world of one replica.
 
     Every stage enters the group with the stage before first, so that none waits for another in a circle.
     """
-    for name, ranks in pairs_of(topology, rank):
+    for name, ranks in topology.hand_over_groups(rank):
         create_group(name, ranks)

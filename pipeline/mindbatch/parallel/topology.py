@@ -82,6 +82,21 @@ class Topology:
         """The slice of every layer that a global rank holds."""
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
+    def hand_over_groups(self, rank: int) -> list[tuple[str, list[int]]]:
+        """The groups of a local rank with their two local ranks: with the stage before, then the one after."""
+        _, stage, tensor_rank = self.coordinates(rank)
+        senders = [sender for sender in (stage - 1, stage) if 0 <= sender < self.pipeline_stage - 1]
+        firsts = [sender * self.model_parallel + tensor_rank for sender in senders]
+        return [
+            (hand_over_group(sender, tensor_rank), [first, first + self.model_parallel])
+            for sender, first in zip(senders, firsts, strict=True)
+        ]
+
+
+def hand_over_group(sender: int, tensor_rank: int) -> str:
+    """The name of the group in which a rank of a stage hands over to its fellow of the next one."""
+    return f"hand_over_{sender}_{tensor_rank}"
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -67,3 +67,14 @@ def test_stages_share_the_layers_evenly_and_in_order(layers: int, stages: int) -
     sizes = [len(part) for part in parts]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] - sizes[-1] <= 1
+
+
+def test_both_ends_of_a_hand_over_name_the_same_group() -> None:
+    topology = Topology(model_parallel=2, pipeline_stage=3)
+    groups = [dict(topology.hand_over_groups(rank)) for rank in range(6)]
+    assert groups[0] == {"hand_over_0_0": [0, 2]}
+    assert groups[3] == {"hand_over_0_1": [1, 3], "hand_over_1_1": [3, 5]}
+    assert [*groups[3]] == ["hand_over_0_1", "hand_over_1_1"]  # the stage before first
+    for rank, found in enumerate(groups):
+        assert all(rank in ranks and groups[ranks[0]][name] == ranks for name, ranks in found.items())
+    assert not Topology(model_parallel=4).hand_over_groups(2)
