@@ -83,7 +83,7 @@ class Topology:
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
     def hand_over_groups(self, rank: int) -> list[tuple[str, list[int]]]:
-        """The groups of a local rank with their two local ranks: with the stage before, then the one after."""
+        """The groups of a local rank and who meets there: with the stage before, then the one after."""
         _, stage, tensor_rank = self.coordinates(rank)
         senders = [sender for sender in (stage - 1, stage) if 0 <= sender < self.pipeline_stage - 1]
         firsts = [sender * self.model_parallel + tensor_rank for sender in senders]
