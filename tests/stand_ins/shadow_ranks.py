@@ -17,6 +17,7 @@ from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.replicas.serving import serve
+from mindbatch.replicas.supervision import FailureLimits
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)
@@ -68,14 +69,17 @@ class ShadowRanks:
         self.ranks = {rank: self._start(rank, 0) for rank in range(count)}
         self.has_ended: list[EndedRank] = []
 
-    def kill(self, rank: int) -> None:
-        """Ends a rank as signal 9 would."""
+    def kill(self, rank: int, number: int = 9) -> None:
+        """Ends a rank as a signal would."""
         self.ranks[rank].kill()
-        self.has_ended.append(EndedRank(rank, "signal 9", ("a last line",)))
+        self.has_ended.append(EndedRank(rank, f"signal {number}", ("a last line",)))
 
     def ended(self) -> list[EndedRank]:
         found, self.has_ended = self.has_ended, []
         return found
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        return (f"what {rank} said",)
 
     def restart(self, replica: int, attempt: int) -> None:
         self.ranks[replica].kill()
@@ -96,7 +100,9 @@ class AdmitsAll:
         pass
 
 
-def make_engine(tokenizer: Tokenizer | None, batch_size: int = 4) -> Engine:
+def make_engine(
+    tokenizer: Tokenizer | None, batch_size: int = 4, runner: PrefixRunner | None = None
+) -> Engine:
     """An engine over the shadow model."""
     settings = EngineSettings(batch_size=batch_size, seq_length=200, block_size=16, num_blocks=100)
     make = None
@@ -106,7 +112,7 @@ def make_engine(tokenizer: Tokenizer | None, batch_size: int = 4) -> Engine:
             return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
     assert PrefixRunner.vocab_size == VOCABULARY
-    return Engine(PrefixRunner(), settings, make, (END,))
+    return Engine(runner or PrefixRunner(), settings, make, (END,))
 
 
 def remote_engine(
@@ -114,11 +120,22 @@ def remote_engine(
     replicas: int,
     notices: list[str] | None = None,
     load: Callable[[int], None] = lambda rank: None,
+    limits: FailureLimits | None = None,
+    runner: PrefixRunner | None = None,
 ) -> tuple[RemoteEngine, ShadowRanks]:
     """An engine over so many replicas, which may not be ready yet, and their ranks."""
     links = RankLinks("127.0.0.1", KEY, replicas)
-    ranks = ShadowRanks(links, replicas, lambda: make_engine(tokenizer), load)
+    ranks = ShadowRanks(links, replicas, lambda: make_engine(tokenizer, runner=runner), load)
     seen = [] if notices is None else notices
     checks = make_engine(tokenizer)
-    engine = RemoteEngine(checks.settings, checks, Topology(replicas), links, ranks, AdmitsAll(), seen.append)
+    engine = RemoteEngine(
+        checks.settings,
+        checks,
+        Topology(replicas),
+        links,
+        ranks,
+        AdmitsAll(),
+        seen.append,
+        limits or FailureLimits(),
+    )
     return engine, ranks

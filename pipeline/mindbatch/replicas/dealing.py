@@ -1,4 +1,4 @@
-"""Which replica gets which request: a little more than a batch each, and alone what may have ended a replica."""
+"""Which replica gets which request: a little more than a batch each, alone what may have ended a replica."""
 
 from __future__ import annotations
 

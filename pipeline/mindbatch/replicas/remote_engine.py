@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import replace
 
@@ -12,10 +11,11 @@ from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.errors import MindBatchError, PromptError
-from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.connection import Message, MessageError
+from mindbatch.replicas.dealing import MOST_DEATHS, Dealing
 from mindbatch.replicas.messages import (
     ABORT,
     ADD,
@@ -33,13 +33,12 @@ from mindbatch.replicas.messages import (
     statistics_of,
 )
 from mindbatch.replicas.rank_links import Arrival, RankLinks
-from mindbatch.replicas.replica import Asked, Replica, least_loaded
+from mindbatch.replicas.replica import Asked, Replica
+from mindbatch.replicas.supervision import Failure, FailureLimits, Supervision
+from mindbatch.screen_text import say
 
 WAIT_SECONDS = 0.1
 """The longest wait for a message: signals are put off meanwhile, and others may want the engine."""
-_CHECK_SECONDS = 0.25
-_SECONDS_TO_END = 2.0
-"""In which a process whose connection has ended is expected to end too, to be asked how."""
 
 
 class RemoteEngine:
@@ -48,6 +47,7 @@ class RemoteEngine:
     settings: of the engine of one replica. checks: an engine that accepts and refuses as theirs do.
     admission: what ranks are told, and which of them may take part.
     notice: see `build.load_model`.
+    limits: when a rank hangs, and how often replicas are started again.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class RemoteEngine:
         ranks: Ranks,
         admission: RankAdmission,
         notice: Callable[[str], None],
+        limits: FailureLimits,
     ) -> None:
         # So many as all replicas have: whoever feeds this engine reckons with it.
         self.settings = replace(settings, batch_size=settings.batch_size * topology.data_parallel)
@@ -66,34 +67,35 @@ class RemoteEngine:
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
         ]
-        self._most_sequences = settings.batch_size + max(2, settings.batch_size // 4)
+        self._dealing = Dealing(self.replicas, settings.batch_size)
+        self._supervision = Supervision(ranks, topology, limits.hang_seconds)
+        self._num_restarts, self._limits = 0, limits
+        self._over: MindBatchError | None = None
         self._checks = checks
         self._topology = topology
         self._links, self._ranks, self._admission = links, ranks, admission
         self._notice, self._shown = notice, ""
-        self._waiting: deque[Asked] = deque()
-        self._gone: dict[int, float] = {}  # ranks whose connection has ended, and when
-        self._next_check = 0.0
         self._answers: dict[str, Callable[[int, Message], StepResult | None]] = {
             HELLO: self._greet,
             MODEL: self._compare,
             NOTICE: self._show,
             READY: self._take_ready,
             STEP: self._take_step,
-            BEAT: lambda rank, message: None,
-            FAILED: self._fail,
+            BEAT: self._take_beat,
+            FAILED: self._take_failure,
         }
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting) or any(replica.dealt for replica in self.replicas)
+        return bool(self._dealing.num_waiting) or any(replica.dealt for replica in self.replicas)
 
     @property
     def statistics(self) -> EngineStatistics:
         """The sum of what the replicas have said last; what waits here waits too."""
         known = [replica.statistics for replica in self.replicas if replica.statistics is not None]
-        total = total_of(known or [self._checks.statistics])
-        return replace(total, waiting_requests=total.waiting_requests + len(self._waiting))
+        past = [replica.past for replica in self.replicas if replica.past is not None]
+        total = total_of([*(known or [self._checks.statistics]), *past])
+        return replace(total, waiting_requests=total.waiting_requests + self._dealing.num_waiting)
 
     def add(self, request: Request) -> None:
         """Queues a request; raises what `Engine.add` raises, and PromptError for a function as parameter."""
@@ -104,14 +106,16 @@ class RemoteEngine:
             )
         self._checks.add(request)
         self._checks.abort({request.key})
-        self._waiting.append(Asked.of(request))
+        self._dealing.add(Asked.of(request))
 
     def step(self) -> StepResult:
         """What replicas have brought, waited for a moment.
 
         Raises:
-            MindBatchError: a rank has ended or failed.
+            MindBatchError: a rank has ended, failed or hangs, and may not be started again.
         """
+        if self._over is not None:
+            raise self._over
         self._deal()
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
@@ -121,15 +125,14 @@ class RemoteEngine:
                 result.events.extend(found.events)
                 result.finished.extend(found.finished)
             arrival = self._links.next(0)
-        self._check_ranks()
+        for failure in self._supervision.check():
+            result.finished.extend(self._recover(failure))
         self._deal()
         return result
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """See `Engine.abort`."""
-        self._waiting = deque(
-            asked for asked in self._waiting if keys is not None and asked.request.key not in keys
-        )
+        self._dealing.drop(keys)
         for replica in self.replicas:
             gone = [key for key in replica.dealt if keys is None or key in keys]
             for key in gone:
@@ -153,20 +156,14 @@ class RemoteEngine:
         self._ranks.end()
 
     def _deal(self) -> None:
-        """Hands requests out, in the order in which they came, as long as a replica has room."""
-        while self._waiting:
-            replica = least_loaded(self.replicas, self._most_sequences)
-            if replica is None:
-                return
-            asked = self._waiting.popleft()
-            replica.dealt[asked.request.key] = asked
+        for replica, asked in self._dealing.deal():
             fields, arrays = request_parts(asked.request)
             self._links.send(replica.leader, ADD, arrays, **fields)
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival
         if message is None:
-            self._gone.setdefault(rank, time.monotonic())
+            self._supervision.disconnected(rank)
             return None
         answer = self._answers.get(message.kind)
         if answer is None:
@@ -177,6 +174,7 @@ class RemoteEngine:
         return self.replicas[self._topology.coordinates(rank).replica]
 
     def _greet(self, rank: int, message: Message) -> None:
+        self._supervision.greet(rank, message.fields)
         self._links.send(rank, JOB, **self._admission.job(rank, message.fields))
 
     def _compare(self, rank: int, message: Message) -> None:
@@ -198,7 +196,12 @@ class RemoteEngine:
         replica = self._replica_of(rank)
         replica.statistics = statistics_of(message.fields["statistics"])
         found = result_of(message.fields)
-        events = [event for event in found.events if event.key in replica.dealt]
+        events = [
+            rest
+            for event in found.events
+            if event.key in replica.dealt
+            and (rest := replica.dealt[event.key].shown.rest_of(event)) is not None
+        ]
         finished = [
             _completed(output, replica.dealt.pop(output.key))
             for output in found.finished
@@ -206,23 +209,46 @@ class RemoteEngine:
         ]
         return StepResult(events, finished)
 
-    def _fail(self, rank: int, message: Message) -> None:
-        error = failure_of(message.fields)
-        if type(error) is MindBatchError:
-            error = MindBatchError(f"rank {rank}: {fault}" for fault in error.faults)
-        raise error
+    def _take_beat(self, rank: int, message: Message) -> None:
+        self._supervision.beat(rank, message.fields)
 
-    def _check_ranks(self) -> None:
-        """Raises a MindBatchError if a rank has ended; looks at the processes now and then."""
-        now = time.monotonic()
-        if now < self._next_check:
-            return
-        self._next_check = now + _CHECK_SECONDS
-        for ended in self._ranks.ended():
-            raise _ended(ended)
-        for rank, since in self._gone.items():
-            if now - since > _SECONDS_TO_END:
-                raise MindBatchError(f"rank {rank}: its connection has ended")
+    def _take_failure(self, rank: int, message: Message) -> StepResult:
+        """A rank that fails while it loads would do so again; later, what it computed may be the cause."""
+        error, replica = failure_of(message.fields), self._replica_of(rank)
+        faults = (
+            error.faults
+            if type(error) is not MindBatchError
+            else [f"rank {rank}: {each}" for each in error.faults]
+        )
+        if not replica.is_ready:
+            self._over = type(error)(faults)
+            return StepResult([], [])
+        self._supervision.forget(replica.index)
+        return StepResult([], self._recover(Failure(replica.index, faults[0], tuple(faults[1:]))))
+
+    def _recover(self, failure: Failure) -> list[RequestOutput]:
+        """Starts a replica anew, or ends the job at the next step; returns the requests that are to blame."""
+        replica = self.replicas[failure.replica]
+        blamed = self._dealing.take_back(replica, may_be_a_row=failure.may_be_a_row)
+        if self._num_restarts >= self._limits.max_restarts:
+            self._over = self._over or MindBatchError([failure.reason, *failure.details])
+        else:
+            self._num_restarts += 1
+            count = f"{self._num_restarts} of at most {self._limits.max_restarts} times"
+            say(f"{failure.reason}; its replica is started again, {count}", *failure.details)
+            self._restart(replica)
+        reason = f"it ended its process {MOST_DEATHS} times: {failure.reason}"
+        return [asked.request.failure(PromptError(reason)) for asked in blamed]
+
+    def _restart(self, replica: Replica) -> None:
+        """From now on nothing is read of what the old processes may still send."""
+        replica.begin_again()
+        self._links.renew(replica.ranks, replica.attempt)
+        try:
+            self._ranks.restart(replica.index, replica.attempt)
+        except MindBatchError as error:
+            self._over = error
+        self._supervision.begin(replica.index)
 
 
 def _completed(output: RequestOutput, asked: Asked) -> RequestOutput:
@@ -234,8 +260,3 @@ def _completed(output: RequestOutput, asked: Asked) -> RequestOutput:
     return replace(
         output, prompt=request.prompt, prompt_token_ids=list(request.prompt_token_ids), seconds=seconds
     )
-
-
-def _ended(ended: EndedRank) -> MindBatchError:
-    lines = [f"rank {ended.rank}: {line}" for line in ended.last_lines]
-    return MindBatchError([f"rank {ended.rank} ended with {ended.how}", *lines])

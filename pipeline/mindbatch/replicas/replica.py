@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.engine.request import Request
-from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.engine.statistics import EngineStatistics, total_of
+from mindbatch.replicas.repeated_events import ShownEvents
 
 
 @dataclass(slots=True)
@@ -16,11 +16,14 @@ class Asked:
     """A request that is not finished.
 
     sequences: that it runs at most. started: when it was added (`time.perf_counter`).
+    deaths: of replicas that may have ended because of it. shown: what callers have got of it.
     """
 
     request: Request
     sequences: int
     started: float = field(default_factory=time.perf_counter)
+    deaths: int = 0
+    shown: ShownEvents = field(default_factory=ShownEvents)
 
     @classmethod
     def of(cls, request: Request) -> Asked:
@@ -33,10 +36,11 @@ class Replica:
     """One replica.
 
     ranks: its global ranks. leader: the one that runs its engine.
+    attempt: how often it was started before.
     waiting_for: the ranks that are not ready.
     notice: what takes the leader's time, in words; empty if nothing does.
     dealt: the unfinished requests that it has, by key.
-    statistics: of its engine, as it said last.
+    statistics: of its engine, as it said last. past: of the engines that it had before, their load left out.
     """
 
     index: int
@@ -47,6 +51,7 @@ class Replica:
     notice: str = ""
     dealt: dict[str, Asked] = field(default_factory=dict)
     statistics: EngineStatistics | None = None
+    past: EngineStatistics | None = None
 
     def __post_init__(self) -> None:
         self.waiting_for = set(self.ranks)
@@ -61,12 +66,17 @@ class Replica:
         """Sequences of the requests that it has."""
         return sum(asked.sequences for asked in self.dealt.values())
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether it runs requests that may have ended a replica."""
+        return any(asked.deaths for asked in self.dealt.values())
 
-def least_loaded(replicas: Iterable[Replica], most_sequences: int) -> Replica | None:
-    """The ready replica with the fewest sequences, the first of equals; None if all have `most_sequences`.
-
-    So each has a little more than its batch, the rest waits here until somebody has room, and all end at
-    about the same time, whatever the rows' lengths.
-    """
-    free = [each for each in replicas if each.is_ready and each.num_sequences < most_sequences]
-    return min(free, key=lambda replica: replica.num_sequences, default=None)
+    def begin_again(self) -> None:
+        """Its ranks are started anew; it has no requests."""
+        self.attempt += 1
+        self.waiting_for = set(self.ranks)
+        self.notice = ""
+        if self.statistics is not None:
+            found = self.statistics if self.past is None else total_of([self.past, self.statistics])
+            self.past = replace(found, running_sequences=0, waiting_requests=0, blocks_used=0, blocks_total=0)
+        self.statistics = None

@@ -11,7 +11,7 @@ from typing import Any
 from mindbatch.launch.process_state import ProcessState, process_state
 from mindbatch.launch.ranks import EndedRank, Ranks
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.watch import Hung, Watch
+from mindbatch.replicas.watch import Watch
 
 CHECK_SECONDS = 0.25
 
@@ -19,6 +19,14 @@ SECONDS_TO_END = 2.0
 """In which a process whose connection has ended is expected to end too, to be asked how."""
 
 _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
+
+
+@dataclass(frozen=True)
+class FailureLimits:
+    """hang_seconds: see `Watch`. max_restarts: how often replicas are started again, all together."""
+
+    hang_seconds: float = 60.0
+    max_restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,16 @@ class Supervision:
         self._disconnected.setdefault(rank, self._clock())
 
     def check(self) -> list[Failure]:
-        """What has failed since this was asked last, at most once for each replica; looks now and then only."""
+        """What has failed since this was asked last, once for each replica; looks now and then only."""
         now = self._clock()
         if now < self._next_check:
             return []
         self._next_check = now + CHECK_SECONDS
-        found = [*self._failures_of_ended(), *self._failures_of_disconnected(now), *self._failures_of_hung(now)]
+        found = [
+            *self._failures_of_ended(),
+            *self._failures_of_disconnected(now),
+            *self._failures_of_hung(now),
+        ]
         first = {failure.replica: failure for failure in reversed(found)}
         for replica in first:
             self.forget(replica)
