@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
+from mindbatch.config.launch_schema import world_size_of
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
@@ -70,7 +71,7 @@ class LLM:
         """
         prepare_environment(config.runtime.verbose, config.runtime.num_threads)
         with loading():
-            if config.parallel.num_ranks == 1:
+            if world_size_of(config.parallel) == 1:
                 return cls.over(load_model(config.model, config.runtime, notice))
             from mindbatch.replicas.load import load_replicas  # not needed where there is one process
 

@@ -15,11 +15,7 @@ STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 
 
-# Variants of a model type have a name with a "_".
-CASES = [pytest.param(each, marks=[pytest.mark.slow] * ("_" in each)) for each in descriptions()]
-
-
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=list(descriptions()))
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

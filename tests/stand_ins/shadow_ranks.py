@@ -7,20 +7,24 @@ from typing import Any
 
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.runner import Runner, StepOutput
+from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.replicas.announcing_runner import AnnouncingRunner
 from mindbatch.replicas.connection import connect
 from mindbatch.replicas.front_link import FrontLink
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.replicas.serving import serve
-from mindbatch.replicas.supervision import FailureLimits
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)
+POISON = 13
+"""A token that ends the rank which computes it."""
 
 
 class Rank:
@@ -36,8 +40,10 @@ class Rank:
         attempt: int,
         make_engine: Callable[[], Engine],
         load: Callable[[int], None],
+        on_poison: Callable[[], None],
     ) -> None:
         self.rank = rank
+        self.on_poison = on_poison
         self.connection = connect(links.address, KEY)
         self._hello = {"rank": rank, "attempt": attempt, "host": "here", "versions": {}}
         self._make_engine, self._load = make_engine, load
@@ -54,9 +60,33 @@ class Rank:
         try:
             self._load(self.rank)
             link.send(READY)
-            serve(link, self._make_engine())
+            engine = self._make_engine()
+            engine._runner = _Killable(AnnouncingRunner(engine._runner, link), self)
+            serve(link, engine)
+        except _Ended:
+            return
         except Exception as error:
             link.send(FAILED, **failure_fields(error))
+
+
+class _Ended(BaseException):
+    """A rank's thread is to end as if its process did."""
+
+
+class _Killable:
+    """A runner in whose steps its rank may end."""
+
+    def __init__(self, runner: Runner, rank: Rank) -> None:
+        self.vocab_size = runner.vocab_size
+        self._runner, self._rank = runner, rank
+
+    def run(self, step: Step) -> StepOutput:
+        output = self._runner.run(step)
+        if any(POISON in tokens.group.request.prompt_token_ids for tokens in step.scheduled):
+            self._rank.on_poison()
+            self._rank.kill()
+            raise _Ended
+        return output
 
 
 class ShadowRanks:
@@ -65,23 +95,27 @@ class ShadowRanks:
     def __init__(
         self, links: RankLinks, count: int, make_engine: Callable[[], Engine], load: Callable[[int], None]
     ) -> None:
-        self._start = lambda rank, attempt: Rank(links, rank, attempt, make_engine, load)
+        self._start = lambda rank, attempt: Rank(
+            links, rank, attempt, make_engine, load, lambda: self._note(rank)
+        )
+        self.started = count
         self.ranks = {rank: self._start(rank, 0) for rank in range(count)}
         self.has_ended: list[EndedRank] = []
 
-    def kill(self, rank: int, number: int = 9) -> None:
-        """Ends a rank as a signal would."""
+    def kill(self, rank: int) -> None:
+        """Ends a rank as signal 9 would."""
         self.ranks[rank].kill()
-        self.has_ended.append(EndedRank(rank, f"signal {number}", ("a last line",)))
+        self._note(rank)
+
+    def _note(self, rank: int) -> None:
+        self.has_ended.append(EndedRank(rank, "signal 9", ("a last line",)))
 
     def ended(self) -> list[EndedRank]:
         found, self.has_ended = self.has_ended, []
         return found
 
-    def last_lines(self, rank: int) -> tuple[str, ...]:
-        return (f"what {rank} said",)
-
     def restart(self, replica: int, attempt: int) -> None:
+        self.started += 1
         self.ranks[replica].kill()
         self.ranks[replica] = self._start(replica, attempt)
 
@@ -100,9 +134,7 @@ class AdmitsAll:
         pass
 
 
-def make_engine(
-    tokenizer: Tokenizer | None, batch_size: int = 4, runner: PrefixRunner | None = None
-) -> Engine:
+def make_engine(tokenizer: Tokenizer | None, batch_size: int = 4) -> Engine:
     """An engine over the shadow model."""
     settings = EngineSettings(batch_size=batch_size, seq_length=200, block_size=16, num_blocks=100)
     make = None
@@ -112,7 +144,7 @@ def make_engine(
             return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
     assert PrefixRunner.vocab_size == VOCABULARY
-    return Engine(runner or PrefixRunner(), settings, make, (END,))
+    return Engine(PrefixRunner(), settings, make, (END,))
 
 
 def remote_engine(
@@ -120,13 +152,12 @@ def remote_engine(
     replicas: int,
     notices: list[str] | None = None,
     load: Callable[[int], None] = lambda rank: None,
-    limits: FailureLimits | None = None,
-    runner: PrefixRunner | None = None,
+    max_restarts: int = 0,
 ) -> tuple[RemoteEngine, ShadowRanks]:
     """An engine over so many replicas, which may not be ready yet, and their ranks."""
     links = RankLinks("127.0.0.1", KEY, replicas)
-    ranks = ShadowRanks(links, replicas, lambda: make_engine(tokenizer, runner=runner), load)
-    seen = [] if notices is None else notices
+    ranks = ShadowRanks(links, replicas, lambda: make_engine(tokenizer), load)
+    seen: list[str] = [] if notices is None else notices
     checks = make_engine(tokenizer)
     engine = RemoteEngine(
         checks.settings,
@@ -136,6 +167,7 @@ def remote_engine(
         ranks,
         AdmitsAll(),
         seen.append,
-        limits or FailureLimits(),
+        max_restarts,
+        seen.append,
     )
     return engine, ranks

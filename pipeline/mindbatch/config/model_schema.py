@@ -78,11 +78,6 @@ class ParallelConfig:
     model_parallel: int = option(1, "slices of every layer; must divide the attention heads", minimum=1)
     pipeline_stage: int = option(1, "groups of successive layers", minimum=1)
 
-    @property
-    def num_ranks(self) -> int:
-        """All processes of a job."""
-        return self.data_parallel * self.model_parallel * self.pipeline_stage
-
 
 @dataclass
 class RuntimeConfig:

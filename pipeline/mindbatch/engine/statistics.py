@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mindbatch.engine.request import CompletionOutput
 from mindbatch.engine.scheduler import Scheduler
@@ -53,6 +53,10 @@ class EngineStatistics:
     def cache_use(self) -> float:
         """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total
+
+    def at_rest(self) -> EngineStatistics:
+        """The totals of an engine that has ended: it has no load any more."""
+        return replace(self, running_sequences=0, waiting_requests=0, blocks_used=0, blocks_total=0)
 
 
 def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:

@@ -1,4 +1,4 @@
-"""Rank processes on this machine, started by this process itself."""
+"""Rank processes on this machine: started, watched and ended by this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LocalRanks:
     """The ranks of a job, each in a session of its own with its log `rank_N.log`; they end with this object.
 
     command: of a rank process. environment_of: (rank, attempt) -> its variables, beside this process's own.
-    replica_size: ranks of a replica, which are neighbours. logs, shown: see `Supervisor`.
+    replica_size: ranks of a replica, which are neighbours. logs: a folder that exists.
     """
 
     def __init__(
@@ -24,48 +24,36 @@ class LocalRanks:
         world_size: int,
         replica_size: int,
         logs: Path,
-        *,
-        shown: bool = False,
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started."""
         self._command = list(command)
         self._environment_of = environment_of
         self._replica_size = replica_size
-        self._processes = Supervisor(logs, shown=shown)
+        self._supervisor = Supervisor(logs)
         try:
-            for rank in range(world_size):
-                self._start(rank, 0)
+            self._start(range(world_size), 0)
         except BaseException:
             self.end()
             raise
 
     def ended(self) -> list[EndedRank]:
         """See `Ranks.ended`."""
-        return [EndedRank(_rank(name), how, lines) for name, how, lines in self._processes.ended()]
-
-    def last_lines(self, rank: int) -> tuple[str, ...]:
-        """See `Ranks.last_lines`."""
-        return self._processes.last_lines(_name(rank))
+        return [
+            EndedRank(int(name.removeprefix("rank_")), how, last_lines)
+            for name, how, last_lines in self._supervisor.ended()
+        ]
 
     def restart(self, replica: int, attempt: int) -> None:
         """See `Ranks.restart`."""
         ranks = range(replica * self._replica_size, (replica + 1) * self._replica_size)
-        self._processes.end([_name(rank) for rank in ranks])
-        for rank in ranks:
-            self._start(rank, attempt)
+        self._supervisor.end([f"rank_{rank}" for rank in ranks])
+        self._start(ranks, attempt)
 
     def end(self) -> None:
         """See `Ranks.end`."""
-        self._processes.end()
+        self._supervisor.end()
 
-    def _start(self, rank: int, attempt: int) -> None:
-        environment = {**os.environ, **self._environment_of(rank, attempt)}
-        self._processes.start(_name(rank), self._command, environment)
-
-
-def _name(rank: int) -> str:
-    return f"rank_{rank}"
-
-
-def _rank(name: str) -> int:
-    return int(name.removeprefix("rank_"))
+    def _start(self, ranks: range, attempt: int) -> None:
+        for rank in ranks:
+            environment = {**os.environ, **self._environment_of(rank, attempt)}
+            self._supervisor.start(f"rank_{rank}", self._command, environment)

@@ -26,7 +26,6 @@ MOST_MESSAGE_BYTES = 1 << 30
 _HANDSHAKE_SECONDS = 10
 _SEND_SECONDS = 60
 """A peer that takes nothing for so long is stopped or cut off."""
-_ASK_SECONDS = 10
 _MOST_HANDSHAKES = 64
 """At the same time: a foreign program that opens connections must not make threads without end."""
 _DTYPES = ("bool", "int32", "int64", "float16", "float32", "float64", "uint8", "uint16")
@@ -113,12 +112,13 @@ class MessageConnection:
         return decoded(self._connection.recv_bytes(MOST_MESSAGE_BYTES))
 
     def close(self) -> None:
-        """Ends the connection; a thread that receives notices it, and so does the peer."""
-        # close() alone leaves a thread waiting that reads.
+        """Ends the connection; a thread that receives notices it, and so does the peer.
+
+        The descriptor is closed with this object: a thread that still reads would else read from whatever
+        gets its number next.
+        """
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as stream:
             stream.shutdown(socket.SHUT_RDWR)
-        with suppress(OSError):
-            self._connection.close()
 
 
 def connect(address: Address, key: bytes) -> MessageConnection:
@@ -140,12 +140,8 @@ def _authenticated(stream: socket.socket, key: bytes, *, listens: bool) -> Messa
     _set_timeout(stream, socket.SO_RCVTIMEO, _HANDSHAKE_SECONDS)
     _set_timeout(stream, socket.SO_SNDTIMEO, _SEND_SECONDS)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What was sent and is not acknowledged for so long ends the connection: a host that was cut off. Where
-    # nothing is to be sent the kernel asks now and then.
+    # What was sent and is not acknowledged for so long ends the connection: a host that was cut off.
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SEND_SECONDS)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _ASK_SECONDS)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _ASK_SECONDS)
     connection = Connection(stream.detach())
     steps: list[Callable[[Connection, bytes], None]] = [deliver_challenge, answer_challenge]
     try:

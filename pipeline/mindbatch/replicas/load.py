@@ -23,7 +23,6 @@ from mindbatch.replicas import rank_main
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
-from mindbatch.replicas.supervision import FailureLimits
 
 LOCAL_HOST = "127.0.0.1"
 
@@ -58,11 +57,16 @@ def load_replicas(
         topology.world_size,
         topology.replica_size,
         logs or _temporary_folder(links),
-        shown=runtime.verbose,
     )
-    limits = FailureLimits(config.launch.hang_seconds, config.launch.max_restarts)
     engine = RemoteEngine(
-        outlined.settings, outlined.idle_engine(), topology, links, ranks, admission, notice, limits
+        outlined.settings,
+        outlined.idle_engine(),
+        topology,
+        links,
+        ranks,
+        admission,
+        notice,
+        config.launch.max_restarts,
     )
     try:
         engine.wait_until_ready()

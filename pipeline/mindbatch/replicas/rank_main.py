@@ -58,16 +58,18 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     from mindbatch.checkpoint.folders.folder_digest import folder_digest
     from mindbatch.config.environment import prepare_environment
     from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-    from mindbatch.engine.build import load_model
+    from mindbatch.engine.build import engine_of, load_runners, prepare_model
+    from mindbatch.replicas.announcing_runner import AnnouncingRunner
     from mindbatch.replicas.serving import serve
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     prepare_environment(runtime.verbose, runtime.num_threads)
     folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
     link.send(MODEL, digests=[folder_digest(folder) for folder in folders])
-    loaded = load_model(model, runtime, link.notice)
-    link.send(READY, cache_bytes=loaded.cache_bytes)
-    serve(link, loaded.engine)
+    prepared = prepare_model(model, runtime)
+    runners = load_runners(prepared, model, runtime, link.notice)
+    link.send(READY)
+    serve(link, engine_of(prepared, AnnouncingRunner(runners.model, link), runners.assistant))
 
 
 if __name__ == "__main__":

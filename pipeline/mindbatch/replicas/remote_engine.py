@@ -10,16 +10,17 @@ from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.errors import MindBatchError, PromptError
-from mindbatch.launch.ranks import Ranks
+from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
+from mindbatch.launch.ranks import EndedRank, Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.connection import Message, MessageError
-from mindbatch.replicas.dealing import MOST_DEATHS, Dealing
+from mindbatch.replicas.dealing import Dealing
 from mindbatch.replicas.messages import (
     ABORT,
     ADD,
     BEAT,
+    BEGUN,
     FAILED,
     HELLO,
     JOB,
@@ -33,12 +34,14 @@ from mindbatch.replicas.messages import (
     statistics_of,
 )
 from mindbatch.replicas.rank_links import Arrival, RankLinks
-from mindbatch.replicas.replica import Asked, Replica
-from mindbatch.replicas.supervision import Failure, FailureLimits, Supervision
+from mindbatch.replicas.replica import Replica
 from mindbatch.screen_text import say
 
 WAIT_SECONDS = 0.1
 """The longest wait for a message: signals are put off meanwhile, and others may want the engine."""
+_CHECK_SECONDS = 0.25
+_SECONDS_TO_END = 2.0
+"""In which a process whose connection has ended is expected to end too, to be asked how."""
 
 
 class RemoteEngine:
@@ -47,7 +50,8 @@ class RemoteEngine:
     settings: of the engine of one replica. checks: an engine that accepts and refuses as theirs do.
     admission: what ranks are told, and which of them may take part.
     notice: see `build.load_model`.
-    limits: when a rank hangs, and how often replicas are started again.
+    max_restarts: how often a replica that has ended is started again, all of them together.
+    warn: is told of each of those.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class RemoteEngine:
         ranks: Ranks,
         admission: RankAdmission,
         notice: Callable[[str], None],
-        limits: FailureLimits,
+        max_restarts: int = 0,
+        warn: Callable[[str], None] = say,
     ) -> None:
         # So many as all replicas have: whoever feeds this engine reckons with it.
         self.settings = replace(settings, batch_size=settings.batch_size * topology.data_parallel)
@@ -67,34 +72,36 @@ class RemoteEngine:
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
         ]
-        self._dealing = Dealing(self.replicas, settings.batch_size)
-        self._supervision = Supervision(ranks, topology, limits.hang_seconds)
-        self._num_restarts, self._limits = 0, limits
-        self._over: MindBatchError | None = None
+        # A few more than its batch, so that it need not wait for the next one.
+        self._dealing = Dealing(self.replicas, settings.batch_size + max(2, settings.batch_size // 4))
         self._checks = checks
         self._topology = topology
         self._links, self._ranks, self._admission = links, ranks, admission
-        self._notice, self._shown = notice, ""
+        self._notice, self._shown, self._warn = notice, "", warn
+        self._restarts, self._max_restarts = 0, max_restarts
+        self._gone: dict[int, float] = {}  # ranks whose connection has ended, and when
+        self._next_check = 0.0
         self._answers: dict[str, Callable[[int, Message], StepResult | None]] = {
             HELLO: self._greet,
             MODEL: self._compare,
             NOTICE: self._show,
             READY: self._take_ready,
+            BEGUN: self._take_begun,
             STEP: self._take_step,
-            BEAT: self._take_beat,
-            FAILED: self._take_failure,
+            BEAT: lambda rank, message: None,
+            FAILED: self._fail,
         }
 
     @property
     def has_work(self) -> bool:
-        return bool(self._dealing.num_waiting) or any(replica.dealt for replica in self.replicas)
+        return self._dealing.has_work
 
     @property
     def statistics(self) -> EngineStatistics:
-        """The sum of what the replicas have said last; what waits here waits too."""
-        known = [replica.statistics for replica in self.replicas if replica.statistics is not None]
-        past = [replica.past for replica in self.replicas if replica.past is not None]
-        total = total_of([*(known or [self._checks.statistics]), *past])
+        """The sum of what the replicas have said last, in all attempts; what waits here waits too."""
+        idle = self._checks.statistics
+        now = [replica.statistics or idle for replica in self.replicas]
+        total = total_of([*now, *(each for replica in self.replicas for each in replica.earlier)])
         return replace(total, waiting_requests=total.waiting_requests + self._dealing.num_waiting)
 
     def add(self, request: Request) -> None:
@@ -106,17 +113,15 @@ class RemoteEngine:
             )
         self._checks.add(request)
         self._checks.abort({request.key})
-        self._dealing.add(Asked.of(request))
+        self._dealing.add(request)
 
     def step(self) -> StepResult:
         """What replicas have brought, waited for a moment.
 
         Raises:
-            MindBatchError: a rank has ended, failed or hangs, and may not be started again.
+            MindBatchError: a rank has ended or failed, and may not be started again.
         """
-        if self._over is not None:
-            raise self._over
-        self._deal()
+        self._dealing.deal(self._hand_out)
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
         while arrival is not None:
@@ -125,20 +130,14 @@ class RemoteEngine:
                 result.events.extend(found.events)
                 result.finished.extend(found.finished)
             arrival = self._links.next(0)
-        for failure in self._supervision.check():
-            result.finished.extend(self._recover(failure))
-        self._deal()
+        result.finished.extend(self._check_ranks())
+        self._dealing.deal(self._hand_out)
         return result
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """See `Engine.abort`."""
-        self._dealing.drop(keys)
-        for replica in self.replicas:
-            gone = [key for key in replica.dealt if keys is None or key in keys]
-            for key in gone:
-                del replica.dealt[key]
-            if gone:
-                self._links.send(replica.leader, ABORT, keys=gone)
+        for replica, dropped in self._dealing.drop(keys):
+            self._links.send(replica.leader, ABORT, keys=dropped)
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has loaded its part of the model.
@@ -155,15 +154,14 @@ class RemoteEngine:
         self._links.close()
         self._ranks.end()
 
-    def _deal(self) -> None:
-        for replica, asked in self._dealing.deal():
-            fields, arrays = request_parts(asked.request)
-            self._links.send(replica.leader, ADD, arrays, **fields)
+    def _hand_out(self, replica: Replica, request: Request) -> None:
+        fields, arrays = request_parts(request)
+        self._links.send(replica.leader, ADD, arrays, **fields)
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival
         if message is None:
-            self._supervision.disconnected(rank)
+            self._gone.setdefault(rank, time.monotonic())
             return None
         answer = self._answers.get(message.kind)
         if answer is None:
@@ -174,7 +172,6 @@ class RemoteEngine:
         return self.replicas[self._topology.coordinates(rank).replica]
 
     def _greet(self, rank: int, message: Message) -> None:
-        self._supervision.greet(rank, message.fields)
         self._links.send(rank, JOB, **self._admission.job(rank, message.fields))
 
     def _compare(self, rank: int, message: Message) -> None:
@@ -191,72 +188,57 @@ class RemoteEngine:
     def _take_ready(self, rank: int, message: Message) -> None:
         self._replica_of(rank).waiting_for.discard(rank)
 
+    def _take_begun(self, rank: int, message: Message) -> None:
+        dealt = self._replica_of(rank).dealt
+        for key in message.fields["keys"]:
+            if key in dealt:
+                dealt[key].has_begun = True
+
     def _take_step(self, rank: int, message: Message) -> StepResult:
-        """What a step of a replica has brought; requests that were dropped meanwhile are not in it."""
         replica = self._replica_of(rank)
         replica.statistics = statistics_of(message.fields["statistics"])
-        found = result_of(message.fields)
-        events = [
-            rest
-            for event in found.events
-            if event.key in replica.dealt
-            and (rest := replica.dealt[event.key].shown.rest_of(event)) is not None
-        ]
-        finished = [
-            _completed(output, replica.dealt.pop(output.key))
-            for output in found.finished
-            if output.key in replica.dealt
-        ]
-        return StepResult(events, finished)
+        return self._dealing.take(replica, result_of(message.fields))
 
-    def _take_beat(self, rank: int, message: Message) -> None:
-        self._supervision.beat(rank, message.fields)
+    def _fail(self, rank: int, message: Message) -> StepResult:
+        """A rank that has said why it ends."""
+        error = failure_of(message.fields)
+        if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
+            raise error
+        faults = [f"rank {rank}: {fault}" for fault in error.faults]
+        return StepResult([], self.lose(self._replica_of(rank), *faults))
 
-    def _take_failure(self, rank: int, message: Message) -> StepResult:
-        """A rank that fails while it loads would do so again; later, what it computed may be the cause."""
-        error, replica = failure_of(message.fields), self._replica_of(rank)
-        faults = (
-            error.faults
-            if type(error) is not MindBatchError
-            else [f"rank {rank}: {each}" for each in error.faults]
-        )
-        if not replica.is_ready:
-            self._over = type(error)(faults)
-            return StepResult([], [])
-        self._supervision.forget(replica.index)
-        return StepResult([], self._recover(Failure(replica.index, faults[0], tuple(faults[1:]))))
+    def _check_ranks(self) -> list[RequestOutput]:
+        """Looks at the processes now and then; returns the results of requests that have ended two."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return []
+        self._next_check = now + _CHECK_SECONDS
+        lost: dict[int, list[str]] = {}  # by replica: the first of its ranks is the one to name
+        for ended in self._ranks.ended():
+            lost.setdefault(self._replica_of(ended.rank).index, _how(ended))
+        for rank, since in self._gone.items():
+            if now - since > _SECONDS_TO_END:
+                lost.setdefault(self._replica_of(rank).index, [f"rank {rank}: its connection has ended"])
+        return [failed for index, how in lost.items() for failed in self.lose(self.replicas[index], *how)]
 
-    def _recover(self, failure: Failure) -> list[RequestOutput]:
-        """Starts a replica anew, or ends the job at the next step; returns the requests that are to blame."""
-        replica = self.replicas[failure.replica]
-        blamed = self._dealing.take_back(replica, may_be_a_row=failure.may_be_a_row)
-        if self._num_restarts >= self._limits.max_restarts:
-            self._over = self._over or MindBatchError([failure.reason, *failure.details])
-        else:
-            self._num_restarts += 1
-            count = f"{self._num_restarts} of at most {self._limits.max_restarts} times"
-            say(f"{failure.reason}; its replica is started again, {count}", *failure.details)
-            self._restart(replica)
-        reason = f"it ended its process {MOST_DEATHS} times: {failure.reason}"
-        return [asked.request.failure(PromptError(reason)) for asked in blamed]
+    def lose(self, replica: Replica, reason: str, *more: str) -> list[RequestOutput]:
+        """Starts a replica again that has ended, or hangs; returns the results of requests that are to blame.
 
-    def _restart(self, replica: Replica) -> None:
-        """From now on nothing is read of what the old processes may still send."""
-        replica.begin_again()
+        Raises:
+            MindBatchError: it may not be started again.
+        """
+        if self._restarts == self._max_restarts:
+            raise MindBatchError([reason, *more])
+        self._restarts += 1
+        self._warn(f"{reason}; started again ({self._restarts} of {self._max_restarts} times)")
+        failed = self._dealing.take_back(replica, reason)
+        for rank in replica.ranks:
+            self._gone.pop(rank, None)
         self._links.renew(replica.ranks, replica.attempt)
-        try:
-            self._ranks.restart(replica.index, replica.attempt)
-        except MindBatchError as error:
-            self._over = error
-        self._supervision.begin(replica.index)
+        self._ranks.restart(replica.index, replica.attempt)
+        return failed
 
 
-def _completed(output: RequestOutput, asked: Asked) -> RequestOutput:
-    """An output as the engine of this process would have given it."""
-    request, seconds = asked.request, time.perf_counter() - asked.started
-    if output.error is not None:
-        reason = output.error.removeprefix(f"{request.key}: ")
-        return request.failure(PromptError(reason))
-    return replace(
-        output, prompt=request.prompt, prompt_token_ids=list(request.prompt_token_ids), seconds=seconds
-    )
+def _how(ended: EndedRank) -> list[str]:
+    lines = [f"rank {ended.rank}: {line}" for line in ended.last_lines]
+    return [f"rank {ended.rank} ended with {ended.how}", *lines]

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from mindbatch.decoding.registry import strategy_for
-from mindbatch.engine.request import Request
-from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.replicas.repeated_events import ShownEvents
-
-
-@dataclass(slots=True)
-class Asked:
-    """A request that is not finished.
-
-    sequences: that it runs at most. started: when it was added (`time.perf_counter`).
-    deaths: of replicas that may have ended because of it. shown: what callers have got of it.
-    """
-
-    request: Request
-    sequences: int
-    started: float = field(default_factory=time.perf_counter)
-    deaths: int = 0
-    shown: ShownEvents = field(default_factory=ShownEvents)
-
-    @classmethod
-    def of(cls, request: Request) -> Asked:
-        """A request that has just come."""
-        return cls(request, strategy_for(request.params).width(request.params))
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.replicas.asked import Asked
 
 
 @dataclass
@@ -40,7 +18,7 @@ class Replica:
     waiting_for: the ranks that are not ready.
     notice: what takes the leader's time, in words; empty if nothing does.
     dealt: the unfinished requests that it has, by key.
-    statistics: of its engine, as it said last. past: of the engines that it had before, their load left out.
+    statistics: of its engine, as it said last. earlier: those of the attempts before.
     """
 
     index: int
@@ -51,7 +29,7 @@ class Replica:
     notice: str = ""
     dealt: dict[str, Asked] = field(default_factory=dict)
     statistics: EngineStatistics | None = None
-    past: EngineStatistics | None = None
+    earlier: list[EngineStatistics] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.waiting_for = set(self.ranks)
@@ -67,16 +45,33 @@ class Replica:
         return sum(asked.sequences for asked in self.dealt.values())
 
     @property
-    def has_suspects(self) -> bool:
-        """Whether it runs requests that may have ended a replica."""
-        return any(asked.deaths for asked in self.dealt.values())
+    def has_suspect(self) -> bool:
+        """Whether a request is among them that may have ended a process."""
+        return any(asked.is_suspect for asked in self.dealt.values())
 
-    def begin_again(self) -> None:
-        """Its ranks are started anew; it has no requests."""
-        self.attempt += 1
-        self.waiting_for = set(self.ranks)
-        self.notice = ""
+    def begin_again(self) -> list[Asked]:
+        """Another attempt; returns the requests that it had."""
+        left = list(self.dealt.values())
         if self.statistics is not None:
-            found = self.statistics if self.past is None else total_of([self.past, self.statistics])
-            self.past = replace(found, running_sequences=0, waiting_requests=0, blocks_used=0, blocks_total=0)
-        self.statistics = None
+            self.earlier.append(self.statistics.at_rest())
+        self.attempt += 1
+        self.waiting_for, self.notice, self.statistics = set(self.ranks), "", None
+        self.dealt.clear()
+        return left
+
+
+def least_loaded(replicas: Iterable[Replica], most_sequences: int, asked: Asked) -> Replica | None:
+    """The ready replica with the fewest sequences, the first of equals; None if all have `most_sequences`.
+
+    So each has a little more than its batch, the rest waits here until somebody has room, and all end at
+    about the same time, whatever the rows' lengths. Of suspects a replica has one at a time: if it ends, it
+    is known whose fault that is.
+    """
+    free = [
+        each
+        for each in replicas
+        if each.is_ready
+        and each.num_sequences < most_sequences
+        and not (asked.is_suspect and each.has_suspect)
+    ]
+    return min(free, key=lambda replica: replica.num_sequences, default=None)

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from mindbatch.engine.build import LoadedModel
-from mindbatch.engine.request import Request
+from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import make_llm
-from shadow_ranks import ShadowRanks, remote_engine
+from shadow_ranks import POISON, ShadowRanks, remote_engine
 
-PROMPTS = ["one", "two, three", "four five six", "", "seven"] * 5
+PROMPTS = ["one", "two, three", "four five six", "", "seven"] * 3
 WAYS: list[dict[str, Any]] = [
     {},
     {"do_sample": True, "temperature": 1.3, "seed": 3, "num_return_sequences": 2, "logprobs": 2},
@@ -148,3 +148,59 @@ def test_a_rank_that_fails_is_named(shadow_tokenizer: Tokenizer) -> None:
     with pytest.raises(MindBatchError, match=r"^rank 0: RuntimeError\('out of everything'\)$"):
         engine.wait_until_ready()
     engine.close()
+
+
+def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_tokenizer: Tokenizer) -> None:
+    """What was streamed before is not streamed again."""
+    notices: list[str] = []
+    engine, ranks = started(2, max_restarts=3, notices=notices)
+    llm = llm_over(engine, shadow_tokenizer)
+    given: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": [], "num_return_sequences": 2}
+    given |= {"do_sample": True, "seed": 5}
+    events = []
+    for number, event in enumerate(llm.stream(PROMPTS[:3] * 2, **given)):
+        events.append(event)
+        if number in (50, 200):
+            ranks.kill(number // 200)
+    for result in make_llm(shadow_tokenizer).generate(PROMPTS[:3] * 2, **given):
+        for output in result.outputs:
+            mine = [event for event in events if (event.key, event.index) == (result.key, output.index)]
+            assert [token for event in mine for token in event.token_ids] == output.token_ids
+            assert "".join(event.text for event in mine) == output.text
+            assert mine[-1].finish_reason == output.finish_reason
+    assert [line for line in notices if line] == [
+        "rank 0 ended with signal 9; started again (1 of 3 times)",
+        "rank 1 ended with signal 9; started again (2 of 3 times)",
+    ]
+    assert ranks.started == 4
+
+
+def test_a_request_that_ends_two_processes_fails_alone(started: Start) -> None:
+    engine, ranks = started(1, max_restarts=4, notices=[])
+    for number in range(12):
+        engine.add(request(str(number)))
+    engine.add(Request("bad", (1, POISON), request("bad").params, source="rows.jsonl:7"))
+    for number in range(12, 24):
+        engine.add(request(str(number)))
+    results = {output.key: output for output in finished(engine)}
+    assert len(results) == 25
+    assert results.pop("bad").error == (
+        "rows.jsonl:7: the process that computed it ended 2 times, the last time: rank 0 ended with signal 9"
+    )
+    assert not [result for result in results.values() if result.error]
+    assert ranks.started == 3
+    assert engine.statistics.generated_tokens >= 24 * 5
+
+
+def test_no_more_restarts_than_allowed(started: Start) -> None:
+    engine, ranks = started(1, max_restarts=1, notices=[])
+    for number in range(2):  # two that end the process, one after the other
+        engine.add(Request(str(number), (1, POISON), request("").params))
+    with pytest.raises(MindBatchError, match="rank 0 ended with signal 9"):
+        run(engine)
+    assert ranks.started == 2
+
+
+def finished(engine: RemoteEngine) -> Iterator[RequestOutput]:
+    while engine.has_work:
+        yield from engine.step().finished
