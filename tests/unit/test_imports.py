@@ -89,6 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "interrupts",
     }
     | LOWEST,
+    "ray": {"llm", "llm_input", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
     "launch": {"interrupts", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
@@ -163,6 +164,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindformers": ({"backends/*"}, set()),
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
+    "pandas": ({"ray/batches.py"}, set()),
 }
 
 
@@ -290,6 +292,7 @@ LIGHT = [
     "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
+    "import mindbatch.ray",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
     "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
@@ -298,7 +301,17 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",
 ]
-HEAVY = ("mindspore", "mindformers", "transformers", "torch", "pyarrow", "tensorboardX", "sacrebleu")
+HEAVY = (
+    "mindspore",
+    "mindformers",
+    "transformers",
+    "torch",
+    "pyarrow",
+    "pandas",
+    "ray",
+    "tensorboardX",
+    "sacrebleu",
+)
 
 
 def test_importing_brings_no_heavy_library() -> None:

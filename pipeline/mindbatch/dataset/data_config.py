@@ -88,12 +88,17 @@ def settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> 
         faults.append(no_data)
     if data.path != STANDARD_INPUT:
         data.path = settled("data.path", data.path, rows_fault, faults)
-    fault_of = input_file_fault("the template")
-    data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
-    data.tools = settled_tools("data.tools", data.tools, faults)
+    settle_beside_rows(data, faults)
     if isinstance(data.filter_keys, str):
         fault_of = input_file_fault("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)
+
+
+def settle_beside_rows(data: DataConfig, faults: list[str]) -> None:
+    """As `settle_data`, of the files that say how a row becomes a prompt."""
+    fault_of = input_file_fault("the template")
+    data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
+    data.tools = settled_tools("data.tools", data.tools, faults)
 
 
 def data_faults(data: DataConfig) -> Iterator[str]:

@@ -14,7 +14,7 @@ from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.hidden_values import without_hidden
 from mindbatch.interrupts import interruptible
-from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.entries import Entry, Kind
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.index import RowIndex
@@ -111,17 +111,22 @@ def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledge
 
 
 def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
-    """What the ledger keeps of a finished row. Nothing in it depends on when or with what it was computed."""
+    """What the ledger keeps of a finished row."""
+    return Entry(output.key, digest, *outcome_of(output, source))
+
+
+def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]]:
+    """What has become of a row. Nothing in it depends on when or with what it was computed."""
     if output.error is not None:
         reason = without_hidden(output.error.removeprefix(f"{source}: "))
-        return Entry(output.key, digest, "error", {"stage": PROMPT_STAGE, "reason": reason})
+        return "error", {"stage": PROMPT_STAGE, "reason": reason}
     body: dict[str, Any] = {
         "generations": [_generation(each) for each in output.outputs],
         "prompt_tokens": len(output.prompt_token_ids),
     }
     if output.prompt_logprobs is not None:
         body["prompt_logprobs"] = output.prompt_logprobs
-    return Entry(output.key, digest, "result", body)
+    return "result", body
 
 
 def _generation(output: CompletionOutput) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class ParquetTable:
 
     def add(self, row: FinishedRow) -> None:
         """Takes one row."""
-        cells = self._columns(row) | _cells(row, self._options)
+        cells = self._columns(row) | result_cells(row, self._options)
         self._group.append(cells)
         self._num_bytes += _size(cells, row.body)
         if len(self._group) >= ROWS_PER_GROUP or self._num_bytes >= BYTES_PER_GROUP:
@@ -129,8 +129,8 @@ def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> p
     )
 
 
-def _cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
-    """The row's values by column."""
+def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
+    """The row's values by column, but for the columns of the data."""
     body = row.body
     return {
         "key": row.key,

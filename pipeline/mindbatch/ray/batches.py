@@ -1,0 +1,150 @@
+"""Batches of Ray Data, as rows to be run and as a table of results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+
+from mindbatch.dataset.arrow_values import column_values, split, usable
+from mindbatch.dataset.columns import missing_column
+from mindbatch.dataset.records import Record, columns_fault
+from mindbatch.dataset.rows import RowFailure
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+from mindbatch.hidden_values import without_hidden
+from mindbatch.ray.settings import ERROR
+from mindbatch.run.outputs.parquet import result_cells, schema
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, json_text
+
+_SOURCE = "batch"
+_WHOLE = {
+    name for name, hint in get_type_hints(DecodingParams).items() if float not in (hint, *get_args(hint))
+}
+"""Decoding parameters that are no fractions."""
+
+
+class Batch:
+    """The columns of one batch, in whichever of Ray's formats it came.
+
+    Raises:
+        ConfigError: it is none of NumPy, pandas and PyArrow, or has two columns of one name.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self._columns = _columns(given)
+
+    def records(self, decoding_column: str | None) -> Iterator[Record]:
+        """Its rows, numbered from 1; decoding_column: as in `data`."""
+        values = {name: _values(column) for name, column in self._columns.items()}
+        if decoding_column in values:
+            values[decoding_column] = [_with_whole_numbers(given) for given in values[decoding_column]]
+        for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
+            columns, unusable = split(dict(zip(values, cells, strict=True)))
+            yield Record(_SOURCE, number, columns, unusable=unusable)
+
+    def carried(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        """The columns of these names, with their types; as JSON texts where Arrow has no type for them.
+
+        Raises:
+            ConfigError: there are no such columns.
+        """
+        whole = Record(_SOURCE, 0, dict.fromkeys(self._columns))
+        if missing := [name for name in names if name not in self._columns]:
+            raise ConfigError([f"output.columns: {missing_column(name, whole)}" for name in missing])
+        return {name: _array(self._columns[name]) for name in names}
+
+
+def result_table(
+    rows: Sequence[FinishedRow | RowFailure], options: OutputOptions, carried: Mapping[str, pa.Array]
+) -> pa.Table:
+    """A row for each row: the columns of a Parquet result file, and `error`, null where there is a result.
+
+    carried: columns that stand beside the results.
+    """
+    fields = [field.with_nullable(True) for field in schema(options, {})]
+    of_results = pa.schema([*fields, pa.field(ERROR, pa.string())])
+    table = pa.Table.from_pylist([_cells(row, options) for row in rows], of_results)
+    for place, (name, array) in enumerate(carried.items(), start=1):
+        table = table.add_column(place, name, array)
+    return table
+
+
+def _cells(row: FinishedRow | RowFailure, options: OutputOptions) -> dict[str, Any]:
+    if isinstance(row, FinishedRow):
+        return result_cells(row, options)
+    return {"key": row.key, ERROR: without_hidden(row.reason)}
+
+
+def _columns(given: Any) -> dict[str, Any]:
+    """The columns by name, as Arrow's arrays where Arrow has a type for what they hold, else as lists."""
+    if isinstance(given, pa.Table):
+        names, columns = given.column_names, given.columns
+    elif isinstance(given, Mapping):
+        names, columns = [*map(str, given)], [*given.values()]
+    else:
+        names, columns = _pandas_columns(given)
+    if fault := columns_fault(names):
+        raise ConfigError(f"the batch {fault}")
+    return {name: _as_arrow(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _pandas_columns(given: Any) -> tuple[list[str], list[Any]]:
+    import pandas as pd  # Ray Data has it, and pyarrow gets along without it
+
+    if not isinstance(given, pd.DataFrame):
+        kind = type(given).__name__
+        raise ConfigError(f"batch_format: found a {kind}; must be numpy, pandas or pyarrow")
+    return [*map(str, given.columns)], [column for _, column in given.items()]
+
+
+def _as_arrow(column: Any) -> Any:
+    """An Arrow array, or the plain values; what pandas and NumPy have for null is null."""
+    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+        try:
+            column = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError):
+            return [_plain(value) for value in column]
+    if isinstance(column.type, pa.ExtensionType):  # tensors, and Python objects of all kinds
+        return [_plain(value) for value in column.to_pylist()]
+    return column
+
+
+def _values(column: Any) -> list[Any]:
+    """The cells as JSON has them."""
+    if isinstance(column, list):
+        return [usable(value) for value in column]
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return [value for chunk in chunks for value in column_values(chunk)]
+
+
+def _with_whole_numbers(parameters: Any) -> Any:
+    """NumPy and pandas make 3.0 of a 3 where other rows have no such parameter."""
+    if not isinstance(parameters, dict):
+        return parameters
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() and name in _WHOLE else value
+        for name, value in parameters.items()
+    }
+
+
+def _array(column: Any) -> Any:
+    if not isinstance(column, list):
+        return column
+    try:
+        return pa.array(column)
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.array([None if value is None else json_text(value) for value in column])
+
+
+def _plain(value: Any) -> Any:
+    """Python's own lists and numbers for NumPy's, at any depth."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,125 @@
+"""Generate: a model as a callable class for the batches of a Ray Data pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.request import RequestOutput
+from mindbatch.errors import ConfigError
+from mindbatch.llm import LLM
+from mindbatch.ray.settings import settings_of
+from mindbatch.run.generation import outcome_of
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Generate:
+    """Continues the prompt of every row of a batch: for `Dataset.map_batches` of Ray Data.
+
+        dataset.map_batches(
+            Generate,
+            fn_constructor_kwargs={
+                "path": "path/to/model",
+                "data": {"key_column": "id", "prompt_column": "question"},
+                "decoding": {"max_new_tokens": 64, "do_sample": True, "seed": 7},
+            },
+            batch_size=256,
+            num_cpus=2,
+            compute=ray.data.ActorPoolStrategy(size=4),
+        )
+
+    Each actor loads the model once. A batch may come as NumPy, pandas or PyArrow; the result is a PyArrow
+    table with a row for each of its rows, in their order: the columns of the Parquet result files of
+    `mindbatch batch` and `error`, which says why a row has no result. A row has the same result there and
+    here, in whatever batch it comes, for its key fixes its random numbers.
+
+    Args:
+        path: as of `LLM`, on each node.
+        data: how a row becomes a prompt: the keys of the section `data` but those that choose rows.
+            key_column must be given.
+        decoding: the decoding parameters; a column of `data` may say more for single rows.
+        output: `columns` to stand beside the results, `token_ids`, `prompt`.
+        options: the keywords of `LLM`; batch_size, of sequences in a step, is 32 as in `mindbatch batch`.
+            num_threads is the number of CPUs that Ray gives the actor unless it is said.
+
+    Raises:
+        TypeError: an option that there is not.
+        ConfigError: every fault in the others, before the model is loaded.
+        CheckpointError: the folder is damaged or does not hold a supported model.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        data: Mapping[str, Any] | None = None,
+        decoding: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        config = settings_of(path, data, decoding, output, options)
+        self._params = DecodingParams(**vars(config.decoding))
+        self._columns: Sequence[str] = config.output.columns
+        self._written = OutputOptions(prompt=config.output.prompt, token_ids=config.output.token_ids)
+        self._data = config.data
+        self._maker = RowMaker(config.data, self._params, is_openai=False)
+        self._llm = LLM.from_config(config.model, config.runtime)
+
+    def __call__(self, batch: Any) -> pa.Table:
+        """The results of a batch.
+
+        Raises:
+            ConfigError: the batch has not the columns that were asked for, or is in none of Ray's formats.
+        """
+        from mindbatch.ray.batches import Batch, result_table  # pyarrow takes long to import
+
+        given = Batch(batch)
+        carried = given.carried(self._columns)
+        rows = [self._maker.make(record.line, record) for record in given.records(self._data.decoding_column)]
+        if missing := self._maker.missing_columns():
+            raise ConfigError(missing)
+        return result_table(self._outcomes(rows), self._written, carried)
+
+    def close(self) -> None:
+        """Lets go of the model and ends the processes of templates; an actor's end does it, too."""
+        self._maker.close()
+        self._llm.close()
+
+    def _outcomes(self, rows: Sequence[DataRow | RowFailure]) -> list[FinishedRow | RowFailure]:
+        """What has become of each row, in their order."""
+        finished: dict[int, FinishedRow | RowFailure] = {}
+        waiting: dict[int, DataRow] = {}
+        for place, row in enumerate(rows):
+            if isinstance(row, DataRow):
+                waiting[place] = row
+            else:
+                finished[place] = row
+        while waiting:
+            # An output names its row by its key: of several rows with one key only one runs at a time.
+            places: dict[str, int] = {}
+            for place, row in waiting.items():
+                places.setdefault(row.key, place)
+            chosen = {key: waiting.pop(place) for key, place in places.items()}
+            for output in self._outputs(chosen.values()):
+                finished[places[output.key]] = _outcome(chosen[output.key], output)
+        return [finished[place] for place in sorted(finished)]
+
+    def _outputs(self, rows: Iterable[DataRow]) -> Iterator[RequestOutput]:
+        asked = ((row.prompt(), row.params(self._params)) for row in rows)
+        with closing(self._llm.steps(asked)) as steps:
+            for step in steps:
+                yield from step.finished
+
+
+def _outcome(row: DataRow, output: RequestOutput) -> FinishedRow | RowFailure:
+    kind, body = outcome_of(output, row.prompt().source)
+    if kind == "result":
+        return FinishedRow(row.key, row, body)
+    return RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])

@@ -1,0 +1,91 @@
+"""What `Generate` is told: the sections of a run over a dataset, checked as `mindbatch batch` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mindbatch.config.faults import shown
+from mindbatch.config.model_schema import DecodingConfig
+from mindbatch.config.schema import schema_keys
+from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
+from mindbatch.llm_input import options_of
+from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
+
+ERROR = "error"
+"""The column that says why a row has no result."""
+
+_OF_THE_DATASET = ("path", "format", "limit", "skip", "shuffle_seed", "filter_keys", "max_line_bytes")
+_OF_FILES = ("dir", "format", "on_mismatch", "tensorboard")
+_NO_KEY = (
+    "data.key_column: must be given: the column that names a row, different in every row; Ray deals rows out "
+    "in no fixed order, and the key fixes a row's random numbers"
+)
+
+
+def settings_of(
+    path: Any,
+    data: Mapping[str, Any] | None,
+    decoding: Mapping[str, Any] | None,
+    output: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> BatchConfig:
+    """The configuration of a run over the rows that Ray brings; path, options: as of `LLM`.
+
+    Raises:
+        TypeError: an option that there is not.
+        ConfigError: every fault in the rest, a line each.
+    """
+    config = BatchConfig()
+    faults = [
+        *_section_faults("data", DataConfig, data, dict.fromkeys(_OF_THE_DATASET, "the dataset says that")),
+        *_section_faults("decoding", DecodingConfig, decoding, {}),
+        *_section_faults("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
+    ]
+    try:
+        config.model, config.runtime = _model_of(path, options)
+    except ConfigError as error:
+        faults += error.faults
+    if not faults:
+        config.data = DataConfig(**data or {})
+        config.decoding = DecodingConfig(**decoding or {})
+        config.output = BatchOutputConfig(**output or {})
+        settle_beside_rows(config.data, faults)
+        faults += [*config.own_faults(schema_keys(BatchConfig)), *_row_faults(config)]
+    if faults:
+        raise ConfigError(faults)
+    return config
+
+
+def _model_of(path: Any, options: Mapping[str, Any]) -> tuple[BatchModelConfig, Any]:
+    model, runtime = options_of(path, {"batch_size": BatchModelConfig().batch_size, **options})
+    return BatchModelConfig(**vars(model)), runtime
+
+
+def _section_faults(name: str, schema: type, given: object, refused: Mapping[str, str]) -> Iterator[str]:
+    """Faults of what was given for a section, by the types of its keys; refused: keys that have no effect."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        yield f"{name}={shown(given)}: must be a mapping of keys, as the section {name} of a configuration"
+        return
+    keys = {each: key for each, key in schema_keys(schema).keys.items() if each not in refused}
+    for key, value in given.items():
+        place = f"{name}.{key}"
+        if key in refused:
+            yield f"{place}: has no effect with Ray Data: {refused[key]}; remove it"
+        elif key not in keys:
+            yield f"{place}: unknown key{did_you_mean(str(key), keys)}"
+        elif not keys[key].has_type(value):
+            yield f"{place}={shown(value)}: must be {keys[key].expected}"
+        elif fault := keys[key].fault(value):
+            yield f"{place}={shown(value)}: {fault}"
+
+
+def _row_faults(config: BatchConfig) -> Iterable[str]:
+    if config.data.key_column is None:
+        yield _NO_KEY
+    if ERROR in config.output.columns:
+        yield f"output.columns: {ERROR}: results have a field of that name already"
