@@ -89,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "interrupts",
     }
     | LOWEST,
-    "ray": {"llm", "llm_input", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
+    "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
     "launch": {"interrupts", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,

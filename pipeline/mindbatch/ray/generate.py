@@ -7,12 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.config.environment import prepare_environment
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import ConfigError
 from mindbatch.llm import LLM
 from mindbatch.ray.settings import settings_of
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import outcome_of
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 
@@ -35,10 +37,10 @@ class Generate:
             compute=ray.data.ActorPoolStrategy(size=4),
         )
 
-    Each actor loads the model once. A batch may come as NumPy, pandas or PyArrow; the result is a PyArrow
-    table with a row for each of its rows, in their order: the columns of the Parquet result files of
-    `mindbatch batch` and `error`, which says why a row has no result. A row has the same result there and
-    here, in whatever batch it comes, for its key fixes its random numbers.
+    Each actor loads the model once, in a process of its own. A batch may come as NumPy, pandas or PyArrow;
+    the result is a PyArrow table with a row for each of its rows, in their order: the columns of the Parquet
+    result files of `mindbatch batch`, and `error`, which says why a row has no result. A row has the same
+    result there and here, in whatever batch it comes, for its key fixes its random numbers.
 
     Args:
         path: as of `LLM`, on each node.
@@ -70,7 +72,7 @@ class Generate:
         self._written = OutputOptions(prompt=config.output.prompt, token_ids=config.output.token_ids)
         self._data = config.data
         self._maker = RowMaker(config.data, self._params, is_openai=False)
-        self._llm = LLM.from_config(config.model, config.runtime)
+        self._llm = _loaded(config)
 
     def __call__(self, batch: Any) -> pa.Table:
         """The results of a batch.
@@ -116,6 +118,15 @@ class Generate:
         with closing(self._llm.steps(asked)) as steps:
             for step in steps:
                 yield from step.finished
+
+
+def _loaded(config: BatchConfig) -> LLM:
+    """The model, in a process of its own: Ray's have imported another protobuf than MindSpore can use, and
+    their signals are Ray's."""
+    from mindbatch.replicas.load import load_replicas
+
+    prepare_environment(config.runtime.verbose, config.runtime.num_threads)
+    return LLM.over(load_replicas(config))
 
 
 def _outcome(row: DataRow, output: RequestOutput) -> FinishedRow | RowFailure:

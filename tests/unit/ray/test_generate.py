@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch import ConfigError
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.llm import LLM
 from mindbatch.ray import Generate
+from mindbatch.run.batch_config import BatchConfig
 from shadow_llm import make_llm
 from stub_job import job_config, lines_of, make_job, shared_tokenizer
 
@@ -37,11 +37,11 @@ Made = Callable[..., Generate]
 def generate(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Makes a Generate over the shadow model."""
 
-    def from_config(model: ModelConfig, runtime: RuntimeConfig) -> LLM:
-        assert (model.checkpoint_name_or_path or "").endswith("examples/tiny_gpt2")
-        return make_llm(shared_tokenizer(), batch_size=model.batch_size)
+    def loaded(config: BatchConfig) -> LLM:
+        assert (config.model.checkpoint_name_or_path or "").endswith("examples/tiny_gpt2")
+        return make_llm(shared_tokenizer(), batch_size=config.model.batch_size)
 
-    monkeypatch.setattr(LLM, "from_config", from_config)
+    monkeypatch.setattr("mindbatch.ray.generate._loaded", loaded)
 
     def make(data: dict[str, Any] = DATA, **given: Any) -> Generate:
         return Generate(MODEL, **{"data": data, "decoding": DECODING} | given)
