@@ -28,6 +28,15 @@ prepare_venv() {
     echo "$stamp" >"$(stamp_file "$what")"
 }
 
+# Becomes a module of ours, isolated from the current folder: run by $PYTHON, else by .venv, which is made ready.
+run_isolated() {
+    if [[ -z ${PYTHON:-} ]]; then
+        prepare_venv runtime
+        PYTHON=$venv_python
+    fi
+    exec "$PYTHON" -I -m "$@"
+}
+
 make_venv() {
     if [[ ! -e $venv_python ]]; then
         recreate_venv

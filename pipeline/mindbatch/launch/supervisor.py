@@ -38,6 +38,12 @@ class EndedProcess(NamedTuple):
     how: str
     last_lines: tuple[str, ...]
 
+    @property
+    def exit_status(self) -> int:
+        """As a shell has it: 128 and the signal's number where a signal ended it."""
+        kind, _, number = self.how.rpartition(" ")
+        return int(number) + (128 if kind == "signal" else 0)
+
 
 @dataclass
 class _Supervised:

@@ -1,0 +1,167 @@
+"""scripts/run_dist_gen.sh: a command on the devices of a rank table, with MindFormers' four arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import shown
+from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
+from mindbatch.launch.own_server import address_of, own_server, ranks_of
+from mindbatch.launch.rank_table import RankTable, Server, counted
+from mindbatch.launch.scripts.entry import Job, Script, run_script
+from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
+from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
+
+NAME = "run_dist_gen.sh"
+LOGS = "output/log"
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+_MOST_DIGITS = 7
+SCRIPT = Script(
+    NAME,
+    f"""usage: bash scripts/{NAME} "EXECUTE_ORDER" RANK_TABLE "[A,B)" RANK_SIZE
+
+Runs a command on devices A to B-1 of this server; B is exclusive whatever the bracket.
+
+EXECUTE_ORDER  the command, as one argument. It is split as a shell splits it and never evaluated.
+               mindbatch ... and generate_custom.py start the ranks themselves; any other program
+               is run once for each rank, with RANK_ID, DEVICE_ID, RANK_SIZE and RANK_TABLE_FILE set
+RANK_TABLE     rank table of the job, which is checked before anything starts
+RANK_SIZE      ranks of the job on all servers; the rank table must have as many
+
+INPUT_DATA     environment: other programs get --input_data "$INPUT_DATA"; for mindbatch generate it is
+               the prompt, or a file with one on each line
+PYTHON         environment: the Python that has MindBatch; the checkout's .venv
+
+It waits; logs are {LOGS}/rank_N.log; the exit code is that of the first process that fails.""",
+    (4,),
+)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The devices asked for, by the number that a process here uses, and their ranks."""
+
+    table: RankTable
+    server: Server
+    devices: list[int]
+    ranks: list[int]
+
+
+def main() -> None:
+    """Runs the script with the arguments of this process, and ends it."""
+    run_script(SCRIPT, read_job)
+
+
+def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
+    """The job that the four arguments ask for. Raises ConfigError with every fault."""
+    text, table_path, devices, size = arguments
+    path = Path(table_path).absolute()
+    faults: list[str] = []
+    notes: list[str] = []
+    order = with_input(read_order(text, faults), environment.get("INPUT_DATA"), notes, faults)
+    placement = _placement(path, devices, size, environment.get(VISIBLE), faults)
+    if placement is not None and order.starts_its_ranks:
+        order = with_launch(order, NAME, _launch_values(path, placement), faults)
+    if faults or placement is None:
+        raise ConfigError(faults)
+    ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
+    return Job(order, ranks, notes=tuple(notes))
+
+
+def _placement(
+    path: Path, devices: str, size: str, visible: str | None, faults: list[str]
+) -> Placement | None:
+    """Which ranks are here; None where something is at fault."""
+    num_faults = len(faults)
+    num_ranks = _rank_size(size, faults)
+    numbers = _numbers(devices, num_ranks, faults)
+    table = _table(path, num_ranks, faults)
+    if len(faults) > num_faults or table is None:
+        return None
+    try:
+        server = own_server(table)
+    except ValueError as error:
+        faults.append(f"{path}: {error}")
+        return None
+    try:
+        physical = physical_devices(numbers, None if visible is None else parse_list(visible))
+        ranks = ranks_of(server, physical)
+    except ValueError as error:
+        where = "" if visible is None else f" with {VISIBLE}={shown(visible)}"
+        faults.append(f"{devices}{where}: {error}")
+        return None
+    if len(ranks) != len(server.devices):
+        faults.append(
+            f"{devices}: {len(ranks)} of the {len(server.devices)} devices that this server has in {path}; "
+            "the job needs all of them"
+        )
+        return None
+    return Placement(table, server, numbers, ranks)
+
+
+def _rank_size(text: str, faults: list[str]) -> int | None:
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0:
+        return int(text)
+    faults.append(f"RANK_SIZE {shown(text)}: must be a whole number above 0")
+    return None
+
+
+def _numbers(devices: str, num_ranks: int | None, faults: list[str]) -> list[int]:
+    """The devices of the range, which may not be more than the ranks."""
+    try:
+        numbers, note = parse_range(devices)
+    except ValueError as error:
+        faults.append(f"{shown(devices)}: {error}")
+        return []
+    if num_ranks is not None and len(numbers) > num_ranks:
+        faults.append(f"{devices}: {len(numbers)} devices for RANK_SIZE {num_ranks}")
+    if num_ranks == len(numbers) + 1 and note is not None:
+        faults.append(f"{devices}: {note}")
+    return numbers
+
+
+def _table(path: Path, num_ranks: int | None, faults: list[str]) -> RankTable | None:
+    """The rank table, if it is correct; it must be for so many ranks."""
+    try:
+        table, _ = read_rank_table(path, Leave(uneven=True))
+    except RankTableError as error:
+        faults += error.faults
+        return None
+    if num_ranks is not None and table.num_ranks != num_ranks:
+        faults.append(f"RANK_SIZE {num_ranks}: {path} has {counted(table)}")
+    return table
+
+
+def _ranks(order: Order, path: Path, placement: Placement) -> ProgramRanks:
+    """A process for each device, with the variables that MindFormers' script sets."""
+    variables = {
+        f"rank_{rank}": {
+            "RANK_ID": str(rank),
+            "DEVICE_ID": str(device),
+            "RANK_SIZE": str(placement.table.num_ranks),
+            "RANK_TABLE_FILE": str(path),
+        }
+        for device, rank in zip(placement.devices, placement.ranks, strict=True)
+    }
+    return ProgramRanks(order.words, variables, Path.cwd() / LOGS, shown=True)
+
+
+def _launch_values(path: Path, placement: Placement) -> dict[str, str | int]:
+    """What a program of ours is told of the job."""
+    values: dict[str, str | int] = {
+        "launcher": "rank_table",
+        "rank_table": str(path),
+        "worker_num": placement.table.num_ranks,
+        "log_dir": str(Path.cwd() / LOGS),
+    }
+    servers = sorted(placement.table.servers, key=lambda server: server.devices[0].rank_id)
+    if len(servers) > 1:
+        values["node_rank"] = servers.index(placement.server)
+        values["master_addr"] = address_of(servers[0])
+    return values
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""EXECUTE_ORDER: a command line given as one argument, split as a shell splits it and never evaluated."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mindbatch.fault_lines import shown
+from mindbatch.override_text import text_override, texts_override
+
+Kind = Literal["mindbatch", "generate_custom", "other"]
+
+_GENERATE_CUSTOM = Path(__file__).resolve().parents[4] / "tools/generate_custom.py"
+_PROMPT_TASKS = ("generate", "compare")
+_PROMPT_KEYS = ("prompts", "prompts_file", "messages", "interactive")
+_INPUT_FLAG = "--input_data"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A program and its arguments; one of kind "other" is run once for each rank."""
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    kind: Kind = "other"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The whole command."""
+        return self.program + self.arguments
+
+    @property
+    def starts_its_ranks(self) -> bool:
+        """Whether it is to be run once, whatever the number of ranks."""
+        return self.kind != "other"
+
+    def beginning_with(self, *further: str) -> "Order":
+        """The order with arguments before those that the user gave."""
+        return replace(self, arguments=(*further, *self.arguments))
+
+
+def read_order(text: str, faults: list[str]) -> Order:
+    """The command in `text`; what is wrong with it is appended to `faults`.
+
+    `mindbatch` is run by this Python, and NAME.py by python, as msrun does it.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        faults.append(f"EXECUTE_ORDER {shown(text)}: {str(error).lower()}; it is split as a shell would")
+        return Order((), ())
+    if not words:
+        faults.append("EXECUTE_ORDER: holds no command")
+        return Order((), ())
+    order = _recognised(words)
+    faults += [f"EXECUTE_ORDER {shown(text)}: {fault}" for fault in _program_faults(order.program[0])]
+    return order
+
+
+def _recognised(words: Sequence[str]) -> Order:
+    first, *rest = words
+    if first == "mindbatch":
+        return Order((sys.executable, "-m", "mindbatch"), tuple(rest), "mindbatch")
+    if Path(first).name == "mindbatch":
+        return Order((first,), tuple(rest), "mindbatch")
+    if first.endswith(".py"):
+        return _recognised([shutil.which("python") or sys.executable, *words])
+    if rest[:2] == ["-m", "mindbatch"]:
+        return Order((first, *rest[:2]), tuple(rest[2:]), "mindbatch")
+    if rest and _is_generate_custom(rest[0]):
+        return Order((sys.executable, rest[0]), tuple(rest[1:]), "generate_custom")
+    return Order((first,), tuple(rest))
+
+
+def _is_generate_custom(word: str) -> bool:
+    try:
+        return os.path.samefile(word, _GENERATE_CUSTOM)
+    except (OSError, ValueError):  # no such file, or no name of one
+        return False
+
+
+def _program_faults(program: str) -> Iterator[str]:
+    if shutil.which(program) is None:
+        name, equals, _ = program.partition("=")
+        is_variable = equals and name.isidentifier()
+        hint = f"; set variables before the script: export {program}" if is_variable else ""
+        yield f"{shown(program)} is no program{hint}"
+
+
+def with_input(order: Order, data: str | None, notes: list[str], faults: list[str]) -> Order:
+    """The order with INPUT_DATA, where that is given.
+
+    Other programs get `--input_data` and the text at their end; mindbatch gets it as its prompt, or as the
+    file of its prompts where it is the path of one.
+    """
+    if not data:
+        return order
+    if order.kind == "other":
+        return replace(order, arguments=(*order.arguments, _INPUT_FLAG, data))
+    if order.kind == "generate_custom":
+        return order.beginning_with(f"{_INPUT_FLAG}={data}")
+    if not any(task in order.arguments for task in _PROMPT_TASKS):
+        notes.append(f"INPUT_DATA: has no effect; only mindbatch {' and '.join(_PROMPT_TASKS)} take it")
+        return order
+    given = [key for key in _keys(order) if key in _PROMPT_KEYS]
+    faults += [f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in given]
+    is_file = os.path.isfile(data)
+    prompts = text_override("prompts_file", data) if is_file else texts_override("prompts", [data])
+    return order.beginning_with(prompts)
+
+
+def with_launch(order: Order, script: str, values: Mapping[str, str | int], faults: list[str]) -> Order:
+    """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is at fault."""
+    given = _keys(order)
+    names = {key: "launch" if key == "launcher" else f"launch.{key}" for key in values}
+    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in given]
+    written = (
+        text_override(f"launch.{key}", value) if isinstance(value, str) else f"launch.{key}={value}"
+        for key, value in values.items()
+    )
+    return order.beginning_with(*written)
+
+
+def _keys(order: Order) -> Iterable[str]:
+    return [word.partition("=")[0].lstrip("+") for word in order.arguments if "=" in word]

@@ -1,0 +1,230 @@
+"""scripts/msrun_launcher.sh: a command on the workers of a dynamic cluster, with MindFormers' arguments."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import shown
+from mindbatch.launch.own_server import is_own_address
+from mindbatch.launch.scripts.entry import Job, Script, run_script
+from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
+from mindbatch.launch.scripts.program_ranks import ProgramRanks
+
+NAME = "msrun_launcher.sh"
+NAMES = {
+    1: ("EXECUTE_ORDER",),
+    2: ("EXECUTE_ORDER", "WORKER_NUM"),
+    6: ("EXECUTE_ORDER", "WORKER_NUM", "MASTER_PORT", "LOG_DIR", "JOIN", "CLUSTER_TIME_OUT"),
+    9: (
+        *("EXECUTE_ORDER", "WORKER_NUM", "LOCAL_WORKER", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"),
+        *("LOG_DIR", "JOIN", "CLUSTER_TIME_OUT"),
+    ),
+}
+DEFAULTS = {
+    "WORKER_NUM": "8",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "8118",
+    "NODE_RANK": "0",
+    "LOG_DIR": "output/msrun_log",
+    "JOIN": "False",
+    "CLUSTER_TIME_OUT": "7200",
+}
+SCRIPT = Script(
+    NAME,
+    f"""usage: bash scripts/{NAME} "EXECUTE_ORDER"
+       bash scripts/{NAME} "EXECUTE_ORDER" WORKER_NUM
+       bash scripts/{NAME} "EXECUTE_ORDER" WORKER_NUM MASTER_PORT LOG_DIR JOIN CLUSTER_TIME_OUT
+       bash scripts/{NAME} "EXECUTE_ORDER" WORKER_NUM LOCAL_WORKER MASTER_ADDR MASTER_PORT NODE_RANK \\
+           LOG_DIR JOIN CLUSTER_TIME_OUT
+
+Runs a command on WORKER_NUM workers, LOCAL_WORKER of them on this machine, which is number NODE_RANK.
+
+EXECUTE_ORDER     the command, as one argument. It is split as a shell splits it and never evaluated.
+                  mindbatch ... and generate_custom.py start the ranks themselves; any other program
+                  is run for each worker, with the variables that msrun sets. NAME.py is run by python
+JOIN              True shows what the workers print; it waits for them in any case
+CLUSTER_TIME_OUT  seconds in which all workers must have come
+
+Defaults: {", ".join(f"{name} {value}" for name, value in DEFAULTS.items())}.
+
+MF_LOG_SUFFIX     environment: put behind the names of the folders of logs
+LOG_MF_PATH       environment: MindFormers' own logs; output/log
+PLOG_REDIRECT_TO_OUTPUT  environment: True puts the logs of CANN into output/plog
+INPUT_DATA, PYTHON       environment: as for run_dist_gen.sh
+
+It waits; logs are LOG_DIR/worker_N.log; the exit code is that of the first process that fails.""",
+    (1, 2, 6, 9),
+)
+_LARGEST_PORT = 65535
+_MOST_WORKERS = 1 << 16
+_MOST_SECONDS = 1 << 31
+_LONGEST_SUFFIX = 100
+
+
+@dataclass
+class Settings:
+    """The arguments, with every fault in them."""
+
+    workers: int
+    local_workers: int
+    address: str
+    port: int
+    node: int
+    logs: str
+    is_shown: bool
+    seconds: int
+    faults: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """Runs the script with the arguments of this process, and ends it."""
+    run_script(SCRIPT, read_job)
+
+
+def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
+    """The job that the arguments and the variables ask for. Raises ConfigError with every fault."""
+    given = dict(zip(NAMES[len(arguments)], arguments, strict=True))
+    notes: list[str] = []
+    settings = read_settings(given)
+    faults = settings.faults
+    variables = log_variables(environment, settings, faults)
+    order = read_order(given["EXECUTE_ORDER"], faults)
+    if not faults and not order.starts_its_ranks:
+        _settle_port(settings, "MASTER_PORT" in given, notes)
+    order = with_input(order, environment.get("INPUT_DATA"), notes, faults)
+    if order.starts_its_ranks:
+        order = with_launch(order, NAME, _launch_values(given, settings), faults)
+    if faults:
+        raise ConfigError(faults)
+    if order.starts_its_ranks:
+        return Job(order, None, variables, tuple(notes))
+    return Job(order, _ranks(order, settings, variables), notes=tuple(notes))
+
+
+def read_settings(given: Mapping[str, str]) -> Settings:
+    """The arguments by name, and the defaults of the others."""
+    faults: list[str] = []
+    texts = DEFAULTS | dict(given)
+
+    def number(name: str, least: int, most: int) -> int:
+        text = texts[name]
+        if text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most:
+            return int(text)
+        faults.append(f"{name} {shown(text)}: must be a whole number from {least} to {most}")
+        return least
+
+    workers = number("WORKER_NUM", 1, _MOST_WORKERS)
+    settings = Settings(
+        workers=workers,
+        local_workers=number("LOCAL_WORKER", 1, workers) if "LOCAL_WORKER" in texts else workers,
+        address=texts["MASTER_ADDR"],
+        port=number("MASTER_PORT", 1, _LARGEST_PORT),
+        node=number("NODE_RANK", 0, workers - 1),
+        logs=texts["LOG_DIR"],
+        is_shown=texts["JOIN"].lower() == "true",
+        seconds=number("CLUSTER_TIME_OUT", 1, _MOST_SECONDS),
+        faults=faults,
+    )
+    if texts["JOIN"].lower() not in ("true", "false"):
+        faults.append(f"JOIN {shown(texts['JOIN'])}: must be True or False")
+    if not settings.logs or "\0" in settings.logs:
+        faults.append(f"LOG_DIR {shown(settings.logs)}: must be the path of a folder")
+    faults += _node_faults(settings) if not faults else []
+    return settings
+
+
+def _node_faults(settings: Settings) -> list[str]:
+    """Whether the workers fill their nodes, and this is one of these."""
+    workers, local, node = settings.workers, settings.local_workers, settings.node
+    if workers % local:
+        return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
+    if node >= (nodes := workers // local):
+        return [f"NODE_RANK {node}: {workers} workers, {local} on each node, are on {nodes}; 0 is the first"]
+    return []
+
+
+def log_variables(environment: Mapping[str, str], settings: Settings, faults: list[str]) -> dict[str, str]:
+    """The variables of MindFormers' and CANN's logs; the suffix is put behind LOG_DIR, too."""
+    suffix = environment.get("MF_LOG_SUFFIX", "")
+    if "/" in suffix or not suffix.isprintable() or len(suffix) > _LONGEST_SUFFIX:
+        faults.append(f"MF_LOG_SUFFIX={shown(suffix)}: must be the end of a folder's name")
+    ending = f"_{suffix}" if suffix else ""
+    settings.logs += ending
+    output = Path.cwd() / "output"
+    variables = {"LOG_MF_PATH": f"{environment.get('LOG_MF_PATH') or output / 'log'}{ending}"}
+    redirect = environment.get("PLOG_REDIRECT_TO_OUTPUT") or "False"
+    if redirect.lower() not in ("true", "false"):
+        faults.append(f"PLOG_REDIRECT_TO_OUTPUT={shown(redirect)}: must be True or False")
+    if redirect.lower() == "true":
+        variables["ASCEND_PROCESS_LOG_PATH"] = f"{output / 'plog'}{ending}"
+    return variables
+
+
+def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
+    """Node 0 is where the workers meet: its port must be free; one that was not given may be another."""
+    if settings.node or settings.workers == 1:
+        return
+    if not is_own_address(settings.address) and settings.address != "localhost":
+        settings.faults.append(
+            f"MASTER_ADDR {shown(settings.address)}: not this machine, which NODE_RANK 0 is"
+        )
+    elif is_given and not _is_free(settings.address, settings.port):
+        settings.faults.append(f"MASTER_PORT {settings.port}: in use on {settings.address}; give another")
+    elif not _is_free(settings.address, settings.port):
+        notes.append(f"port {settings.port} is in use; another is taken")
+        with closing(socket.create_server((settings.address, 0))) as found:
+            settings.port = found.getsockname()[1]
+
+
+def _is_free(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with closing(socket.create_server((address, port), family=family)):
+            return True
+    except OSError:
+        return False
+
+
+def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
+    """A process for each worker here, and the scheduler on node 0: the same command, as with msrun."""
+    common = {**variables, "RANK_SIZE": str(settings.workers)}
+    if settings.workers > 1:
+        common |= {
+            "MS_WORKER_NUM": str(settings.workers),
+            "MS_SCHED_HOST": settings.address,
+            "MS_SCHED_PORT": str(settings.port),
+            "MS_TOPO_TIMEOUT": str(settings.seconds),
+        }
+    ranks = {}
+    for local in range(settings.local_workers):
+        rank = str(settings.node * settings.local_workers + local)
+        roles = {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": rank} if settings.workers > 1 else {}
+        ranks[f"worker_{rank}"] = {**common, **roles, "RANK_ID": rank, "DEVICE_ID": str(local)}
+    has_scheduler = settings.workers > 1 and settings.node == 0
+    scheduler = ("scheduler", {**common, "MS_ROLE": "MS_SCHED", "RANK_ID": "0"}) if has_scheduler else None
+    return ProgramRanks(order.words, ranks, Path.cwd() / settings.logs, settings.is_shown, scheduler)
+
+
+def _launch_values(given: Mapping[str, str], settings: Settings) -> dict[str, str | int]:
+    """What a program of ours is told of the job."""
+    values: dict[str, str | int] = {
+        "worker_num": settings.workers,
+        "log_dir": str(Path.cwd() / settings.logs),
+    }
+    if settings.workers > settings.local_workers:
+        values |= {
+            "local_worker_num": settings.local_workers,
+            "master_addr": settings.address,
+            "master_port": settings.port,
+            "node_rank": settings.node,
+        }
+    elif "MASTER_PORT" in given:
+        values["master_port"] = settings.port
+    return values
+
+
+if __name__ == "__main__":
+    main()

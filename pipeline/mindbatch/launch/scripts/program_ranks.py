@@ -1,0 +1,105 @@
+"""Runs a program of the user's once for each rank: waits, tells who failed first, leaves nothing behind."""
+
+import os
+import select
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch import children
+from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED, MindBatchError
+from mindbatch.interrupts import Terminated
+from mindbatch.launch.scripts.keeper import keep
+from mindbatch.launch.supervisor import EndedProcess, Supervisor
+from mindbatch.screen_text import say
+
+_SECONDS_FOR_HELPERS = 10.0
+"""So long a process beside the ranks may take to notice that these have ended."""
+
+
+@dataclass(frozen=True)
+class ProgramRanks:
+    """The processes of a job on this machine.
+
+    ranks: by name, which is that of the log, the variables of each rank's process. helper: name and variables
+    of a process beside them, whose failure is the job's, too, and which ends when the ranks have.
+    """
+
+    words: Sequence[str]
+    ranks: Mapping[str, Mapping[str, str]]
+    logs: Path
+    shown: bool
+    helper: tuple[str, Mapping[str, str]] | None = None
+
+
+def run_ranks(job: ProgramRanks, script: str) -> int:
+    """The exit code of the first process that failed, which ends the others; 0 when all have ended with 0."""
+    make_folder(job.logs)
+    supervisor = Supervisor(job.logs, shown=job.shown)
+    try:
+        _start(job, supervisor)
+        say(f"{_counted(len(job.ranks))} started; logs in {job.logs}", name=script)
+        failed = _first_failure(supervisor, lambda: any(name in job.ranks for name in supervisor.names), None)
+        if failed is None and job.helper is not None:
+            failed = _first_failure(supervisor, lambda: bool(supervisor.names), _SECONDS_FOR_HELPERS)
+    except KeyboardInterrupt as interrupt:
+        supervisor.end()
+        is_terminated = isinstance(interrupt, Terminated)
+        say(f"{'terminated' if is_terminated else 'interrupted'}: all processes are ended", name=script)
+        return EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED
+    finally:
+        supervisor.end()
+    if failed is None:
+        return EXIT_DONE
+    log = f"{job.logs / failed.name}.log"
+    say(f"{failed.name} ended with {failed.how}; the others are ended, too; its log is {log}", name=script)
+    say(*(() if job.shown else failed.last_lines), name=failed.name)
+    return failed.exit_status
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of the logs. Raises MindBatchError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MindBatchError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
+def _counted(number: int) -> str:
+    return f"{number} process{'es' * (number > 1)}"
+
+
+def _start(job: ProgramRanks, supervisor: Supervisor) -> None:
+    command = children.command(keep, *job.words)
+    for name, variables in [*([job.helper] if job.helper else []), *job.ranks.items()]:
+        supervisor.start(name, command, {**os.environ, **variables})
+
+
+def _first_failure(
+    supervisor: Supervisor, is_running: Callable[[], bool], seconds: float | None
+) -> EndedProcess | None:
+    """Waits while `is_running`, so long at most for each process that ends."""
+    while is_running():
+        if not _wait_for_an_end(supervisor, seconds):
+            return None
+        for ended in supervisor.ended():
+            if ended.exit_status:
+                return ended
+    return None
+
+
+def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
+    """Whether a process has ended before the time was up; None is for ever."""
+    found = select.poll()
+    descriptors = []
+    try:
+        for name in supervisor.names:
+            process = supervisor.process_id(name)
+            if process is None:
+                return True
+            descriptors.append(os.pidfd_open(process))
+            found.register(descriptors[-1], select.POLLIN)
+        return bool(found.poll(None if seconds is None else 1000 * seconds))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

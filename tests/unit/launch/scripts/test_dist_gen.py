@@ -1,0 +1,158 @@
+"""run_dist_gen.sh: what its four arguments ask for, and every fault in them."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.launch.scripts.dist_gen import read_job
+from mindbatch.launch.scripts.entry import Job
+
+
+def write_table(folder: Path, servers: dict[str, list[int]]) -> Path:
+    """A table with these devices on each server."""
+    entries, rank = [], 0
+    for number, (server, devices) in enumerate(servers.items()):
+        listed = []
+        for device in devices:
+            listed.append(
+                {"device_id": str(device), "device_ip": f"10.{number}.0.{rank}", "rank_id": str(rank)}
+            )
+            rank += 1
+        entries.append({"server_id": server, "device": listed})
+    table = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries}
+    path = folder / "table.json"
+    path.write_text(json.dumps(table | {"status": "completed"}))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def job_of(order: str, devices: str, size: str, **environment: str) -> Job:
+    return read_job([order, "table.json", devices, size], environment)
+
+
+def refused(order: str, devices: str, size: str, **environment: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        job_of(order, devices, size, **environment)
+    return [*caught.value.faults]
+
+
+def variables(rank: int, device: int, size: int, here: Path) -> dict[str, str]:
+    return {
+        "RANK_ID": str(rank),
+        "DEVICE_ID": str(device),
+        "RANK_SIZE": str(size),
+        "RANK_TABLE_FILE": str(here / "table.json"),
+    }
+
+
+def test_a_process_for_each_device_whose_rank_the_table_says(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [7, 4, 5, 6]})
+    job = job_of("ls", "[4,8]", "4")
+    assert job.ranks is not None
+    assert job.ranks.ranks == {
+        "rank_1": variables(1, 4, 4, here),
+        "rank_2": variables(2, 5, 4, here),
+        "rank_3": variables(3, 6, 4, here),
+        "rank_0": variables(0, 7, 4, here),
+    }
+    assert job.ranks.logs == here / "output/log"
+
+
+def test_in_a_container_devices_are_numbered_anew(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [4, 5]})
+    job = job_of("ls", "[0,2)", "2", ASCEND_RT_VISIBLE_DEVICES="4,5")
+    assert job.ranks is not None
+    assert job.ranks.ranks == {"rank_0": variables(0, 0, 2, here), "rank_1": variables(1, 1, 2, here)}
+
+
+def test_a_server_of_several_is_known_by_its_address(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [0, 1], "127.0.0.1": [0, 1]})
+    job = job_of("ls", "[0,2]", "4")
+    assert job.ranks is not None
+    assert [*job.ranks.ranks] == ["rank_2", "rank_3"]
+    assert job.ranks.ranks["rank_2"] == variables(2, 0, 4, here)
+
+
+def test_mindbatch_is_run_once_and_told_of_the_table(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [0, 1]})
+    job = job_of("mindbatch generate model=tiny_gpt2", "[0,2]", "2", INPUT_DATA="one, two")
+    assert job.ranks is None
+    assert job.order.arguments == (
+        'launch.launcher="rank_table"',
+        f'launch.rank_table="{here}/table.json"',
+        "launch.worker_num=2",
+        f'launch.log_dir="{here}/output/log"',
+        'prompts=["one, two"]',
+        "generate",
+        "model=tiny_gpt2",
+    )
+
+
+def test_mindbatch_of_several_servers_is_told_which_it_is(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [0, 1], socket.gethostname(): [0, 1]})
+    arguments = job_of("mindbatch generate", "[0,2]", "4").order.arguments
+    assert {"launch.node_rank=1", 'launch.master_addr="10.0.0.1"', "launch.worker_num=4"} <= {*arguments}
+
+
+ENDS = "the end is exclusive whatever the bracket, as in run_dist_gen.sh: "
+
+
+@pytest.mark.parametrize(
+    ("devices", "size", "faults"),
+    [
+        ("0-2", "2", ["'0-2': must be a range of devices like [0,8)"]),
+        ("[0,2]", "two", ["RANK_SIZE 'two': must be a whole number above 0"]),
+        ("[0,2]", "0", ["RANK_SIZE '0': must be a whole number above 0"]),
+        (
+            "[0,1]",
+            "2",
+            [f"[0,1]: {ENDS}device 0 alone; write [0,1) for these, [0,2) with device 1"],
+        ),
+        (
+            "[0,1)",
+            "2",
+            ["[0,1): 1 of the 2 devices that this server has in {table}; the job needs all of them"],
+        ),
+        ("[0,2]", "4", ["RANK_SIZE 4: {table} has 2 ranks on 1 server"]),
+        ("[0,2]", "1", ["[0,2]: 2 devices for RANK_SIZE 1", "RANK_SIZE 1: {table} has 2 ranks on 1 server"]),
+        ("[1,3]", "2", ["[1,3]: device 2: not among those of the rank table (0, 1)"]),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused(
+    here: Path, devices: str, size: str, faults: list[str]
+) -> None:
+    table = write_table(here, {"10.0.0.1": [0, 1]})
+    assert refused("ls", devices, size) == [fault.format(table=table) for fault in faults]
+
+
+def test_all_faults_are_told_at_once(here: Path) -> None:
+    path = write_table(here, {"10.0.0.1": [0, 0]})
+    assert refused("nosuch", "[0,2", "x") == [
+        "EXECUTE_ORDER 'nosuch': 'nosuch' is no program",
+        "RANK_SIZE 'x': must be a whole number above 0",
+        "'[0,2': must be a range of devices like [0,8)",
+        f'{path}: server_list[0].device[1].device_id: "0" is that of server_list[0].device[0].device_id, too',
+    ]
+
+
+def test_a_machine_that_the_table_does_not_name_is_refused(here: Path) -> None:
+    path = write_table(here, {"10.0.0.1": [0], "10.0.0.2": [0]})
+    assert refused("ls", "[0,1)", "2") == [
+        f"{path}: none of its servers ('10.0.0.1', '10.0.0.2') is this machine, {socket.gethostname()}, by "
+        "server_id or host_ip"
+    ]
+
+
+def test_hidden_devices_are_refused(here: Path) -> None:
+    write_table(here, {"10.0.0.1": [4, 5]})
+    assert refused("ls", "[0,2]", "2", ASCEND_RT_VISIBLE_DEVICES="4") == [
+        "[0,2] with ASCEND_RT_VISIBLE_DEVICES='4': device 1: not there; 1 visible devices are numbered 0 to 0"
+    ]

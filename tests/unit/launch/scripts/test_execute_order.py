@@ -1,0 +1,135 @@
+"""EXECUTE_ORDER: its words, what is recognised in it, and what INPUT_DATA and a script add to it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
+
+OWN = (sys.executable, "-m", "mindbatch")
+
+
+def order_of(text: str) -> Order:
+    faults: list[str] = []
+    order = read_order(text, faults)
+    assert faults == []
+    return order
+
+
+def given_input(text: str, data: str | None) -> tuple[Order, list[str], list[str]]:
+    notes: list[str] = []
+    faults: list[str] = []
+    return with_input(order_of(text), data, notes, faults), notes, faults
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('ls \'a b\' "c \\"d\\"" e\\ f', ("a b", 'c "d"', "e f")),
+        (
+            "ls $(touch x) `y`; rm -rf / && z | w > v &",
+            ("$(touch", "x)", "`y`;", "rm", "-rf", "/", "&&", "z", "|", "w", ">", "v", "&"),
+        ),
+        ("ls * ~ ?[a] $HOME -x # no comment", ("*", "~", "?[a]", "$HOME", "-x", "#", "no", "comment")),
+        ("ls 'two\nlines' ''", ("two\nlines", "")),
+    ],
+)
+def test_words_are_those_of_a_shell_and_nothing_is_evaluated(text: str, arguments: tuple[str, ...]) -> None:
+    assert order_of(text) == Order(("ls",), arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "EXECUTE_ORDER: holds no command"),
+        ("  \n", "EXECUTE_ORDER: holds no command"),
+        ("ls 'a", 'EXECUTE_ORDER "ls \'a": no closing quotation; it is split as a shell would'),
+        ("nosuch -x", "EXECUTE_ORDER 'nosuch -x': 'nosuch' is no program"),
+        (
+            "X=1 ls",
+            "EXECUTE_ORDER 'X=1 ls': 'X=1' is no program; set variables before the script: export X=1",
+        ),
+        ("/etc/passwd", "EXECUTE_ORDER '/etc/passwd': '/etc/passwd' is no program"),
+    ],
+)
+def test_what_is_no_command_is_refused(text: str, fault: str) -> None:
+    faults: list[str] = []
+    read_order(text, faults)
+    assert faults == [fault]
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "kind"),
+    [
+        ("mindbatch generate a=b", OWN, "mindbatch"),
+        (f"{sys.executable} -m mindbatch generate a=b", (sys.executable, "-m", "mindbatch"), "mindbatch"),
+        ("env generate a=b", ("env",), "other"),
+    ],
+)
+def test_programs_of_ours_are_known(text: str, program: tuple[str, ...], kind: str) -> None:
+    order = order_of(text)
+    assert (order.program, order.arguments, order.kind) == (program, ("generate", "a=b"), kind)
+
+
+def test_a_python_file_alone_is_run_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert order_of("train.py --x").words == (sys.executable, "train.py", "--x")
+
+
+@pytest.mark.parametrize("data", ["-x $(y)", 'two\nlines "q"', "${oc.env:HOME}"])
+def test_other_programs_get_the_text_as_their_last_argument(data: str) -> None:
+    order, notes, faults = given_input("env show --a b", data)
+    assert order.arguments == ("show", "--a", "b", "--input_data", data)
+    assert notes == faults == []
+
+
+@pytest.mark.parametrize("data", [None, ""])
+def test_without_text_nothing_is_added(data: str | None) -> None:
+    assert given_input("env show", data)[0].arguments == ("show",)
+
+
+def test_generate_gets_it_as_its_prompt_to_the_letter() -> None:
+    order, _, faults = given_input("mindbatch generate model=tiny_gpt2", '-1 "${x}"')
+    assert order.arguments == ('prompts=["-1 \\"\\\\${x}\\""]', "generate", "model=tiny_gpt2")
+    assert faults == []
+
+
+def test_generate_gets_a_path_as_the_file_of_its_prompts(tmp_path: Path) -> None:
+    file = tmp_path / "my ${prompts}.txt"
+    file.write_text("one")
+    order, _, _ = given_input("mindbatch compare a=b", str(file))
+    assert order.arguments[0] == f'prompts_file="{tmp_path}/my \\${{prompts}}.txt"'
+
+
+def test_prompts_from_two_places_are_refused() -> None:
+    *_, faults = given_input("""mindbatch generate 'prompts=["a"]' prompts_file=b""", "text")
+    assert faults == [
+        f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given"
+        for key in ("prompts", "prompts_file")
+    ]
+
+
+def test_a_task_without_prompts_leaves_it_out_and_says_so() -> None:
+    order, notes, _ = given_input("mindbatch batch data.path=x", "text")
+    assert order.arguments == ("batch", "data.path=x")
+    assert notes == ["INPUT_DATA: has no effect; only mindbatch generate and compare take it"]
+
+
+def test_what_a_script_says_of_the_launch_goes_before_and_is_not_given_twice() -> None:
+    faults: list[str] = []
+    values = {"launcher": "rank_table", "rank_table": "a, ${b}.json", "worker_num": 2}
+    order = with_launch(order_of("mindbatch generate launch.max_restarts=1"), "x.sh", values, faults)
+    assert order.arguments == (
+        'launch.launcher="rank_table"',
+        'launch.rank_table="a, \\${b}.json"',
+        "launch.worker_num=2",
+        "generate",
+        "launch.max_restarts=1",
+    )
+    assert faults == []
+    with_launch(order_of("mindbatch generate launch=ray +launch.worker_num=3"), "x.sh", values, faults)
+    assert faults == [
+        "EXECUTE_ORDER: launch= is given by x.sh",
+        "EXECUTE_ORDER: launch.worker_num= is given by x.sh",
+    ]
