@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, lint, types and tests: what CI runs. --fast leaves the slow tests out; other arguments go to pytest.
+# Formatting, lint, types and tests: CI's first step. --fast leaves the slow tests out; other arguments go to pytest.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
@@ -27,5 +27,6 @@ prepare_venv test
 cd "$root"
 check ruff format --check .
 check ruff check .
-check mypy
+check mypy &  # where nothing is cached it takes half a minute of one processor
 check pytest "${pytest_arguments[@]}"
+wait $!

@@ -20,17 +20,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 FAULTS = [
     (errno.ENOSPC, True),
-    pytest.param(errno.EIO, False, marks=pytest.mark.slow),
+    (errno.EIO, False),
     *(
-        pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.on_demand))
+        pytest.param(*each, marks=pytest.mark.on_demand)
         for each in ((errno.ENOSPC, False), (errno.EIO, True), (errno.EACCES, True), (errno.EACCES, False))
     ),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
-    [telling_places, pytest.param(every_place, marks=(pytest.mark.slow, pytest.mark.on_demand))],
+    [telling_places, pytest.param(every_place, marks=pytest.mark.on_demand)],
 )
 @pytest.mark.parametrize(("number", "lasting"), FAULTS)
 def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: bool, where: Places) -> None:

@@ -7,6 +7,7 @@ import pytest
 from harness.scripts import run_script
 
 
+@pytest.mark.slow
 def test_a_few_kills(tmp_path: Path) -> None:
     printed = run_script("job_kills", tmp_path / "runs", "--rows", 60, "--kills", 12, "--sweep-rows", 0)
     assert printed == "12 kills at random in runs of 60 rows\n"

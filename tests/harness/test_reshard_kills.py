@@ -14,6 +14,7 @@ from mindbatch.storage import StorageError
 from reshard_models import write_model
 
 
+@pytest.mark.slow
 def test_forty_kills(tmp_path: Path) -> None:
     assert run_script("reshard_kills", tmp_path, "--kills", 40) == "40 kills at random\n"
 

@@ -21,6 +21,7 @@ DISKS = 25
 Orders = Callable[[Path, int], ReshardPlan]
 
 
+@pytest.mark.slow
 def test_50_power_cuts(tmp_path: Path) -> None:
     assert run_script("reshard_power_cuts", tmp_path, "--cuts", 50) == "200 disks after power cuts\n"
 

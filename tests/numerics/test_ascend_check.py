@@ -1,6 +1,8 @@
-"""scripts/ascend_check.sh: its twins, recorded logits and judgement; and that it starts, in simulation."""
+"""scripts/ascend_check.sh: its twins, recorded logits and judgement; and that it starts, in simulation.
 
-import shutil
+scripts/compile_for_ascend.sh runs what compiles every kernel, and the script.
+"""
+
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,6 @@ from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.parallel.context import initialise
 
 SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
-NEEDS_COMPILER = pytest.mark.skipif(shutil.which("gcc") is None, reason="stub libraries are made with gcc")
 
 
 def test_every_model_type_is_checked() -> None:
@@ -71,20 +72,18 @@ def test_a_wrong_shape_is_a_failure_in_simulation_too() -> None:
     assert result["outcome"] == FAILED
 
 
-@pytest.mark.slow
-@NEEDS_COMPILER
-@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.on_demand)])
-def test_the_kernels_compile_in_half_precision_and_not_in_float32(dtype: str) -> None:
-    """In bfloat16 whole models are compiled always, with the same kernels: test_ascend_compilation.py."""
-    *results, last = simulate(simulated_kernels.every_operator, dtype)
+@pytest.mark.on_demand
+@pytest.mark.usefixtures("ascend_simulation")
+def test_the_kernels_compile_in_half_precision_and_not_in_float32() -> None:
+    *results, last = simulate(simulated_kernels.every_operator, "float16", "bfloat16")
     assert {result["outcome"] for result in results} == {COMPILED}, results
-    assert {result["dtype"] for result in results} == {dtype}
+    assert {result["dtype"] for result in results} == {"float16", "bfloat16"}
     assert "ApplyRotaryPosEmb" in last
     assert "Float32" in last
 
 
 @pytest.mark.on_demand
-@NEEDS_COMPILER
+@pytest.mark.usefixtures("ascend_simulation")
 def test_the_script_runs_in_simulation(tmp_path: Path) -> None:
     command = ["bash", str(SCRIPT), "--simulate", "--dtypes", "bfloat16", "--models", "gpt2"]
     environment = {"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}

@@ -1,24 +1,22 @@
-"""Native model types compile for Ascend, as the first rank and the last; what cannot is refused by name."""
+"""Native model types compile for Ascend, as the first rank and the last; what cannot is refused by name.
+
+scripts/compile_for_ascend.sh compiles all of them.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import find_plugin
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
-from mindbatch.backends.simulation.symbols import needed_tool
 from mindbatch.engine.compilation import COPY, HEAD
 from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
-from mindbatch.engine.settings import EngineSettings
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe
-from simulated_compilation import compile_jobs
+from simulated_compilation import compile_job, compile_jobs, first_and_last
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ascend_simulation")]
 LLAMA: dict[str, Any] = {
     "vocab_size": 101,  # no number of ranks divides it: the last one has padding
     "hidden_size": 128,
@@ -30,7 +28,6 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
-SETTINGS = EngineSettings(batch_size=1, seq_length=32, block_size=16, num_blocks=16, max_batched_tokens=2)
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
     PROMPT: {"FlashAttentionScore", "ReshapeAndCache"},
@@ -38,52 +35,26 @@ FUSED = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _can_be_run() -> None:
-    try:
-        find_plugin()
-        needed_tool("gcc", "cc")
-        needed_tool("nm")
-    except BackendError as error:
-        pytest.skip(str(error))
-
-
-def job(model_type: str, size: int, ranks: Sequence[int]) -> dict[str, Any]:
+def job(model_type: str, size: int, ranks: list[int]) -> dict[str, Any]:
     config = {"model_type": model_type, **(GPT2 if model_type == "gpt2" else LLAMA)}
-    return {
-        "provider": "native",
-        "config": config,
-        "source": "config.json",
-        "model_type": "auto",
-        "ignore": [],
-        "layers": [0],
-        "dtype": "auto",
-        "settings": asdict(SETTINGS),
-        "data_parallel": 1,
-        "model_parallel": size,
-        "ranks": ranks,
-    }
+    return compile_job("native", config, size, ranks, max_batched_tokens=2)
 
 
-# What is Llama's graph under another name is on demand. The last of 8 ranks pads the vocabulary and shares
-# its key/value head with others.
-ALWAYS = {
-    "gemma mp=8": job("gemma", 8, [7]),
-    "gpt2 mp=2": job("gpt2", 2, [1]),
-    "llama mp=8": job("llama", 8, [0]),
-    "qwen2 mp=1": job("qwen2", 1, [0]),
-    "qwen3 mp=8": job("qwen3", 8, [7]),
-}
+# The last of 8 ranks pads the vocabulary and shares its key/value head with others.
+ALWAYS = {"qwen3 mp=8": job("qwen3", 8, [7])}
 LIKE_LLAMA = {"minimind", "mistral"}
-ON_DEMAND = {
-    f"{each} mp={size}": job(each, size, sorted({0, size - 1})) for each in MODEL_TYPES for size in (1, 2, 8)
+"""Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
+SWEEP = {
+    f"{each} mp={size}": job(each, size, first_and_last(size))
+    for each in sorted({*MODEL_TYPES} - LIKE_LLAMA)
+    for size in (1, 2, 8)
 }
 
 
 @pytest.fixture(
     scope="module",
-    params=[ALWAYS, pytest.param(ON_DEMAND, marks=pytest.mark.on_demand)],
-    ids=["always", "others"],
+    params=[ALWAYS, pytest.param(SWEEP, marks=pytest.mark.on_demand)],
+    ids=["always", "sweep"],
 )
 def compiled(request: pytest.FixtureRequest) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """By job and rank: its graphs, each after it was compiled, or what ended it. float32 is the last job."""
@@ -99,8 +70,7 @@ def compiled(request: pytest.FixtureRequest) -> dict[tuple[str, int], list[dict[
 Compiled = dict[tuple[str, int], list[dict[str, Any]]]
 
 
-def test_every_type_is_among_them() -> None:
-    assert {name.split()[0] for name in ALWAYS} | LIKE_LLAMA == {*MODEL_TYPES}
+def test_these_types_have_the_graphs_of_llama() -> None:
     for each in LIKE_LLAMA:
         assert declaration(each).network is declaration("llama").network
         assert sizes_of(each) == sizes_of("llama")

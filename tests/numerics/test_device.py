@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import numpy, mindspore
 from mindbatch.errors import ConfigError
@@ -17,6 +19,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.slow
 def test_the_device_in_use_is_taken_and_another_is_refused() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("runtime.device_target=Ascend: not available here: ")

@@ -181,17 +181,22 @@ ATTENTION = [
     Case(1, 1, 8, 16, ((0, 1),)),
     Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3),
     Case(3, 1, 64, 32, ((31, 2), (32, 1), (0, 33)), window=7),
-    Case(8, 2, 80, 16, ((100, 1), (17, 9)), padding=1),
     Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
     Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
-    Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
-    Case(8, 1, 64, 16, ((15, 17),), window=16),
-    Case(18, 2, 8, 16, ((30, 9), (3, 1)), padding=2),
-    Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
-    Case(2, 2, 128, 16, ((1500, 1),)),
-    Case(3, 1, 64, 8, ((0, 1), (7, 2), (30, 9)), padding=2),
-    Case(8, 2, 20, 8, ((100, 3), (13, 1)), window=21),
     Case(4, 4, 128, 24, ((50, 1), (0, 25))),
+    *(
+        pytest.param(case, marks=pytest.mark.slow)
+        for case in (
+            Case(8, 2, 80, 16, ((100, 1), (17, 9)), padding=1),
+            Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
+            Case(8, 1, 64, 16, ((15, 17),), window=16),
+            Case(18, 2, 8, 16, ((30, 9), (3, 1)), padding=2),
+            Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
+            Case(2, 2, 128, 16, ((1500, 1),)),
+            Case(3, 1, 64, 8, ((0, 1), (7, 2), (30, 9)), padding=2),
+            Case(8, 2, 20, 8, ((100, 3), (13, 1)), window=21),
+        )
+    ),
 ]
 
 
@@ -274,6 +279,7 @@ def check_cache(case: Case, native: OneStep, reference: OneStep, slots: NDArray[
     np.testing.assert_array_equal(values.swapaxes(1, 2)[block, offset], expected[1][block, offset])
 
 
+@pytest.mark.slow
 def test_a_step_outside_the_cache_is_refused(library: NativeLibrary) -> None:
     """Nothing is read or written there; tests/fuzz/kernels tries every number of a step."""
     case = Case(2, 1, 20, 16, ((0, 3), (17, 1)))

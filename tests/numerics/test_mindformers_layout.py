@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, infer_layouts
-from mindbatch.backends.simulation.plugin import find_plugin
 from mindbatch.backends.simulation.process import SimulationLimits
-from mindbatch.backends.simulation.symbols import needed_tool
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
@@ -28,7 +26,7 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ascend_simulation")]
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 128,
@@ -40,16 +38,6 @@ LLAMA = {
     "max_position_embeddings": 64,
 }
 QWEN2 = LLAMA | {"model_type": "qwen2"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _can_be_run() -> None:
-    try:
-        find_plugin()
-        needed_tool("gcc", "cc")
-        needed_tool("nm")
-    except BackendError as error:
-        pytest.skip(str(error))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,8 @@ import pytest
 from mindspore import nn
 
 from legacy_folders import rank_folder
-from mindbatch.backends.failure import BackendError
 from mindbatch.backends.mindformers.legacy.weights import load_rank
-from mindbatch.backends.simulation.plugin import find_plugin
 from mindbatch.backends.simulation.process import simulate
-from mindbatch.backends.simulation.symbols import needed_tool
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FloatType
@@ -25,14 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def answers(ascend_simulation: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each rank, in one process."""
-    try:
-        find_plugin()
-        needed_tool("gcc", "cc")
-        needed_tool("nm")
-    except BackendError as error:
-        pytest.skip(str(error))
     home = tmp_path_factory.mktemp("legacy")
     whole = rank_folder(home / "one")
     halves = rank_folder(

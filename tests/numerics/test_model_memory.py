@@ -3,6 +3,8 @@
 import gc
 from pathlib import Path
 
+import pytest
+
 from mindbatch import LLM
 
 MIB = 1 << 20
@@ -15,6 +17,7 @@ def address_space() -> int:
     return int(line.split()[1]) << 10
 
 
+@pytest.mark.slow
 def test_a_closed_model_gives_its_memory_back() -> None:
     sizes = []
     for _ in range(3):

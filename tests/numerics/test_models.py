@@ -15,7 +15,11 @@ STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 
 
-@pytest.fixture(scope="module", params=list(descriptions()))
+# Variants of a model type have a name with a "_".
+CASES = [pytest.param(each, marks=[pytest.mark.slow] * ("_" in each)) for each in descriptions()]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -17,10 +17,11 @@ from mindbatch.tasks.reshard.task import run
 
 TOKENS = 12
 # Positions in a table, rotary ones, and more ranks than key-value heads.
-FEW = [("gpt2", "auto", 4), ("llama", "auto", 2), ("qwen2", "auto", 8)]
+FEW = [("llama", "auto", 2), ("gpt2", "auto", 4), ("qwen2", "auto", 8)]
 ALL = [(case, kernels, most) for case in descriptions() for kernels, most in (("auto", 8), ("reference", 2))]
 """Model, kernels and the most ranks: MindSpore's own operators take long to call."""
 OTHERS = [pytest.param(*each, marks=pytest.mark.on_demand) for each in ALL if each not in FEW]
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in FEW[1:]]
 MODELS = [
     pytest.param(case, "auto", 2, marks=pytest.mark.slow)
     for case in descriptions()
@@ -36,7 +37,7 @@ def cut(source: Path, ways: int, kind: str) -> Path:
     return Path(config.target.dir)
 
 
-@pytest.mark.parametrize(("case", "kernels", "most"), [*FEW, *MODELS, *OTHERS])
+@pytest.mark.parametrize(("case", "kernels", "most"), [FEW[0], *SLOW, *MODELS, *OTHERS])
 def test_logits_of_all_ranks_are_those_of_the_whole(
     case: str, kernels: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("options", [{}, {"block_size": 64, "batch_size": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"block_size": 64, "batch_size": 1}, marks=pytest.mark.slow)]
+)
 def test_published_greedy_output(options: dict[str, int]) -> None:
     published = (FOLDER / "published_greedy_256.txt").read_text(encoding="utf-8").removesuffix("\n")
     output = LLM(FOLDER, cache_memory="16MiB", **options).generate(

@@ -40,6 +40,7 @@ def tokens_of(llm: LLM, prompts: list[str]) -> list[list[int]]:
     return [result.outputs[0].token_ids for result in llm.generate(prompts, SAMPLED)]
 
 
+@pytest.mark.slow
 def test_threads_get_what_they_would_get_alone_and_leave_ctrl_c_to_the_program() -> None:
     llm, before = LLM(MODEL, batch_size=4, max_batched_tokens=16), sigint_action()
 

@@ -52,6 +52,7 @@ def test_its_far_rows_were_trained(weights):
         assert packed["trained"][region]["loss"] < best / 1.5
 
 
+@pytest.mark.slow
 def test_a_row_runs_to_the_last_position_and_no_further():
     llm = LLM(FOLDER, batch_size=1, cache_memory="64MiB")
     prompt = [17] * (POSITIONS - 6)

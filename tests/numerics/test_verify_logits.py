@@ -41,13 +41,14 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPl
         return found, dataclasses.replace(logits_check(config, opened, found), run=here)
 
 
-@pytest.mark.parametrize("ways", [1, 8])
+@pytest.mark.parametrize("ways", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None:
     found, check = planned(tmp_path, ways=ways)
     assert carry_out(found, approve=check).is_new
     assert str(check.found) == "first logits equal at 32 positions"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
     found, check = planned(tmp_path, dtype)
@@ -56,7 +57,7 @@ def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
     assert 0 < check.found.largest < check.found.scale
 
 
-@pytest.mark.parametrize("dtype", ["keep", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["keep", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
     """Every element is read back as the plan says, and all digests are right."""
     found, check = planned(tmp_path, dtype)
@@ -75,6 +76,7 @@ def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
     assert not plan.target.exists()
 
 
+@pytest.mark.slow
 def test_an_element_that_changed_with_its_digest_is_found(tmp_path: Path) -> None:
     found, check = planned(tmp_path, ways=1)
     carry_out(found)

@@ -1,11 +1,40 @@
 """Compiles several models in one process of the simulation, which imports MindSpore once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mindbatch.engine.compilation import compile_ranks
+from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels import memory
+
+
+def compile_job(
+    provider: str, config: Mapping[str, Any], size: int, ranks: Sequence[int], *, max_batched_tokens: int
+) -> dict[str, Any]:
+    """A job of `compile_ranks`: all layers of a config.json, cut over `size` ranks."""
+    settings = EngineSettings(
+        batch_size=1, seq_length=32, block_size=16, num_blocks=16, max_batched_tokens=max_batched_tokens
+    )
+    return {
+        "provider": provider,
+        "config": config,
+        "source": "config.json",
+        "model_type": "auto",
+        "ignore": [],
+        "layers": [*range(config.get("num_hidden_layers", 1))],
+        "dtype": "auto",
+        "settings": asdict(settings),
+        "data_parallel": 1,
+        "model_parallel": size,
+        "ranks": ranks,
+    }
+
+
+def first_and_last(size: int) -> list[int]:
+    """Of `size` ranks."""
+    return sorted({0, size - 1})
 
 
 def compile_jobs(jobs: str) -> Iterator[dict[str, Any]]:

@@ -27,15 +27,18 @@ def pad_to_bucket(count: int, buckets: Items[int]) -> int:
     return buckets[bisect_left(buckets, count)]
 
 
-def flatten(step: Step, size: int, block_size: int, table_width: int) -> Batch:
-    """Lays a step out as arrays of `size` tokens and block tables of `table_width` columns."""
+def flatten(step: Step, size: int, block_size: int, table_width: int, first_block: int = 0) -> Batch:
+    """Lays a step out as arrays of `size` tokens and block tables of `table_width` columns.
+
+    first_block: of the cache, where the step's blocks are counted from.
+    """
     ids, positions, rows, lengths = (np.zeros(size, np.int32) for _ in range(4))
     slots = np.full(size, -1, np.int32)
     block_tables = np.zeros((size, table_width), np.int32)
     at = 0
     for row, tokens in enumerate(step.scheduled):
         table = tokens.sequence.block_table
-        block_tables[row, : len(table)] = table
+        block_tables[row, : len(table)] = np.asarray(table, np.int32) + first_block
         span = slice(at, at + tokens.stop - tokens.start)
         place = np.arange(tokens.start, tokens.stop, dtype=np.int32)
         ids[span] = tokens.sequence.tokens(tokens.start, tokens.stop)

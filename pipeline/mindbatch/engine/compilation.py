@@ -52,6 +52,10 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
     import mindbatch.engine.model_runner  # noqa: F401  MindSpore, once for all forks
 
     todo = json.loads(job)
+    if todo["provider"] == "mindformers":
+        from mindbatch.backends.mindformers.network import import_network
+
+        import_network(todo["config"]["model_type"])
     gc.freeze()  # each compilation collects garbage: what is imported is none
     size = todo["data_parallel"] * todo["model_parallel"]
     for rank in todo["ranks"]:

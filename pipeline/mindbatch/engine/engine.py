@@ -16,8 +16,8 @@ from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.advance import advance, gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.engine.runner import Runner
-from mindbatch.engine.scheduler import Scheduler
+from mindbatch.engine.runner import Runner, StepOutput
+from mindbatch.engine.scheduler import Scheduler, Step
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
@@ -151,9 +151,16 @@ class Engine:
 
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
+        step = self.begin()
+        return self.finish(step, self._runner.run(step))
+
+    def begin(self) -> Step:
+        """The first half of a step: what is to be computed. `finish` it before anything else but `add`."""
         self._draft()
-        step = self.scheduler.schedule()
-        output = self._runner.run(step)
+        return self.scheduler.schedule()
+
+    def finish(self, step: Step, output: StepOutput) -> StepResult:
+        """The second half of a step: strategies choose, by what the model gave."""
         self.scheduler.complete(step)
         self._counters.count(step.num_tokens, self.scheduler)
         gather_prompt_outputs(step, output)

@@ -69,20 +69,24 @@ class ModelRunner:
         self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
         self._graphs = StepGraphs(model, on_compile)
 
-    def run(self, step: Step) -> ModelOutput:
+    def run(self, step: Step, first_block: int = 0) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
-        return ModelOutput(self.compute(self.prepare(step)), self.project)
+        return ModelOutput(self.compute(self.prepare(step, first_block)), self.project)
 
-    def prepare(self, step: Step) -> StepInputs:
-        """The arrays of a step, which are the same for every rank of the model."""
+    def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
+        """The arrays of a step, which are the same for every rank of the model.
+
+        first_block: of the cache, where the step's blocks are counted from.
+        """
         kernels, width = self._model.kernels, self._table_width(step)
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         capacity = width * self._settings.block_size
         shape = kernels.step_shape(spans, self._pad, capacity, self._model.attention)
-        batch = flatten(step, shape.tokens, self._settings.block_size, width)
+        batch = flatten(step, shape.tokens, self._settings.block_size, width, first_block)
         arrays = tuple(kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
-        return StepInputs(shape.graph, arrays, tuple(step.copies), step.num_tokens, with_logits)
+        copies = tuple((first_block + source, first_block + target) for source, target in step.copies)
+        return StepInputs(shape.graph, arrays, copies, step.num_tokens, with_logits)
 
     def compute(self, inputs: StepInputs) -> StepValues:
         """Copies the blocks and runs the graph of a step that this rank or another has prepared.

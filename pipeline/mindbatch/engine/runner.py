@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step_arrays import StepInputs
 
 
 class StepOutput(Protocol):
@@ -30,4 +31,20 @@ class Runner(Protocol):
 
     def run(self, step: Step) -> StepOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
+        ...
+
+
+class StageRunner(Runner, Protocol):
+    """Runs the last of several pipeline stages; the others compute a step as soon as they are told of it.
+
+    Steps are completed in the order in which they were announced. The blocks of a step are counted from
+    `first_block` of the cache, so that several schedulers can share it.
+    """
+
+    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+        """Tells the stages before this one of a step, and returns at once."""
+        ...
+
+    def complete(self, inputs: StepInputs) -> StepOutput:
+        """Computes this stage's part of a step that was announced."""
         ...

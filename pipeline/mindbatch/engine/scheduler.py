@@ -62,6 +62,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of all requests, waiting or running, when each has as many as it may have."""
+        return sum(group.max_num_sequences for group in (*self.waiting, *self.running))
+
     def add(self, group: SequenceGroup) -> None:
         """Queues a request.
 

@@ -52,6 +52,7 @@ def test_very_long_names_are_not_compared(compared: list[int]) -> None:
     assert not compared
 
 
+@pytest.mark.slow
 def test_hints_are_looked_for_only_where_they_are_told(
     compared: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -126,6 +126,7 @@ def _goes_on(line: Line, home: Path, capsys: pytest.CaptureFixture[str]) -> None
     shutil.rmtree(home.parent / "made", ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_they_are_right_before_they_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in (FOLDER, SHARDS):
         home = tmp_path / place.name / "home"

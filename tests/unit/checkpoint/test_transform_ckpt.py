@@ -79,6 +79,7 @@ def test_several_processes_make_the_same(place):
     assert_ranks(place / "new", 4, arrays())
 
 
+@pytest.mark.slow
 def test_more_ranks_than_files_may_be_open(place):
     """Up to what the system allows; many systems begin with 1024."""
     layouts = tuple(TensorLayout(name, (150,), (-1,) * len(shape)) for name, shape in SHAPES.items())

@@ -57,6 +57,7 @@ def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> No
     assert len(fault) < 500
 
 
+@pytest.mark.slow
 def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model() -> None:
     fault = constraint_fault(None, json.dumps(COSTLY))
     assert fault is not None
@@ -149,6 +150,7 @@ def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -
     process.close()
 
 
+@pytest.mark.slow
 def test_a_schema_that_takes_too_much_memory_ends_the_child_alone() -> None:
     process = GrammarProcess(Limits(seconds=60.0, memory_bytes=1 << 28))
     assert "out of memory (limit 256 MiB)" in (process.tried(grammar(MANY)).fault or "")

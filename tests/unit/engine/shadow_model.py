@@ -85,7 +85,7 @@ class ShadowRunner:
         self.cache = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
         self.steps: list[list[tuple[str, int, int, bool]]] = []
 
-    def run(self, step: Step) -> ShadowOutput:
+    def run(self, step: Step, first_block: int = 0) -> ShadowOutput:
         assert 0 < step.num_tokens <= self.limits.max_batched_tokens
         assert step.num_tokens == sum(tokens.stop - tokens.start for tokens in step.scheduled)
         self.steps.append(
@@ -93,8 +93,10 @@ class ShadowRunner:
         )
         for first in range(0, len(step.copies), COPIES_AT_ONCE):
             some = step.copies[first : first + COPIES_AT_ONCE]
-            self.cache[[to for _, to in some]] = self.cache[[source for source, _ in some]]
-        batch = flatten(step, step.num_tokens, self.limits.block_size, self.limits.blocks_per_sequence)
+            sources, targets = (np.asarray(blocks) + first_block for blocks in zip(*some, strict=True))
+            self.cache[targets] = self.cache[sources]
+        width = self.limits.blocks_per_sequence
+        batch = flatten(step, step.num_tokens, self.limits.block_size, width, first_block)
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"
         states = self._write(batch)
         for row, tokens in enumerate(step.scheduled):

@@ -199,6 +199,7 @@ def test_malformed_chat_template(tmp_path: Path):
     assert "chat_template" in error_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(tmp_path: Path):
     write_folder(tmp_path, sentencepiece_like(), {"tokenizer_class": "LlamaTokenizer", "model_max_length": 4})
     program = (

@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, nn
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES, Family
 from mindbatch.backends.mindformers.quiet import quietly
-from mindbatch.backends.mindformers.stand_ins.install import put_in_stand_ins
+from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
 from mindbatch.cache.paged import PagedCache
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
@@ -92,6 +92,11 @@ def build_network(model: Description, kernels: Kernels, shard: TensorSlice = WHO
     return network
 
 
+def import_network(model_type: str) -> None:
+    """Imports MindFormers' network of a family: some seconds, once for all processes that are forked then."""
+    _classes(FAMILIES[model_type])
+
+
 def _classes(family: Family) -> tuple[Any, Any]:
     """MindFormers' classes of the configuration and of the network."""
     prepare_for_mindformers()
@@ -159,9 +164,10 @@ def assemble(
     cache = PagedCache(shapes, geometry, kernels)
     decoder: nn.Cell
     if kernels.device_target == "CPU":
-        put_in_stand_ins(network, shapes, cache.layers, kernels, tied=model.tied)
+        put_in_for_cpu(network, shapes, cache.layers, kernels, tied=model.tied)
         decoder = CpuDecoder(network.model)
     else:
+        put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
     whole = Network(decoder, network.model.output_layer)
     return RunnableModel(

@@ -26,7 +26,7 @@ Q0 = "model.layers.0.self_attn.q_proj"
 ONE_LAYER = {**LLAMA, "num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"]))
+@pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"], fast=2))
 def test_any_cut_has_the_bits_of_a_merge_at_once(tmp_path: Path, model: str, dtype: str) -> None:
     """Sources with key/value heads on several ranks, fused and transposed weights, a padded vocabulary."""
     start = write_model(tmp_path / "start", MODELS[model], dtype)
@@ -60,7 +60,7 @@ def test_stages_and_formats(tmp_path: Path) -> None:
     assert contents(tmp_path / "whole") == [merged_at_once(contents(start)[0], adapter)]
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 5000, 10**5, 10**8])
+@pytest.mark.parametrize("chunk_bytes", [pytest.param(1, marks=pytest.mark.slow), 5000, 10**5, 10**8])
 @pytest.mark.parametrize("ways", [1, 4])
 def test_any_size_of_bands_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, ways: int

@@ -53,7 +53,7 @@ def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
     return stored_arrays(names, arrays)
 
 
-@pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"]))
+@pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"], fast=6))
 def test_there_and_back(tmp_path: Path, case: tuple[str, dict[str, Any]], dtype: str) -> None:
     model, options = case
     start = write_model(tmp_path / "start", MODELS[model], dtype)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SESSION = """
 import sys
 from pathlib import Path
@@ -21,6 +23,7 @@ print(sum(len(done.written) for done in do_jobs(WRITE, jobs, Path(sys.argv[1]), 
 """
 
 
+@pytest.mark.slow
 def test_jobs_and_answers_larger_than_a_pipe_are_passed_on(tmp_path: Path) -> None:
     """Thousands of ranks: neither side may wait for the other to read. A process, for it would hang else."""
     (tmp_path / "file").write_bytes(b"\1" * 5006)

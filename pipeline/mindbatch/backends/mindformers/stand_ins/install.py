@@ -1,4 +1,4 @@
-"""Puts the stand-ins into a network that was built for a CPU; MindFormers' own modules stay as they are."""
+"""Puts the stand-ins into a network that was built; MindFormers' own modules stay as they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,22 @@ from mindbatch.kernels.interface import AttentionShape, Kernels
 Caches = Sequence[tuple[Parameter, ...]]
 
 
-def put_in_stand_ins(
+def put_in_for_ascend(network: nn.Cell) -> None:
+    """Replaces what MindSpore does not compile for Ascend in simulation; all else runs there unchanged.
+
+    FusedAddTopKDiv has a kernel in MindSpore's plugin of internal kernels alone, and StridedSlice attributes
+    that are objects of CANN.
+    """
+    from mindformers.parallel_core.inference.transformer.moe import router as routers
+
+    for _, module in network.cells_and_names():
+        if isinstance(module, routers.TopKRouter) and module.config.moe_router_fusion:
+            router.put_in(module)
+    for layer in network.model.decoder.layers:
+        rotary.put_in_partial(layer.self_attention)
+
+
+def put_in_for_cpu(
     network: nn.Cell, shapes: Sequence[AttentionShape], caches: Caches, kernels: Kernels, *, tied: bool
 ) -> None:
     """Replaces what has no CPU kernel in each module of a loaded network, and its linear layers.
@@ -52,6 +67,7 @@ def put_in_stand_ins(
     if tied:
         linear.share_with_head(network.model, kernels)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
+        rotary.put_in_partial(layer.self_attention)
         _put_in_attention(layer.self_attention, shape, cache, kernels)
 
 

@@ -1,4 +1,7 @@
-"""For `transformer.moe.router`: TopkExt, FusedAddTopKDiv and scatter, from MindSpore's plain operators."""
+"""For `transformer.moe.router`: TopkExt, FusedAddTopKDiv and scatter, from MindSpore's plain operators.
+
+They have kernels on a CPU and on Ascend, where they stand for FusedAddTopKDiv alone.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class Routing(nn.Cell):
         grouped = scores.reshape((-1, self.groups, self.num_experts // self.groups))
         best, _ = ops.topk(grouped, self.k // self.taken_groups)
         _, taken = ops.topk(best.sum(-1), self.taken_groups)
-        kept = ops.one_hot(taken, self.groups, 1.0, 0.0).sum(1)
+        is_taken = taken.expand_dims(-1) == ops.arange(self.groups).astype(taken.dtype)
+        kept = is_taken.astype(scores.dtype).sum(1)
         return (grouped * kept.expand_dims(-1)).reshape(scores.shape)
 
     def construct(self, logits: Tensor) -> tuple[Tensor, Tensor]:

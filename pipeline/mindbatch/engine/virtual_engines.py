@@ -1,0 +1,106 @@
+"""As many engines as a model has pipeline stages, over one runner: each stage computes a step of another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from mindbatch.engine.engine import Engine, StepResult
+from mindbatch.engine.request import Request
+from mindbatch.engine.runner import StageRunner, StepOutput
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.statistics import EngineStatistics, total_of
+from mindbatch.engine.step_arrays import StepInputs
+
+
+class CachePart:
+    """A runner whose cache begins at a block of another's: the `Runner` of one virtual engine."""
+
+    def __init__(self, runner: StageRunner, first_block: int) -> None:
+        self.vocab_size = runner.vocab_size
+        self._runner = runner
+        self._first_block = first_block
+
+    def announce(self, step: Step) -> StepInputs:
+        """See `StageRunner.announce`."""
+        return self._runner.announce(step, self._first_block)
+
+    def complete(self, inputs: StepInputs) -> StepOutput:
+        """See `StageRunner.complete`."""
+        return self._runner.complete(inputs)
+
+    def run(self, step: Step) -> StepOutput:
+        """See `Runner.run`."""
+        return self.complete(self.announce(step))
+
+
+class VirtualEngines:
+    """Runs requests over several engines, one of which computes a step while the others' are on their way.
+
+    Each engine has requests, a scheduler and blocks of its own. What a row is given depends on none of it.
+    """
+
+    def __init__(self, engines: Sequence[Engine], parts: Sequence[CachePart]) -> None:
+        """`parts`: the runner of each engine."""
+        sizes = engines[0].settings
+        # So many as all of them have: whoever feeds this engine reckons with it.
+        self.settings: EngineSettings = replace(sizes, batch_size=sizes.batch_size * len(engines))
+        self._parts = {id(engine): part for engine, part in zip(engines, parts, strict=True)}
+        self._idle = [*engines]
+        self._begun: deque[tuple[Engine, Step, StepInputs]] = deque()
+        self._results: list[StepResult] = []  # of steps that had to end before their turn
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._results) or any(engine.has_work for engine in self._engines)
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """The sum of all engines."""
+        return total_of([engine.statistics for engine in self._engines])
+
+    def add(self, request: Request) -> None:
+        """Queues a request with the engine that has the fewest sequences; raises what `Engine.add` does."""
+        min(self._engines, key=lambda engine: engine.scheduler.num_sequences).add(request)
+
+    def step(self) -> StepResult:
+        """Lets every engine begin a step and ends the one that was begun first."""
+        if self._results:
+            return self._results.pop(0)
+        for engine in [each for each in self._idle if each.has_work]:
+            self._idle.remove(engine)
+            step = engine.begin()
+            self._begun.append((engine, step, self._parts[id(engine)].announce(step)))
+        return self._finish_first()
+
+    def abort(self, keys: Set[str] | None = None) -> None:
+        """See `Engine.abort`. Steps that the stages have begun are ended before."""
+        while self._begun:
+            self._results.append(self._finish_first())
+        for engine in self._idle:
+            engine.abort(keys)
+        self._results = [_without(result, keys) for result in self._results if keys is not None]
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    @property
+    def _engines(self) -> list[Engine]:
+        return [*self._idle, *(engine for engine, _, _ in self._begun)]
+
+    def _finish_first(self) -> StepResult:
+        engine, step, inputs = self._begun.popleft()
+        result = engine.finish(step, self._parts[id(engine)].complete(inputs))
+        self._idle.append(engine)
+        return result
+
+
+def _without(result: StepResult, keys: Set[str] | None) -> StepResult:
+    """What concerns other requests."""
+    dropped = keys or set()
+    return StepResult(
+        [event for event in result.events if event.key not in dropped],
+        [output for output in result.finished if output.key not in dropped],
+    )

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Compiles every kernel, every native model type and every family of MindFormers for Ascend, in simulation.
+# What CI runs after the tests. Arguments go to pytest.
+set -euo pipefail
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+
+# Without a compiler the tests would be skipped, and nothing compiled.
+make_stub_libraries() {
+    "$venv_python" - <<'PYTHON'
+import sys
+
+from mindbatch.backends.failure import BackendError
+from mindbatch.backends.simulation.plugin import find_plugin
+from mindbatch.backends.simulation.stubs import stub_libraries
+from mindbatch.config.environment import cache_folder
+
+try:
+    stub_libraries(find_plugin(), cache_folder())
+except BackendError as error:
+    sys.exit(str(error))
+PYTHON
+}
+
+unset PYTHONDONTWRITEBYTECODE
+
+prepare_venv test
+cd "$root"
+make_stub_libraries || fail "Ascend cannot be simulated here"
+"$venv_python" -m pytest --numprocesses 2 --dist loadfile -m on_demand --durations 5 \
+    tests/numerics/test_ascend_{compilation,compilation_mindformers,check}.py "$@"

@@ -1,0 +1,18 @@
+"""What numerics tests share: a machine on which Ascend can be simulated."""
+
+import pytest
+
+from mindbatch.backends.failure import BackendError
+from mindbatch.backends.simulation.plugin import find_plugin
+from mindbatch.backends.simulation.symbols import needed_tool
+
+
+@pytest.fixture(scope="session")
+def ascend_simulation() -> None:
+    """Skips where Ascend cannot be simulated: without MindSpore's plugin, a C compiler or nm."""
+    try:
+        find_plugin()
+        needed_tool("gcc", "cc")
+        needed_tool("nm")
+    except BackendError as error:
+        pytest.skip(str(error))

@@ -1,0 +1,137 @@
+"""Several engines over the stages of one model: the tokens of one engine, and no stage that waits."""
+
+from collections import deque
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shadow_model import Letters, ShadowOutput, ShadowRunner, make_engine, request, run_all, settings
+
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.runner import StageRunner
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+from mindbatch.errors import CacheBudgetError
+
+STRATEGIES: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 7, "temperature": 1.5},
+    {"do_sample": True, "seed": 3, "num_return_sequences": 3},
+    {"num_beams": 3},
+    {"prompt_lookup_num_tokens": 3},
+    {"penalty_alpha": 0.5, "top_k": 3},
+]
+
+
+class ShadowStages(ShadowRunner):
+    """The shadow model behind other stages; notes how many steps were on their way when one was completed."""
+
+    def __init__(self, limits: EngineSettings, stages: int) -> None:
+        super().__init__(limits)
+        self.cache = np.full((limits.num_blocks * stages, limits.block_size), -1, np.int64)
+        self.announced: deque[tuple[Step, int]] = deque()
+        self.on_their_way: list[int] = []
+
+    def announce(self, step: Step, first_block: int = 0) -> tuple[Step, int]:
+        self.announced.append((step, first_block))
+        return self.announced[-1]
+
+    def complete(self, inputs: tuple[Step, int]) -> ShadowOutput:
+        self.on_their_way.append(len(self.announced))
+        assert self.announced.popleft() is inputs, "not in the order in which the stages compute"
+        return self.run(*inputs)
+
+
+def make(limits: EngineSettings, stages: int) -> tuple[VirtualEngines, ShadowStages]:
+    runner = ShadowStages(limits, stages)
+    parts = [CachePart(cast(StageRunner, runner), each * limits.num_blocks) for each in range(stages)]
+    return VirtualEngines([Engine(part, limits, Letters) for part in parts], parts), runner
+
+
+def drain(engine: VirtualEngines) -> dict[str, RequestOutput]:
+    results: dict[str, RequestOutput] = {}
+    while engine.has_work:
+        results |= {output.key: output for output in engine.step().finished}
+    assert engine.statistics.blocks_used == 0
+    return results
+
+
+def texts(results: dict[str, RequestOutput]) -> dict[str, list[tuple[list[int], str]]]:
+    return {key: [(each.token_ids, each.text) for each in found.outputs] for key, found in results.items()}
+
+
+def requests(count: int, choice: int = 0) -> list[Request]:
+    return [
+        request(f"row {n}", range(1, 3 + n % 5), max_new_tokens=4 + n % 7, **STRATEGIES[(choice * n) % 6])
+        for n in range(count)
+    ]
+
+
+@given(stages=st.integers(2, 4), count=st.integers(1, 12), blocks=st.integers(40, 90), cached=st.booleans())
+def test_rows_get_the_tokens_of_one_engine(stages: int, count: int, blocks: int, cached: bool) -> None:
+    limits = replace(settings(num_blocks=blocks, batch_size=4), use_past=cached)
+    rows = [each for each in requests(count, 1) if cached or not each.params.num_draft_tokens]
+    expected = texts(run_all(make_engine(settings()), rows))
+    engine, _ = make(limits, stages)
+    for each in rows:
+        engine.add(each)
+    assert texts(drain(engine)) == expected
+
+
+def test_every_stage_has_a_step_to_compute() -> None:
+    engine, runner = make(settings(), 3)
+    for each in requests(9):
+        engine.add(replace(each, params=replace(each.params, max_new_tokens=6)))
+    drain(engine)
+    assert {*runner.on_their_way[:-3]} == {3}
+    assert engine.settings.batch_size == 3 * settings().batch_size
+
+
+def test_requests_are_dealt_by_the_sequences_that_they_may_have() -> None:
+    engines = [make_engine(settings()) for _ in range(2)]
+    engine = VirtualEngines(engines, [cast(CachePart, None)] * 2)
+    engine.add(request("beams", [1, 2], num_beams=4))
+    for key in "abcd":
+        engine.add(request(key, [1, 2, 3]))
+    assert [each.scheduler.num_sequences for each in engines] == [4, 4]
+
+
+def test_an_abort_ends_the_steps_that_stages_have_begun() -> None:
+    engine, runner = make(settings(), 2)
+    rows = requests(4)
+    for each in rows:
+        engine.add(each)
+    engine.step()
+    assert len(runner.announced) == 1
+    engine.abort({"row 0", "row 1"})
+    assert not runner.announced
+    left = drain(engine)
+    assert texts(left) == texts(run_all(make_engine(settings()), rows[2:]))
+
+
+@pytest.mark.parametrize("keys", [None, {f"row {n}" for n in range(5)}])
+def test_nothing_comes_of_requests_that_were_all_dropped(keys: set[str] | None) -> None:
+    engine, runner = make(settings(), 2)
+    for each in requests(5):
+        engine.add(each)
+    engine.step()
+    engine.abort(keys)
+    assert not runner.announced
+    events = []
+    while engine.has_work:
+        found = engine.step()
+        assert not found.events
+        assert not found.finished
+        events.append(found)
+    assert engine.statistics.blocks_used == 0
+
+
+def test_a_request_is_refused_by_the_blocks_of_one_engine() -> None:
+    engine, _ = make(settings(num_blocks=5), 2)
+    with pytest.raises(CacheBudgetError, match="the cache holds 5"):
+        engine.add(request("large", range(1, 10), max_new_tokens=20))
