@@ -33,7 +33,7 @@ def load_mindformers(folder: Path, **options: Any) -> LLM:
     return llm
 
 
-ON_DEMAND = ("qwen3_yarn", "deepseek_v3")  # others have the same, but for YaRN or its absence
+ON_DEMAND = ("qwen3_yarn", "deepseek_v3")  # YaRN or its absence; groups are in test_mindformers_routing.py
 
 
 @pytest.fixture(
