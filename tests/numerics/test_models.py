@@ -73,6 +73,7 @@ def test_windows_are_shorter_than_the_prompts() -> None:
     assert min(describe(descriptions()["qwen2"]["config"]).windows) == 0
 
 
+@pytest.mark.slow
 def test_minimind_is_llama_under_another_name(tmp_path: Path) -> None:
     described = descriptions()["llama"]
     config = described["config"] | {"model_type": "minimind", "use_moe": False, "flash_attn": True}

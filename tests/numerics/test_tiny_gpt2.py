@@ -39,6 +39,7 @@ def llm():
     return LLM(FOLDER, batch_size=32, cache_memory="64MiB")
 
 
+@pytest.mark.slow
 def test_it_counts_up_beyond_twenty(llm):
     text = llm.generate("An increasing sequence: one,", DecodingParams(max_new_tokens=80))[0].outputs[0].text
     assert text.startswith(" " + ", ".join(NUMBERS[2:]) + ", twenty-one, twenty-two,")

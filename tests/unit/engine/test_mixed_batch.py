@@ -145,7 +145,7 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
 
 
 @pytest.mark.parametrize("use_past", [True, False])
-@pytest.mark.parametrize("block_size", [1, 3, 4])
+@pytest.mark.parametrize("block_size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 4))])
 def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) -> None:
     """Deterministic companion of the property above: here pre-emption is certain."""
     rows = [
