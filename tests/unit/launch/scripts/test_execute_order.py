@@ -7,6 +7,7 @@ import pytest
 
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
 
+TOOL = Path(__file__).parents[4] / "tools/generate_custom.py"
 OWN = (sys.executable, "-m", "mindbatch")
 
 
@@ -64,6 +65,7 @@ def test_what_is_no_command_is_refused(text: str, fault: str) -> None:
     [
         ("mindbatch generate a=b", OWN, "mindbatch"),
         (f"{sys.executable} -m mindbatch generate a=b", (sys.executable, "-m", "mindbatch"), "mindbatch"),
+        (f"{sys.executable} {TOOL} generate a=b", (sys.executable, str(TOOL)), "generate_custom"),
         ("env generate a=b", ("env",), "other"),
     ],
 )
@@ -100,6 +102,10 @@ def test_generate_gets_a_path_as_the_file_of_its_prompts(tmp_path: Path) -> None
     file.write_text("one")
     order, _, _ = given_input("mindbatch compare a=b", str(file))
     assert order.arguments[0] == f'prompts_file="{tmp_path}/my \\${{prompts}}.txt"'
+
+
+def test_generate_custom_gets_it_as_one_word() -> None:
+    assert given_input(f"python3 {TOOL} --model_type x", "-1")[0].arguments[0] == "--input_data=-1"
 
 
 def test_prompts_from_two_places_are_refused() -> None:

@@ -1,0 +1,199 @@
+r"""Generates text with the flags of MindFormers' generate_custom.py, by way of `mindbatch generate`.
+
+    python tools/generate_custom.py --model_type llama --checkpoint_path FOLDER --input_data "Once" --top_k 3
+    python tools/generate_custom.py --model_type tiny_gpt2 --input_data prompts.txt --do_sample False
+    python tools/generate_custom.py --model_type llama --checkpoint_path FOLDER --use_parallel True \
+        --model_parallel 2 --input_data prompts.txt launch.log_dir=logs
+
+--model_type is a model that is shipped, a folder with config.json and tokenizer, or a name that begins with
+the type of the model in --checkpoint_path: llama2_7b. --checkpoint_path is a Hugging Face folder, which may
+hold the folders rank_N of `mindbatch reshard`. A file as --input_data has a prompt on each line, in which \n
+is a line break. Further words KEY=VALUE are those of `mindbatch generate`, such as runtime=ascend.
+
+What differs from MindFormers' script: temperature and repetition_penalty have their effect; any number of
+prompts for any --data_parallel; with --use_parallel True it starts the processes itself, and one copy is run.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import checkout  # noqa: F401
+from mindbatch.config.paths import configs_folder
+from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.fault_lines import shown
+from mindbatch.launch.given_servers import parse_list, physical_devices
+from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.override_text import text_override, texts_override
+from mindbatch.prompts.prompt_lines import text_lines
+from mindbatch.regular_file import open_regular
+from mindbatch.screen_text import say
+from mindbatch.storage import reason_of
+from mindbatch.tool_parser import ToolParser
+
+NAME = "generate_custom.py"
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+TRUE, FALSE = ("true", "yes", "y", "on", "1"), ("false", "no", "n", "off", "0")
+SAMPLING = {"top_k": 3, "top_p": 1.0, "temperature": 1.0}
+LINE_BREAK = r"\n"
+
+
+def main() -> None:
+    """Runs `mindbatch generate` with what the flags ask for, in this process, which ends with it."""
+    options = parser().parse_intermixed_args()
+    try:
+        faults: list[str] = []
+        overrides = [*_model(options, faults), *_prompts(options, faults), *_decoding(options)]
+        overrides += _ranks(options, faults)
+        _choose_device(options, faults)
+        if faults:
+            raise ConfigError(faults)
+    except MindBatchError as error:
+        say(*error.faults, name=NAME)
+        sys.exit(error.exit_code)
+    sys.argv[1:] = ["generate", *overrides, *options.overrides]
+    from mindbatch.cli import entry_point  # after what is told at once
+
+    entry_point()
+
+
+def parser() -> argparse.ArgumentParser:
+    """MindFormers' flags, and words for what they cannot say."""
+    result = ToolParser(
+        prog=NAME,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = result.add_argument
+    add("--model_type", required=True, help="shipped model, folder, or name of the model's type")
+    add("--checkpoint_path", help="Hugging Face folder")
+    add("--use_parallel", type=_truth, default=False, help="start processes that share the work")
+    add("--device_id", type=int, default=0, help="NPU of a run in one process")
+    add("--data_parallel", type=int, default=1, help="copies of the model")
+    add("--model_parallel", type=int, default=1, help="slices of every layer")
+    add("--batch_size", type=int, default=1, help="largest number of sequences in one step")
+    add("--seq_length", type=int, help="longest prompt + output, in tokens; the model's own")
+    add("--use_past", type=_truth, default=True, help="keep keys and values of past tokens")
+    add("--input_data", help="a prompt, or a file with one on each line; --input_data=-TEXT begins with -")
+    add("--max_new_tokens", type=int, default=128, help="most tokens to generate; %(default)s")
+    add("--do_sample", type=_truth, default=True, help="draw the tokens; %(default)s")
+    add("--top_k", type=int, help="draw among so many; 3")
+    add("--top_p", type=float, help="draw among so much of the probability; 1.0")
+    add("--temperature", type=float, help="what logits are divided by before; 1.0")
+    add("--repetition_penalty", type=float, default=1.0, help="penalty of tokens that are there; %(default)s")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="keys of mindbatch generate")
+    return result
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in TRUE + FALSE:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() in TRUE
+
+
+def _model(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+    """Where the model and its tokenizer are, and how much of it is used at once."""
+    name, path = options.model_type, options.checkpoint_path
+    if os.path.isdir(name):
+        yield text_override("model.checkpoint_name_or_path", path or name)
+        if path is not None:
+            yield text_override("model.tokenizer", name)
+    elif name.isidentifier() and (configs_folder() / f"model/{name}.yaml").is_file():
+        yield f"model={name}"
+        if path is not None:
+            yield text_override("model.checkpoint_name_or_path", path)
+    else:
+        yield from _named_type(name, path, faults)
+    yield f"model.batch_size={options.batch_size}"
+    yield f"model.use_past={str(options.use_past).lower()}"
+    if options.seq_length is not None:
+        yield f"model.seq_length={options.seq_length}"
+
+
+def _named_type(name: str, path: str | None, faults: list[str]) -> Iterator[str]:
+    """The longest known type with which the name begins: MindFormers' names have the size behind it."""
+    known = max((each for each in MODEL_TYPES if name.startswith(each)), key=len, default=None)
+    if known is None:
+        types = ", ".join(MODEL_TYPES)
+        faults.append(f"--model_type {shown(name)}: no folder, and no name that begins with one of {types}")
+    elif path is None:
+        faults.append(f"--checkpoint_path must be given: the folder of the {known} model")
+    else:
+        yield f"model.type={known}"
+        yield text_override("model.checkpoint_name_or_path", path)
+
+
+def _prompts(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+    data = options.input_data
+    if data is None:
+        faults.append("--input_data must be given: a prompt, or a file with one on each line")
+    elif not os.path.isfile(data):
+        yield texts_override("prompts", [data])
+    elif (lines := _broken_lines(Path(data), faults)) is not None:
+        yield texts_override("prompts", lines)
+    else:
+        yield text_override("prompts_file", data)
+
+
+def _broken_lines(path: Path, faults: list[str]) -> list[str] | None:
+    r"""The prompts of a file in which \n stands for line breaks; None where there is none, and it can be read
+    as it is."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            if not any(LINE_BREAK.encode() in line for line in file):
+                return None
+            file.seek(0)
+            lines = [*text_lines(file)]
+    except OSError as error:
+        faults.append(f"--input_data {path}: cannot be read ({reason_of(error)})")
+        return None
+    faults += [f"{path}, line {line.number}: {line.fault}" for line in lines if line.text is None]
+    return [line.text.replace(LINE_BREAK, "\n") for line in lines if line.text is not None]
+
+
+def _decoding(options: argparse.Namespace) -> Iterator[str]:
+    """Sampling options have an effect with do_sample only; one that is given without it is refused later."""
+    yield f"decoding.max_new_tokens={options.max_new_tokens}"
+    yield f"decoding.do_sample={str(options.do_sample).lower()}"
+    yield f"decoding.repetition_penalty={options.repetition_penalty}"
+    for name, default in SAMPLING.items():
+        given = getattr(options, name)
+        if given is not None or options.do_sample:
+            yield f"decoding.{name}={default if given is None else given}"
+
+
+def _ranks(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+    for name in ("data_parallel", "model_parallel"):
+        number = getattr(options, name)
+        if number > 1 and not options.use_parallel:
+            faults.append(f"--{name} {number}: has no effect without --use_parallel True")
+        yield f"parallel.{name}={number}"
+
+
+def _choose_device(options: argparse.Namespace, faults: list[str]) -> None:
+    """An NPU other than the first is made the only one that the process sees."""
+    number = options.device_id
+    written = f"--device_id {number}"
+    if number and options.use_parallel:
+        faults.append(
+            f"{written}: has no effect with --use_parallel True; {VISIBLE} says which devices there are"
+        )
+    elif number and not {"runtime=ascend", "runtime.device_target=Ascend"} & {*options.overrides}:
+        faults.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
+    elif number < 0:
+        faults.append(f"{written}: must not be negative")
+    elif number:
+        visible = os.environ.get(VISIBLE)
+        try:
+            chosen = physical_devices([number], None if visible is None else parse_list(visible))
+        except ValueError as error:
+            faults.append(f"{written} with {VISIBLE}={shown(visible)}: {error}")
+        else:
+            os.environ[VISIBLE] = str(chosen[0])
+
+
+if __name__ == "__main__":
+    main()
