@@ -91,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
-    "launch": {"interrupts", "storage"} | LOWEST,
+    "launch": {"config", "interrupts", "parallel", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
     "tasks": FACADE
     | {"llm", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
@@ -130,6 +130,7 @@ MINDSPORE = {
     "models/runnable.py",
     "parallel/collectives.py",
     "parallel/context.py",
+    "parallel/scheduler_process.py",
     "parallel/hand_over.py",
     "backends/*",
 }

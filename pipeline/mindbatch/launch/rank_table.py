@@ -86,6 +86,18 @@ class RankTable:
             rank += len(devices)
         return cls(version, tuple(numbered))
 
+    def of_ranks(self, ranks: range) -> "RankTable":
+        """The table of neighbouring ranks alone, which are numbered from 0 there."""
+        servers = []
+        for server in self.servers:
+            devices = tuple(
+                replace(each, rank_id=each.rank_id - ranks.start)
+                for each in server.devices
+                if each.rank_id in ranks
+            )
+            servers += [replace(server, devices=devices)] if devices else []
+        return RankTable(self.version, tuple(servers))
+
     @property
     def num_ranks(self) -> int:
         """Devices of all servers."""

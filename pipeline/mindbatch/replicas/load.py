@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import tempfile
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
-from mindbatch.children import command
 from mindbatch.config.environment import thread_settings
-from mindbatch.config.model_schema import RuntimeConfig
+from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.engine.build import LoadedModel, Notice, refuse_beyond_memory
 from mindbatch.engine.outline import outline
-from mindbatch.launch.local_ranks import LocalRanks
-from mindbatch.launch.rank_environment import KEY_BYTES, RankEnvironment
+from mindbatch.launch.log_folder import made_folder, temporary_folder
+from mindbatch.launch.preflight import set_up
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas import rank_main
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
-
-LOCAL_HOST = "127.0.0.1"
+from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
 
 
 def load_replicas(
@@ -39,25 +32,16 @@ def load_replicas(
         MindBatchError: a rank could not be started, or has ended.
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
+    topology = topology_of(parallel)
+    setup = set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime)
     models = (outlined.facts, outlined.assistant)
     refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=parallel.data_parallel)
-    topology = Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
-    admission = RankAdmission(model, _for_one_of(topology.world_size, runtime), parallel)
+    admission = RankAdmission(model, _for_one_of(setup.place.layout.local_size, runtime), parallel)
     notice(f"starting {topology.world_size} processes")
-    key = secrets.token_bytes(KEY_BYTES)
-    links = RankLinks(LOCAL_HOST, key, topology.world_size)
-
-    def environment_of(rank: int, attempt: int) -> dict[str, str]:
-        return RankEnvironment(links.address, key, rank, attempt).variables()
-
-    ranks = LocalRanks(
-        command(rank_main.main),
-        environment_of,
-        topology.world_size,
-        topology.replica_size,
-        logs or _temporary_folder(links),
-    )
+    links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
+    plan = job_plan(setup, links.address, runtime.device_target)
+    ranks = start_ranks(setup, plan, node_logs(config, links, logs), notice)
     engine = RemoteEngine(
         outlined.settings,
         outlined.idle_engine(),
@@ -84,8 +68,16 @@ def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
     return replace(runtime, num_threads=max(1, len(os.sched_getaffinity(0)) // processes))
 
 
-def _temporary_folder(owner: object) -> Path:
-    """A folder that is removed with its owner."""
-    folder = tempfile.mkdtemp(prefix="mindbatch-logs-")
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def topology_of(parallel: ParallelConfig) -> Topology:
+    """The ranks that the section `parallel` makes."""
+    return Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
+
+
+def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeLogs:
+    """Where the processes of this node print to: launch.log_dir, `folder`, or one that goes with its owner.
+
+    Raises:
+        ConfigError: launch.log_dir cannot be made.
+    """
+    given = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
+    return NodeLogs(temporary_folder(owner) if given is None else made_folder(given), config.runtime.verbose)

@@ -1,0 +1,73 @@
+"""Ports of this machine: free ones, and who listens on one that is taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from mindbatch.errors import MindBatchError
+
+_LISTEN = "0A"  # of proc(5), net/tcp
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Of an address or a name; a name is looked up as IPv4."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def free_ports(host: str, number: int) -> list[int]:
+    """Different ports that nobody listens on now. Somebody else may take one before it is used.
+
+    Raises:
+        MindBatchError: `host` is none of this machine's addresses.
+    """
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket(family_of(host))) for _ in range(number)]
+        for each in sockets:
+            try:
+                each.bind((host, 0))
+            except OSError as error:
+                raise MindBatchError(
+                    f"{host}: no address of this machine ({error.strerror or error})"
+                ) from error
+        return [each.getsockname()[1] for each in sockets]
+
+
+def port_fault(host: str, port: int) -> str | None:
+    """Why this process cannot listen there; None if it can."""
+    with socket.socket(family_of(host)) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except PermissionError:
+            return "the system keeps this port for itself; use one above 1023"
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"{_listener(port)} listens on this port already; use another one"
+            return f"cannot be listened on ({error.strerror or error})"
+    return None
+
+
+def _listener(port: int) -> str:
+    """The process that listens on a port, as far as one may know."""
+    inodes = {inode for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net") / name, port)}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if any(os.readlink(file) in wanted for file in (process / "fd").iterdir()):
+                name = (process / "comm").read_text(errors="replace").strip()
+                return f"process {process.name} ({name})"
+    return "another process"
+
+
+def _listening(table: Path, port: int) -> list[str]:
+    found = []
+    with suppress(OSError):
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.append(fields[9])
+    return found

@@ -1,0 +1,126 @@
+"""The rank processes of a job over all of its nodes, with the MindSpore scheduler of each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from mindbatch.launch.free_ports import free_ports
+from mindbatch.launch.process_plan import JobPlan, ProcessSpec
+from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.supervisor import EndedProcess
+
+
+class NodeProcesses(Protocol):
+    """The processes of a job on one node."""
+
+    def start(self, specs: Sequence[ProcessSpec]) -> None:
+        """Starts processes; raises MindBatchError where one cannot be."""
+        ...
+
+    def ended(self) -> list[EndedProcess]:
+        """Those that have ended by themselves, each told once."""
+        ...
+
+    def last_lines(self, name: str) -> tuple[str, ...]:
+        """What a process printed last; nothing where that is not known here."""
+        ...
+
+    def end(self, names: Collection[str] | None = None) -> None:
+        """Ends some, or all; they are gone when it returns."""
+        ...
+
+    def close(self) -> None:
+        """Ends all, and whatever it has on the node."""
+        ...
+
+
+class JobRanks:
+    """Started rank processes (see `Ranks`).
+
+    place_of: whose business a process is, as an index of `nodes`. close: called when all have ended.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        nodes: Sequence[NodeProcesses],
+        place_of: Callable[[ProcessSpec], int],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
+        self._plan, self._nodes, self._place_of, self._close = plan, nodes, place_of, close
+        self._specs: dict[str, ProcessSpec] = {}
+        self._told: set[int] = set()
+        replicas = range(plan.topology.data_parallel)
+        try:
+            for replica, port in zip(replicas, self._ports(len(replicas)), strict=True):
+                self._start(plan.replica(replica, 0, port))
+        except BaseException:
+            self.end()
+            raise
+
+    def ended(self) -> list[EndedRank]:
+        """See `Ranks.ended`. A scheduler that fails before its ranks stands for the first of them."""
+        found = [each for node in self._nodes for each in node.ended()]
+        ranks = [self._rank_of(each) for each in found if self._is_rank(each.name)]
+        self._told.update(each.rank for each in ranks)
+        return ranks + [*self._failed_schedulers(found)]
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        """See `Ranks.last_lines`."""
+        spec = next(each for each in self._specs.values() if each.is_rank and each.rank == rank)
+        return self._nodes[self._place_of(spec)].last_lines(spec.name)
+
+    def restart(self, replica: int, attempt: int) -> None:
+        """See `Ranks.restart`."""
+        [port] = self._ports(1)
+        specs = self._plan.replica(replica, attempt, port)
+        self._each_node(lambda node: node.end([spec.name for spec in specs]))
+        for node in self._nodes:
+            node.ended()  # of those that were ended here nobody wants to hear
+        self._told -= {*self._plan.topology.ranks_of(replica)}
+        self._start(specs)
+
+    def end(self) -> None:
+        """See `Ranks.end`."""
+        self._each_node(lambda node: node.close())
+        self._close()
+
+    def _ports(self, number: int) -> list[int]:
+        """A port for the scheduler of each replica; replicas of one rank have none."""
+        if not self._plan.needs_ports:
+            return [0] * number
+        return free_ports(self._plan.scheduler_host, number)
+
+    def _start(self, specs: Iterable[ProcessSpec]) -> None:
+        for spec in specs:
+            self._specs[spec.name] = spec
+            self._nodes[self._place_of(spec)].start([spec])
+
+    def _is_rank(self, name: str) -> bool:
+        return name in self._specs and self._specs[name].is_rank
+
+    def _rank_of(self, ended: EndedProcess) -> EndedRank:
+        return EndedRank(self._specs[ended.name].rank, ended.how, ended.last_lines)
+
+    def _failed_schedulers(self, found: Iterable[EndedProcess]) -> Iterable[EndedRank]:
+        """A scheduler ends by itself when its ranks have; that is no news."""
+        for each in found:
+            spec = self._specs.get(each.name)
+            if spec is None or spec.is_rank or each.how == "exit code 0":
+                continue
+            if not self._told & {*self._plan.topology.ranks_of(spec.replica)}:
+                yield EndedRank(
+                    spec.rank, f"MindSpore's scheduler of its replica: {each.how}", each.last_lines
+                )
+
+    def _each_node(self, act: Callable[[NodeProcesses], None]) -> None:
+        """At the same time: each takes some seconds where a process does not end at once."""
+        if len(self._nodes) == 1:
+            act(self._nodes[0])
+            return
+        with ThreadPoolExecutor(len(self._nodes), "nodes") as pool:
+            for done in [pool.submit(act, node) for node in self._nodes]:
+                done.result()

@@ -1,0 +1,40 @@
+"""The folder in which the processes of a job leave their logs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from mindbatch.errors import ConfigError
+from mindbatch.launch.rank_table import RankTable
+from mindbatch.storage import Storage, reason_of, write_whole
+
+
+def made_folder(given: Path) -> Path:
+    """A folder of the user's, made if it is not there. Raises ConfigError where that is not possible."""
+    try:
+        given.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"launch.log_dir={given}: cannot be made ({reason_of(error)})") from error
+    return given.absolute()
+
+
+def temporary_folder(owner: object) -> Path:
+    """A folder that is removed with its owner."""
+    folder = tempfile.mkdtemp(prefix="mindbatch-logs-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def replica_table(logs: Path, replica: int) -> Path:
+    """The file with the rank table of one replica, whose ranks are numbered from 0."""
+    return logs / f"rank_table_{replica}.json"
+
+
+def write_replica_tables(table: RankTable, logs: Path, replica_size: int) -> None:
+    """Writes the rank table of each replica."""
+    for replica in range(table.num_ranks // replica_size):
+        ranks = range(replica * replica_size, (replica + 1) * replica_size)
+        write_whole(replica_table(logs, replica), table.of_ranks(ranks).to_bytes(), Storage())

@@ -1,0 +1,111 @@
+"""Which node of a job this process is on, and where the nodes meet: from its keys, and what launchers say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.errors import ConfigError
+from mindbatch.launch.process_plan import Address, Layout
+from mindbatch.launch.rank_table import RankTable
+from mindbatch.launch.started_as import StartedAs, port_of
+from mindbatch.parallel.topology import Topology
+
+LOCAL_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """This node among those of a job.
+
+    meeting: where the front waits for the others; port 0 where there are none.
+    """
+
+    node: int
+    layout: Layout
+    meeting: Address
+
+    @property
+    def is_front(self) -> bool:
+        return self.node == 0
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node."""
+        return self.layout.ranks_of(self.node)
+
+
+def node_place(
+    launch: LaunchConfig, topology: Topology, copy: StartedAs | None, table: RankTable | None = None
+) -> NodePlace:
+    """The place of this process.
+
+    copy: as which copy of the command a launcher has started it; each copy is a node of its own.
+
+    Raises:
+        ConfigError: with every fault: processes that do not fill the nodes, and what must be given.
+    """
+    size = topology.world_size
+    local = _local_size(launch, size, copy, table)
+    faults = [*_size_faults(local, topology, copy, table)]
+    if faults:
+        raise ConfigError(faults)
+    layout = Layout(topology, local)
+    given = copy.rank if copy is not None else 0
+    node = given if launch.node_rank is None else launch.node_rank
+    host = launch.master_addr or (copy.master_addr if copy is not None else None)
+    port = launch.master_port or _port_of(copy)
+    if layout.num_nodes > 1:
+        faults = [*_meeting_faults(layout, node, host, port)]
+        if faults:
+            raise ConfigError(faults)
+    return NodePlace(node, layout, (host or LOCAL_HOST, port or 0))
+
+
+def _local_size(launch: LaunchConfig, size: int, copy: StartedAs | None, table: RankTable | None) -> int:
+    if launch.local_worker_num is not None:
+        return launch.local_worker_num
+    if copy is not None:
+        return size // copy.size or 1
+    if table is not None and table.num_ranks == size:  # anything else is a fault of the table
+        return len(table.servers[0].devices)
+    return size
+
+
+def _size_faults(
+    local: int, topology: Topology, copy: StartedAs | None, table: RankTable | None
+) -> Iterator[str]:
+    size, replica = topology.world_size, topology.replica_size
+    if copy is not None and local * copy.size != size:
+        yield (
+            f"{copy.launcher} has started {copy.size} copies of mindbatch: {size} processes cannot be dealt "
+            f"to them, {local} to each; start as many as divide {size}, and leave launch.local_worker_num out"
+        )
+    elif size % local:
+        yield f"launch.local_worker_num={local}: {size} processes cannot be dealt to nodes of {local}"
+    elif local % replica and replica % local:
+        yield (
+            f"launch.local_worker_num={local}: a replica has {replica} processes; a node must hold whole "
+            "replicas, or whole nodes one replica"
+        )
+    if table is not None and table.num_ranks == size and len(table.servers) * local != size:
+        yield (
+            f"launch.rank_table: {len(table.servers)} servers with {size} devices, and {size // local} nodes "
+            f"with {local} processes each"
+        )
+
+
+def _port_of(copy: StartedAs | None) -> int | None:
+    if copy is None:
+        return None
+    return port_of(copy.job) if copy.job is not None else copy.master_port
+
+
+def _meeting_faults(layout: Layout, node: int, host: str | None, port: int | None) -> Iterator[str]:
+    nodes = layout.num_nodes
+    if not 0 <= node < nodes:
+        yield f"launch.node_rank={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
+    for name, value in (("master_addr", host), ("master_port", port)):
+        if value is None:
+            yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"

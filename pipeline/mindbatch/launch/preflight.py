@@ -1,0 +1,118 @@
+"""What can be refused before a process of a job is started: all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.launch.free_ports import port_fault
+from mindbatch.launch.job_key import job_key
+from mindbatch.launch.node_place import NodePlace, node_place
+from mindbatch.launch.rank_table import RankTable, counted
+from mindbatch.launch.started_as import StartedAs, started_as
+from mindbatch.launch.starters.registry import STARTERS
+from mindbatch.launch.starters.starter import Starter
+from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.parallel.topology import Topology
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class JobSetup:
+    """How the processes of a job are to be started, as seen from this node; nothing of it is refused later.
+
+    copy: as which copy of the command a launcher has started this process.
+    """
+
+    place: NodePlace
+    key: bytes
+    starter: Starter
+    launcher: str
+    table: RankTable | None = None
+    copy: StartedAs | None = None
+
+    def device_of(self, rank: int) -> int:
+        """The device of a global rank: that of the rank table, else they are numbered on each node."""
+        if self.table is None:
+            return rank % self.place.layout.local_size
+        return {each.rank_id: each.device_id for server in self.table.servers for each in server.devices}[
+            rank
+        ]
+
+
+def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
+    """What the section `launch` and this machine come to.
+
+    environment: the variables of this process, by which launchers tell which copy it is.
+
+    Raises:
+        ConfigError: with every fault.
+    """
+    collected = _Collected()
+    copy = collected.of(lambda: started_as(environment))
+    knows_copy = not collected.faults
+    table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
+    place = collected.of(lambda: node_place(launch, topology, copy, table)) if knows_copy else None
+    starter = STARTERS[launch.launcher]
+    collected.faults += starter.faults()
+    if place is None:
+        raise ConfigError(collected.faults)
+    is_shared = place.layout.num_nodes > 1
+    key = collected.of(lambda: job_key(environment, is_shared=is_shared))
+    collected.faults += _port_faults(place)
+    if table is not None:
+        collected.faults += _node_faults(place, table, launch.rank_table)
+    if collected.faults or key is None:
+        raise ConfigError(collected.faults)
+    return JobSetup(place, key, starter, launch.launcher, table, copy)
+
+
+class _Collected:
+    """Faults of several steps, none of which ends the others."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def of(self, step: Callable[[], Found]) -> Found | None:
+        try:
+            return step()
+        except MindBatchError as error:
+            self.faults += error.faults
+            return None
+
+
+def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
+    """The rank table, of as many ranks as there are processes."""
+    assert launch.rank_table is not None
+    table, _ = read_rank_table(Path(launch.rank_table))
+    if table.num_ranks != topology.world_size:
+        raise ConfigError(
+            f"launch.rank_table={launch.rank_table}: holds {counted(table)}, and parallel.data_parallel="
+            f"{topology.data_parallel} x model_parallel={topology.model_parallel} x pipeline_stage="
+            f"{topology.pipeline_stage} make {topology.world_size}; use a table of those, or other numbers"
+        )
+    return table
+
+
+def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterator[str]:
+    """Nodes whose ranks are not those of one server."""
+    servers = {each.rank_id: server.server_id for server in table.servers for each in server.devices}
+    for node in range(place.layout.num_nodes):
+        ranks = place.layout.ranks_of(node)
+        names = list(dict.fromkeys(servers[rank] for rank in ranks))
+        if len(names) > 1:
+            yield (
+                f"launch.rank_table={path}: the ranks {ranks.start} to {ranks.stop - 1} of node {node} are "
+                f"on several servers ({', '.join(names)}); set launch.local_worker_num to the devices of one"
+            )
+
+
+def _port_faults(place: NodePlace) -> Iterator[str]:
+    host, port = place.meeting
+    if place.is_front and port and (fault := port_fault(host, port)):
+        yield f"launch.master_addr={host}, launch.master_port={port}: {fault}"

@@ -1,0 +1,13 @@
+"""The process in which the ranks of a replica find each other: MindSpore's scheduler of a dynamic cluster."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Serves the ranks that the environment names, until they have ended; see `ReplicaWorld`."""
+    from mindspore.communication import init
+
+    from mindbatch.parallel.context import initialise
+
+    initialise("CPU")
+    init()

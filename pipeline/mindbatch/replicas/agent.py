@@ -1,0 +1,135 @@
+"""An agent: starts and watches the rank processes of one node for the front, which is on another."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.launch.job_key import VARIABLE
+from mindbatch.launch.job_ranks import NodeProcesses
+from mindbatch.launch.process_plan import RANK, Address, ProcessSpec
+from mindbatch.replicas.connection import Message, MessageConnection, MessageError, connect
+
+AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
+"""Kinds. From an agent: AGENT first, GONE (what END named has), ENDED, ALIVE. To it: START, END, CLOSE."""
+
+ALIVE_SECONDS = 5.0
+"""Between two signs of life: what is not acknowledged ends the connection (see `connection`)."""
+
+_TICK_SECONDS = 0.2
+_CONNECT_SECONDS = 600.0
+_BETWEEN_TRIES = 0.5
+
+
+class FrontLost(MindBatchError):
+    """The process that coordinates the job has gone before it said that the job is over."""
+
+
+def patient_connection(
+    meeting: Address,
+    key: bytes,
+    seconds: float = _CONNECT_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> MessageConnection:
+    """A connection to the front, which may not have been started yet.
+
+    Raises:
+        MindBatchError: nobody of this job has listened there in all that time.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return connect(meeting, key)
+        except ConnectionError as error:
+            fault = str(error) if error.errno is None else (error.strerror or str(error))
+        except OSError as error:
+            fault = error.strerror or str(error)
+        if time.monotonic() >= deadline:
+            raise MindBatchError(
+                f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({fault}); "
+                "start the same command there, with the same launch.master_addr, launch.master_port and "
+                f"{VARIABLE}"
+            )
+        sleep(_BETWEEN_TRIES)
+
+
+def serve(
+    connection: MessageConnection, processes: NodeProcesses, key: bytes, ranks: range, world: int
+) -> int:
+    """Does what the front says until the job is over; returns the exit code.
+
+    Raises:
+        FrontLost: as it says. The processes have been ended.
+    """
+    messages: SimpleQueue[Message | None] = SimpleQueue()
+    connection.send(
+        AGENT, ranks=[ranks.start, ranks.stop], world=world, host=socket.gethostname(), pid=os.getpid()
+    )
+    threading.Thread(target=_read, args=(connection, messages), name="agent reader", daemon=True).start()
+    agent = _Agent(connection, processes, key)
+    try:
+        return agent.run(messages)
+    except OSError as error:
+        raise FrontLost(
+            "launch: the connection to node 0 has ended; the processes here have been ended"
+        ) from error
+    finally:
+        processes.close()
+        connection.close()
+
+
+class _Agent:
+    def __init__(self, connection: MessageConnection, processes: NodeProcesses, key: bytes) -> None:
+        self._connection, self._processes, self._key = connection, processes, key
+        self._next_sign = 0.0
+
+    def run(self, messages: SimpleQueue[Message | None]) -> int:
+        while True:
+            with suppress(Empty):
+                message = messages.get(timeout=_TICK_SECONDS)
+                if message is None:
+                    raise ConnectionError("the front has gone")
+                if message.kind == CLOSE:
+                    return EXIT_DONE
+                self._obey(message)
+            self._report()
+
+    def _obey(self, message: Message) -> None:
+        if message.kind == START:
+            for each in message.fields["processes"]:
+                self._start(self._spec(each))
+        elif message.kind == END:
+            self._processes.end(message.fields["names"])
+            self._connection.send(GONE, number=message.fields["number"])
+
+    def _start(self, spec: ProcessSpec) -> None:
+        try:
+            self._processes.start([spec])
+        except MindBatchError as error:
+            self._connection.send(ENDED, name=spec.name, how="not started", last_lines=[*error.faults])
+
+    def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
+        """The key of the job does not travel: it is here already."""
+        variables = {**fields["variables"], VARIABLE: self._key.hex()}
+        return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
+
+    def _report(self) -> None:
+        for ended in self._processes.ended():
+            self._connection.send(ENDED, name=ended.name, how=ended.how, last_lines=[*ended.last_lines])
+        if time.monotonic() >= self._next_sign:
+            self._connection.send(ALIVE)
+            self._next_sign = time.monotonic() + ALIVE_SECONDS
+
+
+def _read(connection: MessageConnection, messages: SimpleQueue[Message | None]) -> None:
+    with suppress(EOFError, OSError, MessageError):
+        while True:
+            messages.put(connection.receive())
+    messages.put(None)

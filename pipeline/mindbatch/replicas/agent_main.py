@@ -1,0 +1,40 @@
+"""What msrun and mpirun start for each rank: an agent that serves that rank alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.launch.job_key import job_key
+from mindbatch.launch.local_processes import LocalProcesses
+from mindbatch.launch.started_as import started_as
+from mindbatch.screen_text import say
+
+
+def main(text: str) -> int:
+    """Serves one rank until the job is over; returns the exit code. text: see `start.launcher_program`."""
+    try:
+        copy = started_as(os.environ)
+        if copy is not None and copy.is_scheduler:
+            return EXIT_DONE
+        todo = json.loads(text)
+        os.chdir(todo["folder"])
+        key = job_key(os.environ, is_shared=True)
+        number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
+        rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
+        return _serve(rank, todo["world_size"], tuple(todo["meeting"]), key, todo)
+    except (MindBatchError, OSError) as error:
+        say(*(error.faults if isinstance(error, MindBatchError) else [str(error)]))
+        return EXIT_FAILED
+
+
+def _serve(rank: int, world_size: int, meeting: tuple[str, int], key: bytes, todo: dict[str, object]) -> int:
+    from mindbatch.replicas.agent import patient_connection, serve
+    from mindbatch.replicas.process_commands import process_commands
+
+    connection = patient_connection(meeting, key)
+    has_tables = bool(todo["has_tables"])
+    processes = LocalProcesses(process_commands(), Path(str(todo["logs"])), has_tables=has_tables)
+    return serve(connection, processes, key, range(rank, rank + 1), world_size)

@@ -1,0 +1,31 @@
+"""What `mindbatch` does on a node other than the first: it serves the front, and has no rows of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mindbatch.errors import EXIT_DONE
+from mindbatch.launch.preflight import JobSetup
+from mindbatch.replicas.agent import patient_connection, serve
+from mindbatch.replicas.start import NodeLogs, StartedProgram, local_processes
+
+
+def serve_node(setup: JobSetup, logs: NodeLogs, notice: Callable[[str], None] = lambda text: None) -> int:
+    """Starts and watches this node's processes until the job is over; returns the exit code.
+
+    Raises:
+        MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
+    """
+    place = setup.place
+    notice(f"looking for node 0 at {place.meeting[0]}:{place.meeting[1]}")
+    program = StartedProgram(setup, logs)
+    if program.is_needed:
+        try:
+            program.start(place.meeting)
+            program.wait()
+        finally:
+            program.end()
+        return EXIT_DONE
+    connection = patient_connection(place.meeting, setup.key)
+    world_size = place.layout.topology.world_size
+    return serve(connection, local_processes(setup, logs), setup.key, place.ranks, world_size)

@@ -1,0 +1,197 @@
+"""The front's side of the agents: which have come, and the processes that each has on its node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.job_key import VARIABLE
+from mindbatch.launch.process_plan import Address, ProcessSpec
+from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, START
+from mindbatch.replicas.connection import JobListener, Message, MessageConnection, MessageError
+
+WAIT_SECONDS = 600.0
+"""For agents to come."""
+
+_TICK_SECONDS = 0.1
+_SECONDS_TO_END = 10.0
+
+
+class RemoteNode:
+    """The processes of an agent (see `NodeProcesses`)."""
+
+    def __init__(self, connection: MessageConnection, host: str) -> None:
+        self.host = host
+        self._connection = connection
+        self._living: set[str] = set()
+        self._told: SimpleQueue[EndedProcess] = SimpleQueue()
+        self._gone = threading.Condition()
+        self._asked = self._answered = 0
+        self._is_lost = False
+        self._closed = threading.Event()
+
+    def listen(self) -> None:
+        """Takes what the agent sends until it has gone; for a thread of its own."""
+        with suppress(EOFError, OSError, MessageError, KeyError, TypeError, ValueError):
+            while True:
+                self._take(self._connection.receive())
+        self._connection.close()
+        with self._gone:
+            self._is_lost = True
+            self._gone.notify_all()
+        self._closed.set()
+
+    def start(self, specs: Sequence[ProcessSpec]) -> None:
+        self._living.update(spec.name for spec in specs)
+        self._send(START, processes=[_fields(spec) for spec in specs])
+
+    def ended(self) -> list[EndedProcess]:
+        found = []
+        with suppress(Empty):
+            while True:
+                found.append(self._told.get_nowait())
+        if self._is_lost:
+            named = {each.name for each in found}
+            lost = sorted(self._living - named)
+            found += [EndedProcess(name, f"lost with its node {self.host}", ()) for name in lost]
+        found = [each for each in found if each.name in self._living]
+        self._living -= {each.name for each in found}
+        return found
+
+    def last_lines(self, name: str) -> tuple[str, ...]:
+        return ()  # they come with its end
+
+    def end(self, names: Collection[str] | None = None) -> None:
+        ending = [name for name in (self._living if names is None else names) if name in self._living]
+        if not ending:
+            return
+        self._asked += 1
+        self._send(END, names=ending, number=self._asked)
+        with self._gone:
+            self._gone.wait_for(lambda: self._is_lost or self._answered >= self._asked, _SECONDS_TO_END)
+        self._living -= {*ending}
+
+    def close(self) -> None:
+        self._send(CLOSE)
+        self._closed.wait(_SECONDS_TO_END)  # it ends its processes before its connection
+        self._connection.close()
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        """To one that has gone nothing is sent: `ended` tells."""
+        with suppress(OSError):
+            self._connection.send(kind, **fields)
+
+    def _take(self, message: Message) -> None:
+        fields = message.fields
+        if message.kind == ENDED:
+            lines = tuple(str(line) for line in fields["last_lines"])
+            self._told.put(EndedProcess(str(fields["name"]), str(fields["how"]), lines))
+        elif message.kind == GONE:
+            with self._gone:
+                self._answered = max(self._answered, int(fields["number"]))
+                self._gone.notify_all()
+
+
+def _fields(spec: ProcessSpec) -> dict[str, Any]:
+    variables = {name: text for name, text in spec.variables.items() if name != VARIABLE}
+    return {"name": spec.name, "replica": spec.replica, "rank": spec.rank, "variables": variables}
+
+
+class RemoteNodes:
+    """Waits for the agents of a job, each of which serves the ranks that nobody else serves.
+
+    ranks: of each agent. world: all of the job.
+    """
+
+    def __init__(self, meeting: Address, key: bytes, ranks: Sequence[range], world: int) -> None:
+        """Listens at `meeting`. Raises MindBatchError where that is not possible."""
+        self._expected, self._world = ranks, world
+        self._nodes: dict[range, RemoteNode] = {}
+        self._changed = threading.Condition()
+        self._refused = ""
+        try:
+            self._listener = JobListener(meeting[0], key, self._serve, meeting[1])
+        except OSError as error:
+            raise MindBatchError(
+                f"launch.master_addr={meeting[0]}, launch.master_port={meeting[1]}: cannot be listened on "
+                f"({error.strerror or error}); node 0 must have the address, and the port must be free"
+            ) from error
+
+    @property
+    def address(self) -> Address:
+        """Where agents are to connect."""
+        return self._listener.address
+
+    def wait(
+        self,
+        check: Callable[[], None] = lambda: None,
+        notice: Callable[[str], None] = lambda text: None,
+        seconds: float = WAIT_SECONDS,
+    ) -> list[RemoteNode]:
+        """The agents in the order of their ranks, when all have come.
+
+        check: called all the while; raises where it is in vain to wait.
+
+        Raises:
+            MindBatchError: some have not come, or one has other ranks.
+        """
+        deadline = time.monotonic() + seconds
+        while missing := [ranks for ranks in self._expected if ranks not in self._nodes]:
+            check()
+            if self._refused:
+                raise MindBatchError(self._refused)
+            notice(f"waiting for {len(missing)} of {len(self._expected)} nodes")
+            if time.monotonic() >= deadline:
+                raise MindBatchError(self._absence(missing, seconds))
+            with self._changed:
+                self._changed.wait(_TICK_SECONDS)
+        return [self._nodes[ranks] for ranks in self._expected]
+
+    def close(self) -> None:
+        """Takes no more agents, and lets those go that have come."""
+        self._listener.close()
+        with self._changed:
+            nodes = [*self._nodes.values()]
+        for node in nodes:
+            node.close()
+
+    def _absence(self, missing: Sequence[range], seconds: float) -> str:
+        host, port = self.address
+        served = ", ".join(f"{ranks.start} to {ranks.stop - 1}" for ranks in missing)
+        return (
+            f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {served}; start the "
+            "same command on each node with its own launch.node_rank, and see that no firewall is between"
+        )
+
+    def _serve(self, connection: MessageConnection) -> None:
+        """The life of an agent's connection, in a thread of its own."""
+        node = None
+        with suppress(EOFError, OSError, MessageError, KeyError, TypeError, ValueError):
+            node = self._welcome(connection, connection.receive())
+        if node is not None:
+            node.listen()
+
+    def _welcome(self, connection: MessageConnection, hello: Message) -> RemoteNode | None:
+        """The node of an agent; None for one that has other ranks than it should have."""
+        ranks = range(*map(int, hello.fields["ranks"]))
+        host = str(hello.fields["host"])
+        with self._changed:
+            is_expected = ranks in self._expected and ranks not in self._nodes
+            if hello.kind == AGENT and is_expected and hello.fields["world"] == self._world:
+                node = self._nodes[ranks] = RemoteNode(connection, host)
+            else:
+                self._refused = (
+                    f"launch: {host} came for the ranks {ranks.start} to {ranks.stop - 1} of "
+                    f"{hello.fields['world']}, which nobody wants of the {self._world} here; give the "
+                    "same keys on every node, and each its own launch.node_rank"
+                )
+                connection.close()
+                node = None
+            self._changed.notify_all()
+        return node

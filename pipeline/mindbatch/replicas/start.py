@@ -1,0 +1,145 @@
+"""Starting the rank processes of a job: those of this node, and by way of agents those of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindbatch.child_main import WHOEVER
+from mindbatch.children import command
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.job_key import VARIABLE
+from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
+from mindbatch.launch.local_processes import LocalProcesses
+from mindbatch.launch.log_folder import write_replica_tables
+from mindbatch.launch.preflight import JobSetup
+from mindbatch.launch.process_plan import Address, JobPlan, ProcessSpec, inherited
+from mindbatch.launch.program import program_command
+from mindbatch.launch.ranks import Ranks
+from mindbatch.launch.starters.starter import Program
+from mindbatch.launch.supervisor import Supervisor
+from mindbatch.replicas import agent_main
+from mindbatch.replicas.process_commands import process_commands
+from mindbatch.replicas.remote_nodes import RemoteNodes
+
+_TICK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class NodeLogs:
+    """Where the processes of this node print to.
+
+    folder: it exists. shown: show their output as it comes, too.
+    """
+
+    folder: Path
+    shown: bool = False
+
+
+def job_plan(setup: JobSetup, front: Address, device_target: str) -> JobPlan:
+    """What the processes are told. front: where the coordinating process listens."""
+    has_schedulers = setup.launcher != "rank_table" or device_target == "CPU"
+    return JobPlan(setup.place.layout, front, setup.key, front[0], setup.device_of, has_schedulers)
+
+
+def start_ranks(
+    setup: JobSetup, plan: JobPlan, logs: NodeLogs, notice: Callable[[str], None] = lambda text: None
+) -> Ranks:
+    """Starts all rank processes, once the agents of the other nodes have come.
+
+    Raises:
+        MindBatchError: an agent has not come, or a process cannot be started. None is left then.
+    """
+    local = local_processes(setup, logs)
+    program = StartedProgram(setup, logs)
+    expected = _ranks_of_agents(setup, program.is_needed)
+    if not expected:
+        return JobRanks(plan, [local], lambda spec: 0)
+    remote = RemoteNodes(setup.place.meeting, setup.key, expected, setup.place.layout.topology.world_size)
+
+    def close() -> None:
+        remote.close()
+        program.end()
+
+    try:
+        program.start(remote.address)
+        nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice)]
+    except BaseException:
+        close()
+        raise
+    agent_of = {rank: place for place, ranks in enumerate(expected, 1) for rank in ranks}
+
+    def place_of(spec: ProcessSpec) -> int:
+        return agent_of.get(spec.rank, 0) if spec.is_rank else 0
+
+    return JobRanks(plan, nodes, place_of, close)
+
+
+def local_processes(setup: JobSetup, logs: NodeLogs) -> LocalProcesses:
+    """The processes of this node, none of which is started yet."""
+    if setup.table is not None:
+        write_replica_tables(setup.table, logs.folder, setup.place.layout.topology.replica_size)
+    has_tables = setup.table is not None
+    return LocalProcesses(process_commands(), logs.folder, has_tables=has_tables, shown=logs.shown)
+
+
+def _ranks_of_agents(setup: JobSetup, one_by_one: bool) -> list[range]:
+    """The ranks that each agent serves: one, where a program starts them, else those of another node."""
+    layout = setup.place.layout
+    if one_by_one:
+        return [range(rank, rank + 1) for rank in range(layout.topology.world_size)]
+    return [layout.ranks_of(node) for node in range(1, layout.num_nodes)]
+
+
+class StartedProgram:
+    """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
+
+    def __init__(self, setup: JobSetup, logs: NodeLogs) -> None:
+        self._setup, self._logs = setup, logs
+        self._processes = Supervisor(logs.folder, shown=logs.shown)
+        self.is_needed = setup.starter.program(setup.place, ["agent"]) is not None
+
+    def start(self, meeting: Address) -> None:
+        """Starts it, if it is needed. meeting: where the agents are to connect."""
+        if self.is_needed:
+            program = launcher_program(self._setup, meeting, self._logs.folder)
+            environment = inherited(os.environ) | dict(program.variables) | {VARIABLE: self._setup.key.hex()}
+            self._processes.start(program.name, program_command(program.argv, self._logs.folder), environment)
+
+    def check(self) -> None:
+        """Raises MindBatchError where it has ended."""
+        for name, how, last_lines in self._processes.ended():
+            raise MindBatchError([f"{name} ended with {how} before all ranks were started", *last_lines])
+
+    def wait(self) -> None:
+        """Until it has ended. Raises MindBatchError where it failed."""
+        while not (ended := self._processes.ended()):
+            time.sleep(_TICK_SECONDS)
+        [(name, how, last_lines)] = ended
+        if how != "exit code 0":
+            raise MindBatchError([f"{name} ended with {how}", *last_lines])
+
+    def end(self) -> None:
+        """Ends it with what is left of it."""
+        self._processes.end()
+
+
+def launcher_program(setup: JobSetup, meeting: Address, logs: Path) -> Program:
+    """The program that starts the agents of this node."""
+    place = setup.place
+    todo = {
+        "meeting": meeting,
+        "first_rank": place.ranks.start,
+        "world_size": place.layout.topology.world_size,
+        "folder": os.getcwd(),
+        "logs": str(logs),
+        "has_tables": setup.table is not None,
+    }
+    agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]
+    program = setup.starter.program(place, agent)
+    assert program is not None
+    return program

@@ -1,0 +1,87 @@
+"""The ranks of a job over several nodes: each on its own, ended together, a replica started anew alone."""
+
+import pytest
+
+from listed_processes import ListedProcesses
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.process_plan import JobPlan, Layout, ProcessSpec
+from mindbatch.launch.ranks import EndedRank
+from mindbatch.parallel.topology import Topology
+
+
+def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
+    layout = Layout(Topology(dp, mp), dp * mp // len(nodes))
+    plan = JobPlan(layout, ("127.0.0.1", 1), bytes(32), "127.0.0.1", lambda rank: 0)
+
+    def place_of(spec: ProcessSpec) -> int:
+        return layout.node_of(spec.rank) if spec.is_rank else 0
+
+    return JobRanks(plan, nodes, place_of)
+
+
+def test_each_rank_is_on_its_node_and_schedulers_on_the_first() -> None:
+    first, second = ListedProcesses(), ListedProcesses()
+    started(first, second)
+    assert [*first.living] == ["scheduler_0", "rank_0", "rank_1", "scheduler_1"]
+    assert [*second.living] == ["rank_2", "rank_3"]
+    ports = {spec.variables["MS_SCHED_PORT"] for spec in first.living.values()}
+    assert len(ports) == 2
+    assert first.living["scheduler_1"].variables["MS_SCHED_PORT"] in ports
+    assert (
+        second.living["rank_3"].variables["MS_SCHED_PORT"]
+        == first.living["scheduler_1"].variables["MS_SCHED_PORT"]
+    )
+
+
+def test_an_end_is_told_once_with_the_last_lines() -> None:
+    node = ListedProcesses()
+    ranks = started(node)
+    node.fail("rank_3", "exit code 1", "out of memory")
+    assert ranks.last_lines(2) == ("last of rank_2",)
+    assert ranks.ended() == [EndedRank(3, "exit code 1", ("out of memory",))]
+    assert ranks.ended() == []
+
+
+def test_a_scheduler_that_fails_is_its_replicas_failure() -> None:
+    node = ListedProcesses()
+    ranks = started(node)
+    node.fail("scheduler_1", "exit code 255", "address already in use")
+    [ended] = ranks.ended()
+    assert (ended.rank, ended.last_lines) == (2, ("address already in use",))
+    assert ended.how == "MindSpore's scheduler of its replica: exit code 255"
+
+
+def test_a_scheduler_that_ends_after_its_ranks_is_no_news() -> None:
+    node = ListedProcesses()
+    ranks = started(node)
+    node.fail("scheduler_0", "exit code 0")
+    assert ranks.ended() == []
+    node.fail("rank_2")
+    node.fail("scheduler_1", "exit code 1")
+    assert [ended.rank for ended in ranks.ended()] == [2]
+
+
+def test_a_replica_is_started_anew_alone() -> None:
+    first, second = ListedProcesses(), ListedProcesses()
+    ranks = started(first, second)
+    port = first.living["scheduler_1"].variables["MS_SCHED_PORT"]
+    second.fail("rank_2")
+    assert [ended.rank for ended in ranks.ended()] == [2]
+    second.fail("rank_3")
+    ranks.restart(1, 1)
+    assert ranks.ended() == []
+    assert {*first.living, *second.living} == {f"rank_{n}" for n in range(4)} | {"scheduler_0", "scheduler_1"}
+    assert second.living["rank_3"].variables["MINDBATCH_ATTEMPT"] == "1"
+    assert first.living["rank_0"].variables["MINDBATCH_ATTEMPT"] == "0"
+    assert first.living["scheduler_1"].variables["MS_SCHED_PORT"] != port
+    first.fail("scheduler_1", "exit code 255")
+    assert [ended.rank for ended in ranks.ended()] == [2]
+
+
+def test_all_nodes_are_ended_also_when_a_process_cannot_be_started() -> None:
+    first, second = ListedProcesses(), ListedProcesses(refused=["rank_3"])
+    with pytest.raises(MindBatchError, match="rank_3 cannot be started"):
+        started(first, second)
+    assert (first.living, second.living) == ({}, {})
+    assert (first.closed, second.closed) == (1, 1)

@@ -1,0 +1,212 @@
+"""Everything that can be refused before a process is started is, all at once, and with what is allowed."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.errors import ConfigError
+from mindbatch.launch.preflight import JobSetup, set_up
+from mindbatch.launch.rank_table import Device, RankTable, Server
+from mindbatch.parallel.topology import Topology
+
+FOUR = Topology(2, 2)
+KEY = {"MINDBATCH_JOB_KEY": "ab" * 32}
+TWO_NODES = {"local_worker_num": 2, "master_addr": "127.0.0.1"}
+
+
+def faults(launch: LaunchConfig, environment: dict[str, str] = KEY, topology: Topology = FOUR) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        set_up(launch, topology, environment)
+    return [*caught.value.faults]
+
+
+def table_of(tmp_path: Path, *sizes: int, reverse: bool = False) -> str:
+    """A rank table with so many devices on each server."""
+    servers = [
+        Server(f"10.0.0.{n}", tuple(Device(device, device_ip=f"10.1.{n}.{device}") for device in range(size)))
+        for n, size in enumerate(sizes)
+    ]
+    if reverse:
+        servers[0] = Server(
+            "10.0.0.0", tuple(Device(7 - n, device_ip=f"10.1.0.{n}") for n in range(sizes[0]))
+        )
+    path = tmp_path / "table.json"
+    path.write_bytes(RankTable.numbered("1.0", servers).to_bytes())
+    return str(path)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def test_one_node_needs_nothing_to_be_given() -> None:
+    setup = set_up(LaunchConfig(), FOUR, {})
+    assert setup.place.is_front
+    assert (setup.place.meeting, [*setup.place.ranks]) == (("127.0.0.1", 0), [0, 1, 2, 3])
+    assert len(setup.key) == 32
+    assert setup.key != set_up(LaunchConfig(), FOUR, {}).key
+    assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_node_of_several(free_port: int) -> None:
+    setup = set_up(LaunchConfig(**TWO_NODES, master_port=free_port, node_rank=1), FOUR, KEY)
+    assert not setup.place.is_front
+    assert [*setup.place.ranks] == [2, 3]
+    assert setup.key == bytes.fromhex("ab" * 32)
+    assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_foreign_process_on_the_port_is_named(taken_port: int) -> None:
+    [fault] = faults(LaunchConfig(**TWO_NODES, master_port=taken_port))
+    name = Path("/proc/self/comm").read_text().strip()
+    assert fault == (
+        f"launch.master_addr=127.0.0.1, launch.master_port={taken_port}: process {os.getpid()} ({name}) "
+        "listens on this port already; use another one"
+    )
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
+    [fault] = faults(LaunchConfig(local_worker_num=2, master_addr="192.0.2.1", master_port=7000))
+    assert fault.startswith("launch.master_addr=192.0.2.1, launch.master_port=7000: cannot be listened on (")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "MINDBATCH_JOB_KEY is not set"),
+        ({"MINDBATCH_JOB_KEY": "secret"}, "MINDBATCH_JOB_KEY is not a key"),
+    ],
+)
+def test_nodes_need_a_common_key(environment: dict[str, str], expected: str, free_port: int) -> None:
+    [fault] = faults(LaunchConfig(**TWO_NODES, master_port=free_port), environment)
+    assert fault.startswith(f"{expected}: the nodes of a job know each other by 64 hexadecimal digits")
+    assert "secret" not in fault
+
+
+def test_all_faults_are_told_at_once_and_soon(taken_port: int, tmp_path: Path) -> None:
+    began = time.process_time()
+    launch = LaunchConfig("rank_table", **TWO_NODES, master_port=taken_port)
+    launch.rank_table = table_of(tmp_path, 8)
+    found = faults(launch, {})
+    assert time.process_time() - began < 1
+    assert [fault[:17] for fault in found] == ["launch.rank_table", "MINDBATCH_JOB_KEY", "launch.master_add"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        (
+            {"local_worker_num": 1, "master_addr": "a"},
+            "launch.master_port: must be given where there are 4 nodes, the same on each of them",
+        ),
+        (
+            {**TWO_NODES, "master_port": 7000, "node_rank": 2},
+            "launch.node_rank=2: there are 2 nodes; allowed: 0 to 1",
+        ),
+    ],
+)
+def test_nodes_that_cannot_be(launch: dict[str, object], expected: str) -> None:
+    assert faults(LaunchConfig(**launch)) == [expected]  # type: ignore[arg-type]
+
+
+def test_a_node_must_hold_whole_replicas() -> None:
+    launch = LaunchConfig(local_worker_num=3, master_addr="a", master_port=7000)
+    assert faults(launch, KEY, Topology(3, 2)) == [
+        "launch.local_worker_num=3: a replica has 2 processes; a node must hold whole replicas, or "
+        "whole nodes one replica"
+    ]
+
+
+class TestRankTables:
+    def setup_of(self, path: str, **launch: object) -> JobSetup:
+        return set_up(LaunchConfig("rank_table", rank_table=path, **launch), FOUR, KEY)  # type: ignore[arg-type]
+
+    def test_devices_are_those_of_the_table(self, tmp_path: Path) -> None:
+        setup = self.setup_of(table_of(tmp_path, 4, reverse=True))
+        assert [setup.device_of(rank) for rank in range(4)] == [7, 6, 5, 4]
+
+    def test_nodes_are_the_servers_of_the_table(self, tmp_path: Path, free_port: int) -> None:
+        setup = self.setup_of(
+            table_of(tmp_path, 2, 2), master_addr="127.0.0.1", master_port=free_port, node_rank=1
+        )
+        assert [*setup.place.ranks] == [2, 3]
+
+    @pytest.mark.parametrize("sizes", [(2,), (4, 4), (8,)])
+    def test_other_ranks_than_the_topology(self, sizes: tuple[int, ...], tmp_path: Path) -> None:
+        path = table_of(tmp_path, *sizes)
+        [fault] = faults(LaunchConfig("rank_table", rank_table=path))
+        servers = f"{len(sizes)} server{'s' * (len(sizes) > 1)}"
+        assert fault == (
+            f"launch.rank_table={path}: holds {sum(sizes)} ranks on {servers}, and parallel.data_parallel=2 "
+            "x model_parallel=2 x pipeline_stage=1 make 4; use a table of those, or other numbers"
+        )
+
+    def test_the_nodes_are_not_the_servers(self, tmp_path: Path, free_port: int) -> None:
+        path = table_of(tmp_path, 4)
+        [fault] = faults(LaunchConfig("rank_table", rank_table=path, **TWO_NODES, master_port=free_port))  # type: ignore[arg-type]
+        assert fault == "launch.rank_table: 1 servers with 4 devices, and 2 nodes with 2 processes each"
+
+    def test_every_fault_of_the_table_itself(self, tmp_path: Path) -> None:
+        path = table_of(tmp_path, 4)
+        content = json.loads(Path(path).read_text())
+        content["server_list"][0]["device"][1]["rank_id"] = "0"
+        content["server_list"][0]["device"][2]["device_ip"] = "10.1.0.0"
+        content["status"] = "begun"
+        Path(path).write_text(json.dumps(content))
+        found = faults(LaunchConfig("rank_table", rank_table=path))
+        assert len(found) >= 3
+        assert all(fault.startswith(f"{path}: ") for fault in found)
+
+
+class TestCopies:
+    """Where a launcher starts the whole command several times, each copy is a node."""
+
+    SLURM = {
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_NODELIST": "node[07-08]",
+        "SLURM_JOB_ID": "41",
+    }
+
+    def test_slurm_says_who_is_who(self) -> None:
+        setup = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY)
+        assert (setup.place.node, [*setup.place.ranks]) == (1, [2, 3])
+        assert setup.place.meeting[0] == "node07"
+        assert 20_000 <= setup.place.meeting[1] < 30_000
+        other = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY | {"SLURM_PROCID": "1"})
+        assert other.place.meeting == setup.place.meeting
+
+    def test_keys_go_before_what_slurm_says(self) -> None:
+        setup = set_up(LaunchConfig("srun", master_addr="10.0.0.9", master_port=7000), FOUR, self.SLURM | KEY)
+        assert setup.place.meeting == ("10.0.0.9", 7000)
+
+    def test_copies_that_the_processes_cannot_be_dealt_to(self) -> None:
+        slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "3"}
+        assert faults(LaunchConfig("srun"), slurm | KEY) == [
+            "srun has started 3 copies of mindbatch: 4 processes cannot be dealt to them, 1 to each; start "
+            "as many as divide 4, and leave launch.local_worker_num out"
+        ]
+
+
+def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [fault] = faults(LaunchConfig("mpirun"))
+    assert fault == (
+        "launch.launcher=mpirun: mpirun is not on the PATH; install OpenMPI, or use launch=dynamic"
+    )

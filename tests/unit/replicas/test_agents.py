@@ -1,0 +1,177 @@
+"""Agents over real connections: they do what the front says, tell what ends, and never outlast it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from listed_processes import ListedProcesses
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.process_plan import ProcessSpec
+from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.replicas.agent import FrontLost, patient_connection, serve
+from mindbatch.replicas.connection import connect
+from mindbatch.replicas.remote_nodes import RemoteNodes
+
+KEY = bytes(range(32))
+HOST = "127.0.0.1"
+
+
+def spec(rank: int) -> ProcessSpec:
+    return ProcessSpec(
+        f"rank_{rank}", "rank", 0, rank, {"RANK_ID": str(rank), "MINDBATCH_JOB_KEY": KEY.hex()}
+    )
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Serving(threading.Thread):
+    """An agent in a thread; `outcome` is its exit code or its error."""
+
+    def __init__(self, nodes: RemoteNodes, ranks: range, world: int = 4) -> None:
+        super().__init__(daemon=True)
+        self.processes = ListedProcesses()
+        self.outcome: object = None
+        self._connection = patient_connection(nodes.address, KEY)
+        self._ranks, self._world = ranks, world
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome = serve(self._connection, self.processes, KEY, self._ranks, self._world)
+        except MindBatchError as error:
+            self.outcome = error
+
+
+@contextmanager
+def listening(*ranks: range, world: int = 4) -> Iterator[RemoteNodes]:
+    nodes = RemoteNodes((HOST, 0), KEY, ranks, world)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def test_an_agent_starts_tells_and_ends() -> None:
+    with listening(range(2, 4)) as nodes:
+        agent = Serving(nodes, range(2, 4))
+        [node] = nodes.wait(seconds=10)
+        node.start([spec(2), spec(3)])
+        until(lambda: len(agent.processes.living) == 2)
+        assert agent.processes.living["rank_3"] == spec(3)
+        agent.processes.fail("rank_2", "exit code 1", "no memory")
+        found: list[EndedProcess] = []
+        until(lambda: found.extend(node.ended()) or found)
+        assert found == [EndedProcess("rank_2", "exit code 1", ("no memory",))]
+        node.end(["rank_2", "rank_3"])
+        assert agent.processes.living == {}
+        assert node.ended() == []
+        node.start([spec(2)])
+        until(lambda: agent.processes.living)
+    agent.join(10)
+    assert (agent.outcome, agent.processes.living) == (0, {})
+
+
+def test_the_key_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    with listening(range(4)) as nodes:
+        agent = Serving(nodes, range(4))
+        [node] = nodes.wait(seconds=10)
+        send = node._connection.send
+        monkeypatch.setattr(
+            node._connection, "send", lambda kind, **fields: (sent.append(str(fields)), send(kind, **fields))
+        )
+        node.start([spec(0)])
+        until(lambda: agent.processes.living)
+    assert "RANK_ID" in sent[0]
+    assert KEY.hex() not in "".join(sent)
+
+
+def test_what_cannot_be_started_has_ended() -> None:
+    with listening(range(4)) as nodes:
+        agent = Serving(nodes, range(4))
+        agent.processes.refused = ["rank_1"]
+        [node] = nodes.wait(seconds=10)
+        node.start([spec(1)])
+        found: list[EndedProcess] = []
+        until(lambda: found.extend(node.ended()) or found)
+        assert found == [EndedProcess("rank_1", "not started", ("rank_1 cannot be started",))]
+
+
+def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
+    with listening(range(4)) as nodes:
+        agent = Serving(nodes, range(4))
+        [node] = nodes.wait(seconds=10)
+        node.start([spec(0)])
+        until(lambda: agent.processes.living)
+        node._connection.close()
+        agent.join(10)
+    assert isinstance(agent.outcome, FrontLost)
+    assert agent.processes.living == {}
+
+
+def test_ranks_are_lost_with_their_agent() -> None:
+    with listening(range(4)) as nodes:
+        agent = Serving(nodes, range(4))
+        [node] = nodes.wait(seconds=10)
+        node.start([spec(0), spec(1)])
+        agent._connection.close()
+        found: list[EndedProcess] = []
+        until(lambda: found.extend(node.ended()) or len(found) == 2)
+        assert [each.name for each in found] == ["rank_0", "rank_1"]
+        assert found[0].how.startswith("lost with its node ")
+        assert node.ended() == []
+        node.end()
+
+
+def test_an_agent_with_other_ranks_is_refused() -> None:
+    with listening(range(2, 4)) as nodes:
+        agent = Serving(nodes, range(4, 8), world=8)
+        with pytest.raises(
+            MindBatchError, match="came for the ranks 4 to 7 of 8, which nobody wants of the 4 "
+        ):
+            nodes.wait(seconds=10)
+        agent.join(10)
+    assert isinstance(agent.outcome, FrontLost)
+
+
+def test_who_has_not_come_is_named() -> None:
+    with listening(range(2), range(2, 4)) as nodes:
+        Serving(nodes, range(2))
+        with pytest.raises(
+            MindBatchError, match=r"nobody has come to 127.0.0.1:\d+ in 1 s for the ranks 2 to 3"
+        ):
+            nodes.wait(seconds=1)
+
+
+def test_waiting_ends_when_it_is_in_vain() -> None:
+    def check() -> None:
+        raise MindBatchError("msrun ended with exit code 1")
+
+    with listening(range(4)) as nodes, pytest.raises(MindBatchError, match="msrun ended"):
+        nodes.wait(check, seconds=10)
+
+
+def test_a_foreign_process_is_no_agent() -> None:
+    with listening(range(4)) as nodes:
+        with pytest.raises(ConnectionError):
+            connect(nodes.address, bytes(32))
+        with pytest.raises(MindBatchError, match="nobody has come"):
+            nodes.wait(seconds=0)
+
+
+def test_an_agent_waits_for_the_front_and_says_where() -> None:
+    tried: list[float] = []
+    with listening(range(4)) as nodes:
+        host, port = nodes.address
+    with pytest.raises(MindBatchError) as caught:
+        patient_connection((host, port), KEY, 0.0, tried.append)
+    [fault] = caught.value.faults
+    assert fault.startswith(f"launch: node 0 was not found at 127.0.0.1:{port} in 0 s (Connection refused); ")
