@@ -46,20 +46,18 @@ class LLM:
     Args:
         path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
             "shipped:examples/tiny_gpt2" is the model that travels with MindBatch.
-        options: the keys of `model` and `runtime` by their names, `type` as `model_type`; see `__init__`.
-            Paths may be Path objects, and cache_memory a number of bytes.
+        options: the keys of `model`, `runtime` and `parallel` by their names, `type` as `model_type`; see
+            `__init__`. Paths may be Path objects, and cache_memory a number of bytes.
 
     Raises:
         ConfigError: an option is wrong or does not fit the model or this machine.
         CheckpointError: the folder is damaged or does not hold a supported model.
+        MindBatchError: a process of several could not be started, or has ended.
     """
 
     @with_keywords
     def __init__(self, path: str | Path, **options: Any) -> None:
-        model, runtime = options_of(path, options)
-        prepare_environment(runtime.verbose, runtime.num_threads)
-        with loading():
-            self._take(load_model(model, runtime))
+        self._take(_loaded(options_of(path, options)))
 
     @classmethod
     def from_config(
@@ -69,13 +67,7 @@ class LLM:
 
         notice: see `load_model`. logs: see `load_replicas`.
         """
-        prepare_environment(config.runtime.verbose, config.runtime.num_threads)
-        with loading():
-            if world_size_of(config.parallel) == 1:
-                return cls.over(load_model(config.model, config.runtime, notice))
-            from mindbatch.replicas.load import load_replicas  # not needed where there is one process
-
-            return cls.over(load_replicas(config, notice, logs))
+        return cls.over(_loaded(config, notice, logs))
 
     @classmethod
     def over(cls, model: LoadedModel) -> LLM:
@@ -95,7 +87,8 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Ends what runs and the tokenizer's process, and lets go of the model; later calls are refused.
+        """Ends what runs and the processes of the tokenizer and of the ranks, and lets go of the model; later
+        calls are refused.
 
         MindSpore keeps the memory of a model that has run until the process ends.
         """
@@ -267,6 +260,19 @@ class LLM:
     def step(self) -> None:
         """Computes a step for all callers; see `EngineCalls.step`."""
         self._calls.step()
+
+
+def _loaded(
+    config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
+) -> LoadedModel:
+    """The model of a configuration. Arguments: see `LLM.from_config`."""
+    prepare_environment(config.runtime.verbose, config.runtime.num_threads)
+    with loading():
+        if world_size_of(config.parallel) == 1:
+            return load_model(config.model, config.runtime, notice)
+        from mindbatch.replicas.load import load_replicas  # not needed where there is one process
+
+        return load_replicas(config, notice, logs)
 
 
 def _fed(streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.config.model_task import option_faults, settle_model_paths
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_model_paths
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
@@ -32,7 +32,8 @@ _MODEL_KEYWORDS = {
     if name not in _NO_KEYWORDS
 }
 _RUNTIME_KEYWORDS = schema_keys(RuntimeConfig).keys
-_KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS
+_PARALLEL_KEYWORDS = schema_keys(ParallelConfig).keys
+_KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS
 
 
 def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
@@ -61,8 +62,8 @@ def _allowed(key: Key) -> str:
     return ", ".join(map(str, key.choices)) if key.choices else key.expected
 
 
-def options_of(path: str | Path, given: Mapping[str, Any]) -> tuple[ModelConfig, RuntimeConfig]:
-    """What LLM's arguments say of the model and its runtime, with the paths settled.
+def options_of(path: str | Path, given: Mapping[str, Any]) -> ModelTaskConfig:
+    """What LLM's arguments say of the model, its runtime and its processes, with the paths settled.
 
     Raises:
         TypeError: a keyword that there is not.
@@ -78,9 +79,10 @@ def options_of(path: str | Path, given: Mapping[str, Any]) -> tuple[ModelConfig,
 
     model = ModelConfig(checkpoint_name_or_path=str(path), **values(_MODEL_KEYWORDS))
     runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
-    if faults := settle_model_paths(model) + option_faults(model, runtime):
+    parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
+    if faults := settle_model_paths(model) + option_faults(model, runtime, parallel):
         raise ConfigError(faults)
-    return model, runtime
+    return ModelTaskConfig(model=model, runtime=runtime, parallel=parallel)
 
 
 def _as_written(key: Key, value: Any) -> Any:

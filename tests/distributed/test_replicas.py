@@ -1,53 +1,140 @@
-"""Real rank processes: the same bytes as one process, and none of them left."""
+"""Real rank processes: the same results as one process, and none of them left."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from mindbatch import LLM
+from mindbatch.errors import MindBatchError, PromptError
 
 pytestmark = pytest.mark.slow
 
 MINDBATCH = Path(sys.executable).with_name("mindbatch")
-SETTINGS = ("model=tiny_gpt2", "decoding.do_sample=true", "decoding.max_new_tokens=20", "progress=none")
+MODEL = "shipped:examples/tiny_gpt2"
+SETTINGS = ("model=tiny_gpt2", "decoding.do_sample=true", "decoding.max_new_tokens=20", "progress=plain")
+PROMPTS = ["An increasing sequence: one,", "Two, three", "a\u00e9", *map(str, range(6))]
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "temperature": 1.2, "seed": 7, "num_return_sequences": 3, "logprobs": 2},
+    {"num_beams": 3, "prompt_logprobs": 1, "stop": ["four"]},
+    {"regex": "[a-z]{3}( [0-9]+)*"},
+]
 
 
-def batch(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    given = [f"data.path={folder}/rows.jsonl", f"output.dir={folder}/run", *SETTINGS, *overrides]
-    return subprocess.run([MINDBATCH, "batch", *given], capture_output=True, text=True, timeout=300)
+@pytest.fixture(scope="module")
+def replicas() -> Iterator[LLM]:
+    with LLM(MODEL, data_parallel=2, batch_size=4) as llm:
+        yield llm
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    prompts = ["An increasing sequence: one,", "", "Two, three", "a\u00e9", "x" * 3000, *map(str, range(12))]
-    lines = [json.dumps({"prompt": prompt}) for prompt in prompts]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    return tmp_path
-
-
-def rank_processes() -> set[str]:
+def rank_processes() -> set[int]:
     """The ids of this user's rank processes."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if process.stat().st_uid == os.getuid() and b"rank_main" in (process / "cmdline").read_bytes():
-                found.add(process.name)
+                found.add(int(process.name))
         except OSError:
             continue
     return found
 
 
-def test_two_replicas_write_the_bytes_of_one_process(
+def children_of(process: int) -> set[int]:
+    return {
+        child
+        for child in rank_processes()
+        if int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) == process
+    }
+
+
+def test_results_are_those_of_one_process(replicas: LLM) -> None:
+    one = LLM(MODEL, batch_size=4)
+    for given in WAYS:
+        ours, theirs = (llm.generate(PROMPTS, max_new_tokens=12, **given) for llm in (replicas, one))
+        for result in (*ours, *theirs):
+            result.seconds = result.num_cached_tokens = 0
+        assert ours == theirs, given
+    assert replicas.statistics.blocks_total == 2 * one.statistics.blocks_total
+    one.close()
+
+
+def test_callers_of_several_threads_get_their_own(replicas: LLM) -> None:
+    alone = [replicas.generate(prompt, max_new_tokens=30)[0].outputs[0].text for prompt in PROMPTS[:4]]
+    found: dict[str, str] = {}
+
+    def ask(prompt: str) -> None:
+        found[prompt] = "".join(event.text for event in replicas.stream(prompt, max_new_tokens=30))
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in PROMPTS[:4]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [found[prompt] for prompt in PROMPTS[:4]] == alone
+
+
+def test_a_stream_that_is_left_frees_its_replica(replicas: LLM) -> None:
+    for _ in replicas.stream(PROMPTS, max_new_tokens=500):
+        break
+    replicas.generate(PROMPTS, max_new_tokens=2)  # some for each
+    assert replicas.statistics.running_sequences == 0
+
+
+def test_a_function_is_refused(replicas: LLM) -> None:
+    with pytest.raises(PromptError, match="a function cannot be called from the processes of other ranks"):
+        replicas.generate("a", prefix_allowed_tokens_fn=lambda key, tokens: [1])
+
+
+def test_closing_ends_the_processes(replicas: LLM) -> None:
+    """The last test of these replicas."""
+    started = children_of(os.getpid())
+    assert len(started) == 2
+    replicas.close()
+    assert not started & rank_processes()
+    with pytest.raises(MindBatchError, match="was closed"):
+        replicas.generate("a")
+
+
+def batch(folder: Path, *overrides: str) -> list[str | Path]:
+    return [MINDBATCH, "batch", f"data.path={folder}/rows.jsonl", f"output.dir={folder}/run", *SETTINGS] + [
+        *overrides
+    ]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    prompts = [*PROMPTS, "", "x" * 3000, *map(str, range(40))]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in prompts))
+    return tmp_path
+
+
+def test_an_interrupted_batch_goes_on_with_another_number_of_replicas(
     rows: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = tmp_path_factory.mktemp("one")
+    other = tmp_path_factory.mktemp("unbroken")
     (other / "rows.jsonl").write_bytes((rows / "rows.jsonl").read_bytes())
-    before = rank_processes()
-    one, two = batch(other), batch(rows, "parallel.data_parallel=2")
-    assert (one.returncode, two.returncode) == (1, 1)  # two rows cannot be run
+    subprocess.run(batch(other), capture_output=True, timeout=300)
+
+    first = subprocess.Popen(batch(rows, "parallel.data_parallel=2"), stderr=subprocess.PIPE, text=True)
+    ranks: set[int] = set()
+    while first.poll() is None and not any((rows / "run/parts").glob("*")):
+        ranks |= children_of(first.pid)
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert "the same command resumes" in said
+    assert len(ranks) == 2
+    assert not ranks & rank_processes()
+
+    again = subprocess.run(batch(rows), capture_output=True, text=True, timeout=300)
+    assert again.returncode == 1  # two rows cannot be run
     for name in ("results.jsonl", "errors.jsonl"):
         assert (rows / "run" / name).read_bytes() == (other / "run" / name).read_bytes()
-    assert two.stderr == one.stderr
-    assert rank_processes() <= before

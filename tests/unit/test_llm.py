@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import schema_keys
 from mindbatch.engine.request import StreamEvent
@@ -255,8 +255,9 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         assert key in said
 
 
-def test_the_keywords_are_the_keys_of_model_and_runtime() -> None:
-    keys = schema_keys(ModelConfig).keys | schema_keys(RuntimeConfig).keys
+def test_the_keywords_are_the_keys_of_three_sections() -> None:
+    sections = (ModelConfig, RuntimeConfig, ParallelConfig)
+    keys = {name: key for each in sections for name, key in schema_keys(each).keys.items()}
     keys["model_type"] = keys.pop("type")
     for name in ("checkpoint_name_or_path", "mindformers_yaml"):
         del keys[name]
@@ -279,14 +280,14 @@ def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("mindbatch.llm.load_model", lambda *given: seen.extend(given) or Mock())
     (tmp_path / "config.json").write_text("{}")
     LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
-    model, runtime = seen
+    model, runtime, _ = seen
     assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
     assert runtime == RuntimeConfig(cache_memory="1048576")
 
 
 def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, runtime: seen.append(model) or Mock())
+    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, *rest: seen.append(model) or Mock())
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     LLM(f"~/{tmp_path.name}")

@@ -89,16 +89,20 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     return faults
 
 
-def option_faults(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
+def option_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> list[str]:
     """Every fault in options given from Python, where nothing has checked the types yet."""
     faults = [*ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
-    for name, options in (("model", model), ("runtime", runtime)):
+    for name, options in (("model", model), ("runtime", runtime), ("parallel", parallel)):
         for key in schema_keys(type(options)).keys.values():
             value = getattr(options, key.name)
             fault = key.fault(value) if key.has_type(value) else f"must be {key.expected}"
             if fault:
                 faults.append(f"{name}.{key.name}={shown(value)}: {fault}")
-    return faults or [*_model_faults(model, runtime), *_runtime_faults(runtime, model)]
+    return faults or [
+        *_model_faults(model, runtime),
+        *_runtime_faults(runtime, model),
+        *_parallel_faults(parallel, model),
+    ]
 
 
 def ignored_faults(name: str, keys: Any) -> Iterator[str]:

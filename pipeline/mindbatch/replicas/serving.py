@@ -32,6 +32,7 @@ def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
     elif message.kind == ABORT:
         keys = message.fields["keys"]
         engine.abort(None if keys is None else set(keys))
+        _send(link, engine, StepResult([], []))  # its load has changed
     else:
         raise MessageError(f"the front sent {message.kind!r}, which a leader does not understand")
 
