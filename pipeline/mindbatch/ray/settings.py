@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.model_schema import DecodingConfig
+from mindbatch.config.model_schema import DecodingConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
 from mindbatch.errors import ConfigError
@@ -45,7 +45,7 @@ def settings_of(
         *_section_faults("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
     ]
     try:
-        config.model, config.runtime = _model_of(path, options)
+        config.model, config.runtime, config.parallel = _model_of(path, options)
     except ConfigError as error:
         faults += error.faults
     if not faults:
@@ -59,9 +59,11 @@ def settings_of(
     return config
 
 
-def _model_of(path: Any, options: Mapping[str, Any]) -> tuple[BatchModelConfig, Any]:
-    model, runtime = options_of(path, {"batch_size": BatchModelConfig().batch_size, **options})
-    return BatchModelConfig(**vars(model)), runtime
+def _model_of(
+    path: Any, options: Mapping[str, Any]
+) -> tuple[BatchModelConfig, RuntimeConfig, ParallelConfig]:
+    given = options_of(path, {"batch_size": BatchModelConfig().batch_size, **options})
+    return BatchModelConfig(**vars(given.model)), given.runtime, given.parallel
 
 
 def _section_faults(name: str, schema: type, given: object, refused: Mapping[str, str]) -> Iterator[str]:
