@@ -29,6 +29,10 @@ class CheckpointError(MindBatchError):
     """A model folder or weight file that is damaged, unsafe or does not fit the model."""
 
 
+class RankError(MindBatchError):
+    """A process of a distributed job has ended, failed or hangs; what was finished before is safe."""
+
+
 class PromptError(MindBatchError):
     """A prompt that cannot be run; the other rows are not affected."""
 

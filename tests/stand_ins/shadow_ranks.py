@@ -102,17 +102,20 @@ class ShadowRanks:
         self.ranks = {rank: self._start(rank, 0) for rank in range(count)}
         self.has_ended: list[EndedRank] = []
 
-    def kill(self, rank: int) -> None:
-        """Ends a rank as signal 9 would."""
+    def kill(self, rank: int, number: int = 9) -> None:
+        """Ends a rank as a signal would."""
         self.ranks[rank].kill()
-        self._note(rank)
+        self._note(rank, number)
 
-    def _note(self, rank: int) -> None:
-        self.has_ended.append(EndedRank(rank, "signal 9", ("a last line",)))
+    def _note(self, rank: int, number: int = 9) -> None:
+        self.has_ended.append(EndedRank(rank, f"signal {number}", ("a last line",)))
 
     def ended(self) -> list[EndedRank]:
         found, self.has_ended = self.has_ended, []
         return found
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        return (f"what {rank} said",)
 
     def restart(self, replica: int, attempt: int) -> None:
         self.started += 1
@@ -168,6 +171,6 @@ def remote_engine(
         AdmitsAll(),
         seen.append,
         max_restarts,
-        seen.append,
+        warn=seen.append,
     )
     return engine, ranks

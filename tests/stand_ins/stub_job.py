@@ -107,6 +107,9 @@ class Interrupting:
     def statistics(self) -> EngineStatistics:
         return self._llm.statistics
 
+    def close(self) -> None:
+        self._llm.close()
+
 
 def interrupted(config: BatchConfig, steps: int, **options: Any) -> None:
     def load() -> Any:

@@ -23,6 +23,10 @@ class Ranks(Protocol):
         """Those that have ended since this was asked last."""
         ...
 
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        """What a rank printed last; nothing where that is not known here."""
+        ...
+
     def restart(self, replica: int, attempt: int) -> None:
         """Ends what is left of a replica's processes and starts them anew.
 

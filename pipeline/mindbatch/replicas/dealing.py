@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 
@@ -11,11 +12,17 @@ from mindbatch.replicas.asked import Asked
 from mindbatch.replicas.replica import Replica, least_loaded
 
 MOST_ENDED_WORKERS = 2
-"""A request in whose steps so many processes have ended is not tried again."""
+"""A request in whose steps so many processes have ended, in the last one's alone, is not tried again."""
+
+_MOST_GROUPS = 16
 
 
 class Dealing:
     """The unfinished requests of a job.
+
+    Suspects, in whose steps a process has ended, run again with nothing else beside them: each alone or,
+    where they are many, in a few groups. If the process ends again it is known better whose fault that is,
+    and only who was alone is to blame.
 
     most_sequences: that a replica is given.
     """
@@ -24,7 +31,7 @@ class Dealing:
         self._replicas = replicas
         self._most_sequences = most_sequences
         self._waiting: deque[Asked] = deque()
-        self._suspects: deque[Asked] = deque()
+        self._suspects: deque[list[Asked]] = deque()
 
     @property
     def has_work(self) -> bool:
@@ -34,7 +41,7 @@ class Dealing:
     @property
     def num_waiting(self) -> int:
         """Requests that no replica has."""
-        return len(self._waiting) + len(self._suspects)
+        return len(self._waiting) + sum(map(len, self._suspects))
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -42,21 +49,26 @@ class Dealing:
 
     def deal(self, hand_out: Callable[[Replica, Request], None]) -> None:
         """Gives requests to replicas that have room, suspects first, the others in the order they came in."""
-        for queue in (self._suspects, self._waiting):
-            while queue:
-                replica = least_loaded(self._replicas, self._most_sequences, queue[0])
-                if replica is None:
-                    break
-                asked = queue.popleft()
-                replica.dealt[asked.request.key] = asked
-                hand_out(replica, asked.request)
+        for replica in self._replicas:
+            if self._suspects and replica.is_ready and not replica.dealt:
+                for asked in self._suspects.popleft():
+                    self._give(replica, asked, hand_out)
+        while self._waiting and (least := least_loaded(self._replicas, self._most_sequences)) is not None:
+            self._give(least, self._waiting.popleft(), hand_out)
+
+    def _give(self, replica: Replica, asked: Asked, hand_out: Callable[[Replica, Request], None]) -> None:
+        replica.dealt[asked.request.key] = asked
+        hand_out(replica, asked.request)
 
     def drop(self, keys: Set[str] | None) -> list[tuple[Replica, list[str]]]:
         """Forgets requests, or all; returns the replicas that had some, with their keys."""
-        for queue in (self._waiting, self._suspects):
-            kept = [asked for asked in queue if keys is not None and asked.request.key not in keys]
-            queue.clear()
-            queue.extend(kept)
+
+        def is_kept(asked: Asked) -> bool:
+            return keys is not None and asked.request.key not in keys
+
+        self._waiting = deque(filter(is_kept, self._waiting))
+        groups = (list(filter(is_kept, group)) for group in self._suspects)
+        self._suspects = deque(group for group in groups if group)
         dropped = []
         for replica in self._replicas:
             gone = [key for key in replica.dealt if keys is None or key in keys]
@@ -79,18 +91,22 @@ class Dealing:
         ]
         return StepResult(events, finished)
 
-    def take_back(self, replica: Replica, how_it_ended: str) -> list[RequestOutput]:
-        """Queues the requests again that an ended replica had; returns the results of those to blame."""
-        failed, others = [], []
-        for asked in replica.begin_again():
-            if asked.has_begun:
+    def take_back(self, replica: Replica, how_it_ended: str, *, may_be_a_row: bool) -> list[RequestOutput]:
+        """Queues the requests again that an ended replica had; returns the results of those to blame.
+
+        may_be_a_row: whether what the replica computed may have ended it.
+        """
+        lost = replica.begin_again()
+        for asked in lost:
+            if asked.has_begun and may_be_a_row:
                 asked.ended_workers.append(how_it_ended)
             asked.begin_again()
-            if len(asked.ended_workers) >= MOST_ENDED_WORKERS:
-                failed.append(asked.blamed())
-            elif asked.is_suspect:
-                self._suspects.append(asked)
-            else:
-                others.append(asked)
-        self._waiting.extendleft(reversed(others))
-        return failed
+        if len(lost) == 1 and len(lost[0].ended_workers) >= MOST_ENDED_WORKERS:
+            return [lost[0].blamed()]
+        suspects = [asked for asked in lost if asked.is_suspect]
+        self._waiting.extendleft(asked for asked in reversed(lost) if not asked.is_suspect)
+        if suspects:
+            size = math.ceil(len(suspects) / _MOST_GROUPS) if may_be_a_row else len(suspects)
+            starts = range(0, len(suspects), size)
+            self._suspects.extendleft(suspects[start : start + size] for start in reversed(starts))
+        return []

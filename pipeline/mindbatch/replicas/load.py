@@ -51,6 +51,7 @@ def load_replicas(
         admission,
         notice,
         config.launch.max_restarts,
+        config.launch.hang_seconds,
     )
     try:
         engine.wait_until_ready()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Set
 from dataclasses import replace
 
@@ -10,8 +9,8 @@ from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
-from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
+from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.connection import Message, MessageError
@@ -35,13 +34,11 @@ from mindbatch.replicas.messages import (
 )
 from mindbatch.replicas.rank_links import Arrival, RankLinks
 from mindbatch.replicas.replica import Replica
+from mindbatch.replicas.supervision import Failure, Supervision
 from mindbatch.screen_text import say
 
 WAIT_SECONDS = 0.1
 """The longest wait for a message: signals are put off meanwhile, and others may want the engine."""
-_CHECK_SECONDS = 0.25
-_SECONDS_TO_END = 2.0
-"""In which a process whose connection has ended is expected to end too, to be asked how."""
 
 
 class RemoteEngine:
@@ -51,6 +48,7 @@ class RemoteEngine:
     admission: what ranks are told, and which of them may take part.
     notice: see `build.load_model`.
     max_restarts: how often a replica that has ended is started again, all of them together.
+    hang_seconds: see `Watch`.
     warn: is told of each of those.
     """
 
@@ -64,6 +62,7 @@ class RemoteEngine:
         admission: RankAdmission,
         notice: Callable[[str], None],
         max_restarts: int = 0,
+        hang_seconds: float = 60.0,
         warn: Callable[[str], None] = say,
     ) -> None:
         # So many as all replicas have: whoever feeds this engine reckons with it.
@@ -79,8 +78,8 @@ class RemoteEngine:
         self._links, self._ranks, self._admission = links, ranks, admission
         self._notice, self._shown, self._warn = notice, "", warn
         self._restarts, self._max_restarts = 0, max_restarts
-        self._gone: dict[int, float] = {}  # ranks whose connection has ended, and when
-        self._next_check = 0.0
+        self._supervision = Supervision(ranks, topology, hang_seconds)
+        self._over: MindBatchError | None = None
         self._answers: dict[str, Callable[[int, Message], StepResult | None]] = {
             HELLO: self._greet,
             MODEL: self._compare,
@@ -88,8 +87,8 @@ class RemoteEngine:
             READY: self._take_ready,
             BEGUN: self._take_begun,
             STEP: self._take_step,
-            BEAT: lambda rank, message: None,
-            FAILED: self._fail,
+            BEAT: self._take_beat,
+            FAILED: self._take_failure,
         }
 
     @property
@@ -119,8 +118,11 @@ class RemoteEngine:
         """What replicas have brought, waited for a moment.
 
         Raises:
-            MindBatchError: a rank has ended or failed, and may not be started again.
+            RankError: a rank has ended, failed or hangs, and may not be started again. What was finished
+                until then has been returned.
         """
+        if self._over is not None:
+            raise self._over
         self._dealing.deal(self._hand_out)
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
@@ -130,7 +132,8 @@ class RemoteEngine:
                 result.events.extend(found.events)
                 result.finished.extend(found.finished)
             arrival = self._links.next(0)
-        result.finished.extend(self._check_ranks())
+        for failure in self._supervision.check():
+            result.finished.extend(self._recover(failure))
         self._dealing.deal(self._hand_out)
         return result
 
@@ -143,7 +146,7 @@ class RemoteEngine:
         """Returns when every rank has loaded its part of the model.
 
         Raises:
-            MindBatchError: a rank has refused the model, or ended.
+            MindBatchError: a rank has refused the model, or ended (RankError).
         """
         while not all(replica.is_ready for replica in self.replicas):
             self.step()
@@ -161,7 +164,7 @@ class RemoteEngine:
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival
         if message is None:
-            self._gone.setdefault(rank, time.monotonic())
+            self._supervision.disconnected(rank)
             return None
         answer = self._answers.get(message.kind)
         if answer is None:
@@ -172,6 +175,7 @@ class RemoteEngine:
         return self.replicas[self._topology.coordinates(rank).replica]
 
     def _greet(self, rank: int, message: Message) -> None:
+        self._supervision.greet(rank, message.fields)
         self._links.send(rank, JOB, **self._admission.job(rank, message.fields))
 
     def _compare(self, rank: int, message: Message) -> None:
@@ -199,46 +203,35 @@ class RemoteEngine:
         replica.statistics = statistics_of(message.fields["statistics"])
         return self._dealing.take(replica, result_of(message.fields))
 
-    def _fail(self, rank: int, message: Message) -> StepResult:
+    def _take_beat(self, rank: int, message: Message) -> None:
+        self._supervision.beat(rank, message.fields)
+
+    def _take_failure(self, rank: int, message: Message) -> StepResult:
         """A rank that has said why it ends."""
         error = failure_of(message.fields)
         if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
-            raise error
-        faults = [f"rank {rank}: {fault}" for fault in error.faults]
-        return StepResult([], self.lose(self._replica_of(rank), *faults))
+            self._over = error
+            return StepResult([], [])
+        reason, *more = (f"rank {rank}: {fault}" for fault in error.faults)
+        replica = self._replica_of(rank)
+        self._supervision.forget(replica.index)  # its end is no news
+        return StepResult([], self._recover(Failure(replica.index, reason, tuple(more))))
 
-    def _check_ranks(self) -> list[RequestOutput]:
-        """Looks at the processes now and then; returns the results of requests that have ended two."""
-        now = time.monotonic()
-        if now < self._next_check:
-            return []
-        self._next_check = now + _CHECK_SECONDS
-        lost: dict[int, list[str]] = {}  # by replica: the first of its ranks is the one to name
-        for ended in self._ranks.ended():
-            lost.setdefault(self._replica_of(ended.rank).index, _how(ended))
-        for rank, since in self._gone.items():
-            if now - since > _SECONDS_TO_END:
-                lost.setdefault(self._replica_of(rank).index, [f"rank {rank}: its connection has ended"])
-        return [failed for index, how in lost.items() for failed in self.lose(self.replicas[index], *how)]
-
-    def lose(self, replica: Replica, reason: str, *more: str) -> list[RequestOutput]:
-        """Starts a replica again that has ended, or hangs; returns the results of requests that are to blame.
-
-        Raises:
-            MindBatchError: it may not be started again.
-        """
+    def _recover(self, failure: Failure) -> list[RequestOutput]:
+        """Starts a replica again, or ends the job at the next step; returns the results of those to blame."""
+        replica = self.replicas[failure.replica]
+        blamed = self._dealing.take_back(replica, failure.reason, may_be_a_row=failure.may_be_a_row)
+        self._links.renew(replica.ranks, replica.attempt)  # nothing is read of the old processes any more
         if self._restarts == self._max_restarts:
-            raise MindBatchError([reason, *more])
+            self._over = self._over or RankError([failure.reason, *failure.details])
+            return blamed
         self._restarts += 1
-        self._warn(f"{reason}; started again ({self._restarts} of {self._max_restarts} times)")
-        failed = self._dealing.take_back(replica, reason)
-        for rank in replica.ranks:
-            self._gone.pop(rank, None)
-        self._links.renew(replica.ranks, replica.attempt)
-        self._ranks.restart(replica.index, replica.attempt)
-        return failed
-
-
-def _how(ended: EndedRank) -> list[str]:
-    lines = [f"rank {ended.rank}: {line}" for line in ended.last_lines]
-    return [f"rank {ended.rank} ended with {ended.how}", *lines]
+        self._warn(f"{failure.reason}; started again ({self._restarts} of {self._max_restarts} times)")
+        for line in failure.details:
+            self._warn(line)
+        try:
+            self._ranks.restart(replica.index, replica.attempt)
+        except MindBatchError as error:
+            self._over = error
+        self._supervision.begin(replica.index)
+        return blamed

@@ -45,8 +45,8 @@ class Replica:
         return sum(asked.sequences for asked in self.dealt.values())
 
     @property
-    def has_suspect(self) -> bool:
-        """Whether a request is among them that may have ended a process."""
+    def has_suspects(self) -> bool:
+        """Whether its requests may have ended a process: then it gets no others."""
         return any(asked.is_suspect for asked in self.dealt.values())
 
     def begin_again(self) -> list[Asked]:
@@ -60,18 +60,15 @@ class Replica:
         return left
 
 
-def least_loaded(replicas: Iterable[Replica], most_sequences: int, asked: Asked) -> Replica | None:
+def least_loaded(replicas: Iterable[Replica], most_sequences: int) -> Replica | None:
     """The ready replica with the fewest sequences, the first of equals; None if all have `most_sequences`.
 
     So each has a little more than its batch, the rest waits here until somebody has room, and all end at
-    about the same time, whatever the rows' lengths. Of suspects a replica has one at a time: if it ends, it
-    is known whose fault that is.
+    about the same time, whatever the rows' lengths.
     """
     free = [
         each
         for each in replicas
-        if each.is_ready
-        and each.num_sequences < most_sequences
-        and not (asked.is_suspect and each.has_suspect)
+        if each.is_ready and each.num_sequences < most_sequences and not each.has_suspects
     ]
     return min(free, key=lambda replica: replica.num_sequences, default=None)

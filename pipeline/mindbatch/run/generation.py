@@ -36,6 +36,10 @@ class Generator(Protocol):
         """Counts since the generator was made."""
         ...
 
+    def close(self) -> None:
+        """Lets go of the model and ends its processes, if it has any."""
+        ...
+
 
 class _Asked(NamedTuple):
     """What must be remembered of a row while it runs."""

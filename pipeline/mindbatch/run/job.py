@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, RankError
 from mindbatch.hidden_values import concealed
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
@@ -69,6 +69,7 @@ class BatchJob:
         Raises:
             ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
             StorageError: the folder cannot be written; what was committed is safe.
+            RankError: a process of a distributed job ended; what was finished is committed.
             KeyboardInterrupt: an interrupt came; what was finished is committed.
         """
         for folder in self._folders():
@@ -148,14 +149,13 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
-                generator = self._load()
-                with monitor.watching(generator) as on_step:
+                with closing(self._load()) as generator, monitor.watching(generator) as on_step:
                     generate(generator, index, ledger, self._params, on_step)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | RankError):
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")

@@ -170,7 +170,9 @@ def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_
             assert mine[-1].finish_reason == output.finish_reason
     assert [line for line in notices if line] == [
         "rank 0 ended with signal 9; started again (1 of 3 times)",
+        "rank 0: a last line",
         "rank 1 ended with signal 9; started again (2 of 3 times)",
+        "rank 1: a last line",
     ]
     assert ranks.started == 4
 

@@ -1,0 +1,146 @@
+"""Notices that a replica cannot go on: a process that ended, a connection that is gone, ranks that hang."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindbatch.launch.process_state import ProcessState, process_state
+from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.watch import Watch
+
+CHECK_SECONDS = 0.25
+
+SECONDS_TO_END = 2.0
+"""In which a process whose connection has ended is expected to end too, to be asked how."""
+
+_OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a replica cannot go on.
+
+    reason: one line. details: the last lines of ranks, each after its rank.
+    may_be_a_row: whether what it computed may be the cause.
+    """
+
+    replica: int
+    reason: str
+    details: tuple[str, ...] = ()
+    may_be_a_row: bool = True
+
+
+class Supervision:
+    """Watches the ranks of a job through what they send and what this machine knows of their processes.
+
+    clock: seconds, never set back. state_of: see `process_state`.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        topology: Topology,
+        hang_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        state_of: Callable[[int], ProcessState | None] = process_state,
+    ) -> None:
+        self._ranks, self._topology = ranks, topology
+        self._hang_seconds = hang_seconds
+        self._clock, self._state_of = clock, state_of
+        self._watch = Watch(hang_seconds)
+        self._processes: dict[int, int] = {}  # of the ranks on this machine
+        self._disconnected: dict[int, float] = {}
+        self._next_check = 0.0
+        for replica in range(topology.data_parallel):
+            self.begin(replica)
+
+    def begin(self, replica: int) -> None:
+        """The ranks of a replica were started, for the first time or anew."""
+        self.forget(replica)
+        for rank in self._topology.ranks_of(replica):
+            self._watch.begin(rank, replica)
+
+    def forget(self, replica: int) -> None:
+        """The ranks of a replica are being ended."""
+        ranks = self._topology.ranks_of(replica)
+        self._watch.forget(ranks)
+        for rank in ranks:
+            self._processes.pop(rank, None)
+            self._disconnected.pop(rank, None)
+
+    def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
+        """A rank has said who it is."""
+        if hello.get("host") == socket.gethostname() and isinstance(hello.get("pid"), int):
+            self._processes[rank] = hello["pid"]
+
+    def beat(self, rank: int, beat: Mapping[str, Any]) -> None:
+        """A rank has said what it does."""
+        self._watch.hear(rank, beat["doing"], beat["steps"])
+
+    def disconnected(self, rank: int) -> None:
+        """The connection of a rank has ended."""
+        self._disconnected.setdefault(rank, self._clock())
+
+    def check(self) -> list[Failure]:
+        """What has failed since this was asked last, once for each replica; looks now and then only."""
+        now = self._clock()
+        if now < self._next_check:
+            return []
+        self._next_check = now + CHECK_SECONDS
+        found = [
+            *self._failures_of_ended(),
+            *self._failures_of_disconnected(now),
+            *self._failures_of_hung(now),
+        ]
+        first = {failure.replica: failure for failure in reversed(found)}
+        for replica in first:
+            self.forget(replica)
+        return list(first.values())
+
+    def _failures_of_ended(self) -> Iterable[Failure]:
+        """The ones killed by a signal first: the others of a replica may have ended because of them."""
+        ended = sorted(self._ranks.ended(), key=lambda each: not each.how.startswith("signal"))
+        for each in ended:
+            yield Failure(
+                self._topology.coordinates(each.rank).replica,
+                f"rank {each.rank} ended with {each.how}",
+                _lines(each),
+                may_be_a_row=each.how not in _OF_THE_OPERATOR,
+            )
+
+    def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
+        for rank, since in self._disconnected.items():
+            if now - since > SECONDS_TO_END:
+                yield self._failure_of([rank], f"rank {rank}: its connection has ended", may_be_a_row=False)
+
+    def _failures_of_hung(self, now: float) -> Iterable[Failure]:
+        processes = {rank: self._processes[rank] for rank in self._watch.suspects if rank in self._processes}
+        states = {rank: state for rank, process in processes.items() if (state := self._state_of(process))}
+        for hung in self._watch.tick(now, states):
+            who = ", ".join(self._described(rank, states.get(rank)) for rank in hung.ranks)
+            are_stopped = any(states.get(rank) == "stopped" for rank in hung.ranks)
+            reason = f"{who}: {hung.reason} (launch.hang_seconds={self._hang_seconds:g})"
+            yield self._failure_of(hung.ranks, reason, may_be_a_row=not are_stopped)
+
+    def _described(self, rank: int, state: ProcessState | None) -> str:
+        process = self._processes.get(rank)
+        known = [] if process is None else [f"process {process}"]
+        known += [] if state is None else [state]
+        return f"rank {rank} ({', '.join(known)})" if known else f"rank {rank}"
+
+    def _failure_of(self, ranks: Iterable[int], reason: str, *, may_be_a_row: bool) -> Failure:
+        ranks = list(ranks)
+        details = [
+            line for rank in ranks for line in _lines(EndedRank(rank, "", self._ranks.last_lines(rank)))
+        ]
+        replica = self._topology.coordinates(ranks[0]).replica
+        return Failure(replica, reason, tuple(details), may_be_a_row)
+
+
+def _lines(ended: EndedRank) -> tuple[str, ...]:
+    return tuple(f"rank {ended.rank}: {line}" for line in ended.last_lines)

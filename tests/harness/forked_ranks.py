@@ -1,0 +1,212 @@
+"""Rank processes that start at once: forks of a small process, as of msrun; the shadow model, no MindSpore.
+
+A replica's ranks meet in each step, as in a collective operation: where one is stopped the other waits, and
+where one ends the other fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mindbatch.child_main import die_with
+from mindbatch.engine.scheduler import Step
+from mindbatch.launch.ranks import EndedRank
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.replicas.announcing_runner import AnnouncingRunner
+from mindbatch.replicas.connection import Address, connect
+from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
+from mindbatch.replicas.messages import MODEL, READY
+from mindbatch.replicas.serving import serve
+from shadow_llm import PrefixLogits, PrefixRunner
+from shadow_ranks import KEY, make_engine
+
+STEP_SECONDS = 0.004
+_CLONE_NEWNET = 0x40000000
+
+Report = Callable[[str], None]
+
+
+class MeetingRunner(PrefixRunner):
+    """Computes when the other rank of the replica does."""
+
+    def __init__(self, other: socket.socket) -> None:
+        self._other = other
+
+    def run(self, step: Step) -> PrefixLogits:
+        self._other.send(b"x")
+        if not self._other.recv(1):
+            sys.exit("the other rank has ended")
+        return super().run(step)
+
+
+def lead(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
+    """The life of a leader."""
+    engine = make_engine(tokenizer)
+    engine._runner = AnnouncingRunner(MeetingRunner(other), link)
+    serve(link, engine)
+
+
+def follow(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
+    """The life of a follower: a step takes as long as it does."""
+    while True:
+        link.begin(IDLE)
+        if not other.recv(1):
+            sys.exit("the other rank has ended")
+        link.begin(STEPPING)
+        time.sleep(STEP_SECONDS)
+        other.send(b"x")
+
+
+class ForkedRanks:
+    """`Ranks` of a job of replicas of two. To be made before the process has threads.
+
+    report: told `rank RANK PROCESS` when one starts; of the pipe behind it each rank has an end.
+    namespaces: by replica, the file of the network namespace that its ranks live in, on a host that cannot be
+        told to end them; others live in this one.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int,
+        tokenizer: Tokenizer,
+        report: Report,
+        namespaces: dict[int, str] | None = None,
+    ) -> None:
+        self.num_replicas = num_replicas
+        self._namespaces = namespaces or {}
+        self._ours, theirs = Pipe()
+        parent = os.getpid()
+        if os.fork() == 0:
+            self._ours.close()
+            die_with(parent)
+            os.setsid()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            _Starter(theirs, tokenizer, report, self._namespaces).run()
+            os._exit(0)
+        theirs.close()
+
+    def start(self, address: Address) -> None:
+        """Starts all ranks, which connect to the front there."""
+        self._address = address
+        for replica in range(self.num_replicas):
+            self._ask("start", replica, 0, address)
+
+    def ended(self) -> list[EndedRank]:
+        return [EndedRank(rank, how) for rank, how in self._ask("ended")]
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        return ()
+
+    def restart(self, replica: int, attempt: int) -> None:
+        if replica not in self._namespaces:
+            self._ask("end", replica)
+        self._ask("start", replica, attempt, self._address)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._ours.close()
+
+    def _ask(self, *question: Any) -> Any:
+        self._ours.send_bytes(json.dumps(question).encode())
+        return json.loads(self._ours.recv_bytes())
+
+
+class _Starter:
+    """What the ranks are forked from; they die with it."""
+
+    def __init__(
+        self, asked: Connection, tokenizer: Tokenizer, report: Report, namespaces: dict[int, str]
+    ) -> None:
+        self._asked = asked
+        self._tokenizer = tokenizer
+        self._report = report
+        self._namespaces = namespaces
+        self._ranks: dict[int, int] = {}  # by process
+
+    def run(self) -> None:
+        """Answers until nobody asks any more; then it ends all."""
+        answers: dict[str, Callable[..., Any]] = {"start": self.start, "ended": self.ended, "end": self.end}
+        with suppress(EOFError, OSError):
+            while True:
+                kind, *arguments = json.loads(self._asked.recv_bytes())
+                self._asked.send_bytes(json.dumps(answers[kind](*arguments)).encode())
+        for replica in {rank // 2 for rank in self._ranks.values()}:
+            self.end(replica)
+
+    def start(self, replica: int, attempt: int, address: Sequence[Any]) -> None:
+        pairs = socket.socketpair()
+        for place, (own, live) in enumerate(zip(pairs, (lead, follow), strict=True)):
+            parent, process = os.getpid(), os.fork()
+            if process:
+                self._ranks[process] = 2 * replica + place
+                continue
+            code = 1
+            try:
+                die_with(parent)
+                os.setsid()
+                self._asked.close()
+                pairs[1 - place].close()
+                self._live(live, 2 * replica + place, attempt, (address[0], address[1]), own)
+            except SystemExit:
+                pass
+            except OSError as error:
+                print(f"rank {2 * replica + place}: {error}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(code)
+        for each in pairs:
+            each.close()
+
+    def ended(self) -> list[tuple[int, str]]:
+        found = []
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                code = os.waitstatus_to_exitcode(ended[1])
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                found.append((self._ranks.pop(ended[0]), how))
+        return found
+
+    def end(self, replica: int) -> None:
+        processes = [process for process, rank in self._ranks.items() if rank // 2 == replica]
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+        for process in processes:
+            os.waitpid(process, 0)
+            del self._ranks[process]
+
+    def _live(
+        self,
+        live: Callable[[FrontLink, socket.socket, Tokenizer], None],
+        rank: int,
+        attempt: int,
+        address: Address,
+        other: socket.socket,
+    ) -> None:
+        if rank // 2 in self._namespaces:
+            enter_network(self._namespaces[rank // 2])
+        self._report(f"rank {rank} {os.getpid()}")
+        hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": socket.gethostname()}
+        link = FrontLink(connect(address, KEY), hello)
+        link.receive()
+        link.send(MODEL, digests=[])
+        link.send(READY)
+        live(link, other, self._tokenizer)
+
+
+def enter_network(namespace: str) -> None:
+    """Makes a network namespace, by its file, this process's own."""
+    with open(namespace) as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)

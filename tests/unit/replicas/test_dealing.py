@@ -1,0 +1,132 @@
+"""Who gets which request, and who is to blame when replicas end."""
+
+import random
+
+import pytest
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.request import Request
+from mindbatch.replicas.dealing import Dealing
+from mindbatch.replicas.replica import Replica
+
+HOW = "rank 0 ended with signal 9"
+
+
+class Play:
+    """Replicas that are ready at once, and requests 0, 1, ... for them; all that are dealt begin."""
+
+    def __init__(self, replicas: int, requests: int, most_sequences: int = 4) -> None:
+        self.replicas = [Replica(index, range(index, index + 1), index) for index in range(replicas)]
+        for replica in self.replicas:
+            replica.waiting_for.clear()
+        self.dealing = Dealing(self.replicas, most_sequences)
+        for number in range(requests):
+            self.add(number)
+
+    def add(self, number: int, **params: object) -> None:
+        self.dealing.add(Request(str(number), (1, 2), DecodingParams(**params)))
+
+    def deal(self) -> list[list[int]]:
+        """The requests of each replica after another dealing."""
+        self.dealing.deal(lambda replica, request: None)
+        for replica in self.replicas:
+            for asked in replica.dealt.values():
+                asked.has_begun = True
+        return [[int(key) for key in replica.dealt] for replica in self.replicas]
+
+    def end(self, index: int, *, may_be_a_row: bool = True) -> list[int]:
+        """Ends a replica and starts it again; the requests to blame."""
+        replica = self.replicas[index]
+        blamed = self.dealing.take_back(replica, HOW, may_be_a_row=may_be_a_row)
+        replica.waiting_for.clear()
+        assert all(HOW in (result.error or "") for result in blamed)
+        return [int(result.key) for result in blamed]
+
+
+def test_each_has_as_many_as_it_may() -> None:
+    play = Play(2, 100, 10)
+    assert [len(dealt) for dealt in play.deal()] == [10, 10]
+    assert play.dealing.num_waiting == 80
+    del play.replicas[1].dealt["1"]
+    assert play.deal()[1][-1] == 20
+
+
+def test_one_that_is_not_ready_gets_nothing() -> None:
+    play = Play(2, 5, 10)
+    play.replicas[0].waiting_for.add(0)
+    assert [len(dealt) for dealt in play.deal()] == [0, 5]
+
+
+def test_a_request_of_many_sequences_counts_as_many() -> None:
+    play = Play(1, 0)
+    play.add(0, do_sample=True, num_return_sequences=20)
+    play.add(1)
+    assert play.deal() == [[0]]
+
+
+def test_what_was_in_a_step_runs_alone_and_first() -> None:
+    play = Play(2, 30)
+    assert play.deal() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    play.replicas[0].dealt["6"].has_begun = False
+    assert play.end(0) == []
+    for key in (0, 2, 4):
+        assert play.deal() == [[key], [1, 3, 5, 7]]  # the other goes on
+        play.replicas[0].dealt.clear()
+    assert play.deal()[0] == [6, 8, 9, 10]
+
+
+def test_who_was_alone_when_a_second_process_ended_is_to_blame() -> None:
+    play = Play(1, 9)
+    play.deal()
+    assert play.end(0) == []
+    assert play.deal() == [[0]]
+    assert play.end(0) == [0]
+    assert play.deal() == [[1]]
+
+
+def test_what_no_row_causes_blames_none() -> None:
+    play = Play(1, 6)
+    for _ in range(5):
+        assert play.deal() == [[0, 1, 2, 3]]
+        assert play.end(0, may_be_a_row=False) == []
+
+
+def test_a_suspect_that_was_ended_from_outside_stays_a_suspect() -> None:
+    play = Play(1, 6)
+    play.deal()
+    play.end(0)
+    for _ in range(3):
+        assert play.deal() == [[0]]
+        assert play.end(0, may_be_a_row=False) == []
+
+
+@pytest.mark.parametrize("most_sequences", [1, 4, 20, 256])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_rows_that_end_their_process_fail_and_no_others(most_sequences: int, replicas: int) -> None:
+    """However many are beside them, each after a few ends; nothing is lost or dealt twice."""
+    chance, play = random.Random(0), Play(replicas, 400, most_sequences)
+    poisonous, failed, done, ends = {7, 8, 250, 399}, set[int](), set[int](), 0
+    while len(failed) + len(done) < 400:
+        dealt = play.deal()
+        index = chance.choice([index for index, keys in enumerate(dealt) if keys])
+        if poisonous & set(dealt[index]):
+            ends += 1
+            failed |= set(play.end(index))
+        else:
+            key = dealt[index][0]
+            assert key not in done
+            done.add(key)
+            del play.replicas[index].dealt[str(key)]
+    assert failed == poisonous
+    assert ends <= 5 * len(poisonous)
+
+
+def test_requests_are_dropped_wherever_they_wait() -> None:
+    play = Play(1, 8)
+    play.deal()
+    play.end(0)
+    assert play.dealing.drop({"0", "1", "7"}) == []
+    assert play.dealing.num_waiting == 5
+    assert play.deal() == [[2]]
+    assert play.dealing.drop(None) == [(play.replicas[0], ["2"])]
+    assert not play.dealing.has_work

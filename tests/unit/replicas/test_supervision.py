@@ -1,0 +1,106 @@
+"""What is said of replicas that cannot go on, and whether a row may be the cause."""
+
+import socket
+from collections.abc import Mapping
+
+import pytest
+
+from mindbatch.launch.process_state import ProcessState
+from mindbatch.launch.ranks import EndedRank
+from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.supervision import SECONDS_TO_END, Failure, Supervision
+
+TWO_BY_TWO = Topology(2, 2)
+
+
+class TwoByTwo:
+    """Two replicas of two ranks that beat, whose clock and processes the test moves."""
+
+    def __init__(self) -> None:
+        self.now, self.has_ended = 100.0, list[EndedRank]()
+        self.states: dict[int, ProcessState] = {}
+        self.supervision = Supervision(self, TWO_BY_TWO, 60, lambda: self.now, self.states.get)
+        for rank in range(4):
+            host = socket.gethostname() if rank < 2 else "elsewhere"
+            self.supervision.greet(rank, {"host": host, "pid": 1000 + rank})
+
+    def ended(self) -> list[EndedRank]:
+        found, self.has_ended = self.has_ended, []
+        return found
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        return (f"line of {rank}",)
+
+    def restart(self, replica: int, attempt: int) -> None:
+        raise AssertionError("not for it to decide")
+
+    end = restart
+
+    def pass_seconds(self, seconds: int, beating: Mapping[int, str]) -> list[Failure]:
+        """Until something fails, or so long; each rank says what it does."""
+        for _ in range(seconds):
+            self.now += 1
+            for rank, doing in beating.items():
+                self.supervision.beat(rank, {"doing": doing, "steps": 5})
+            if found := self.supervision.check():
+                return found
+        return []
+
+
+@pytest.fixture
+def job() -> TwoByTwo:
+    return TwoByTwo()
+
+
+@pytest.mark.parametrize(
+    ("how", "may_be_a_row"),
+    [("signal 9", True), ("signal 11", True), ("exit code 1", True), ("signal 15", False)],
+)
+def test_an_end_is_told_with_its_last_lines(job: TwoByTwo, how: str, may_be_a_row: bool) -> None:
+    job.has_ended = [EndedRank(3, how, ("one", "two"))]
+    details = ("rank 3: one", "rank 3: two")
+    assert job.supervision.check() == [Failure(1, f"rank 3 ended with {how}", details, may_be_a_row)]
+
+
+def test_who_was_killed_is_named_before_those_that_ended_because_of_it(job: TwoByTwo) -> None:
+    job.has_ended = [EndedRank(0, "exit code 1"), EndedRank(1, "signal 9"), EndedRank(2, "exit code 1")]
+    assert [failure.reason for failure in job.supervision.check()] == [
+        "rank 2 ended with exit code 1",
+        "rank 1 ended with signal 9",
+    ]
+
+
+def test_a_connection_that_ended_waits_for_the_end_of_its_process(job: TwoByTwo) -> None:
+    job.supervision.disconnected(2)
+    assert job.supervision.check() == []
+    job.now += SECONDS_TO_END + 0.1
+    [failure] = job.supervision.check()
+    assert failure == Failure(1, "rank 2: its connection has ended", ("rank 2: line of 2",), False)
+    job.now += 100
+    assert job.supervision.check() == []  # told once
+
+
+def test_a_hung_rank_is_told_with_its_process_and_state(job: TwoByTwo) -> None:
+    job.states[1001] = "stopped"
+    [failure] = job.pass_seconds(100, {0: "idle", 2: "idle", 3: "idle"})
+    assert failure == Failure(
+        0,
+        "rank 1 (process 1001, stopped): has not been heard from for 60 s (launch.hang_seconds=60)",
+        ("rank 1: line of 1",),
+        may_be_a_row=False,
+    )
+
+
+def test_ranks_that_hang_together_are_told_together(job: TwoByTwo) -> None:
+    job.states |= {1000: "sleeping", 1001: "sleeping"}
+    [failure] = job.pass_seconds(100, {0: "step", 1: "step", 2: "idle", 3: "idle"})
+    who = "rank 0 (process 1000, sleeping), rank 1 (process 1001, sleeping)"
+    assert failure.reason == f"{who}: step 5 has lasted 60 s (launch.hang_seconds=60)"
+    assert failure.may_be_a_row
+
+
+def test_a_rank_elsewhere_has_no_process_here(job: TwoByTwo) -> None:
+    job.states[1003] = "running"  # another process of this machine
+    job.pass_seconds(1, dict.fromkeys(range(4), "idle"))
+    [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
+    assert failure.reason == "rank 3: has not been heard from for 60 s (launch.hang_seconds=60)"
