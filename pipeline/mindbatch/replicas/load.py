@@ -36,7 +36,8 @@ def load_replicas(
     setup = set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime)
     models = (outlined.facts, outlined.assistant)
-    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=parallel.data_parallel)
+    copies = -(-setup.place.layout.local_size // topology.replica_size)  # on this host
+    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=copies)
     admission = RankAdmission(model, _for_one_of(setup.place.layout.local_size, runtime), parallel)
     notice(f"starting {topology.world_size} processes")
     links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
