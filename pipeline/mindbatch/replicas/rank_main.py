@@ -6,15 +6,20 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mindbatch.errors import EXIT_FAILED, MindBatchError
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
+from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import FrontLink
-from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
+from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
+from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields
+from mindbatch.replicas.peers import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.versions import versions
 from mindbatch.screen_text import say
+
+if TYPE_CHECKING:  # most is imported when the front has answered
+    from mindbatch.replicas.rank_model import RankModel
 
 
 def main() -> None:
@@ -53,23 +58,47 @@ def _take_part(environment: RankEnvironment) -> None:
         raise MindBatchError(f"rank {environment.rank}: {error}") from error
 
 
-def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> None:
-    """Loads the model that the job names and serves it."""
+def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
+    """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
     from mindbatch.checkpoint.folders.folder_digest import folder_digest
     from mindbatch.config.environment import prepare_environment
-    from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-    from mindbatch.engine.build import engine_of, load_runners, prepare_model
-    from mindbatch.replicas.announcing_runner import AnnouncingRunner
-    from mindbatch.replicas.serving import serve
+    from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+    from mindbatch.replicas.rank_model import load_rank
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
+    parallel = ParallelConfig(**job["parallel"])
     prepare_environment(runtime.verbose, runtime.num_threads)
     folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
     link.send(MODEL, digests=[folder_digest(folder) for folder in folders])
-    prepared = prepare_model(model, runtime)
-    runners = load_runners(prepared, model, runtime, link.notice)
+    replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage)
+    loaded = load_rank(model, runtime, replica, environment.rank % replica.world_size, link.notice)
     link.send(READY)
-    serve(link, engine_of(prepared, AnnouncingRunner(runners.model, link), runners.assistant))
+    if loaded.is_leader:
+        _lead(link, environment, loaded)
+    _follow(link, environment, loaded)
+
+
+def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
+    """Serves the front with the engine of this replica, once the other ranks are there."""
+    from mindbatch.replicas.announcing_runner import AnnouncingRunner
+    from mindbatch.replicas.serving import serve
+
+    followers = {}
+    if loaded.followers:
+        host = own_address(environment.front)
+        followers = accept_followers(
+            host, environment.key, loaded.followers, lambda address: link.send(PEERS, address=address)
+        )
+    serve(link, loaded.engine(followers, lambda runner: AnnouncingRunner(runner, link)))
+
+
+def _follow(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
+    """Computes what the leader of this replica says; the front tells where that is."""
+    peers = link.receive()
+    assert peers is not None
+    host, port = peers.fields["address"]
+    leader = connect_to_leader((host, port), environment.key, loaded.rank)
+    loaded.follower(leader).follow(lambda computes: link.begin(STEPPING if computes else IDLE))
 
 
 if __name__ == "__main__":

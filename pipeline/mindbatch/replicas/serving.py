@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.errors import PromptError
@@ -10,7 +12,7 @@ from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
 from mindbatch.replicas.messages import ABORT, ADD, STEP, request_of, result_fields, statistics_fields
 
 
-def serve(link: FrontLink, engine: StepEngine) -> None:
+def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
     """Computes whatever the front asks for; does not return.
 
     Raises:

@@ -1,0 +1,109 @@
+"""The leader's runner: every rank of a replica computes the steps that the leader's engine schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
+from mindbatch.errors import MindBatchError
+from mindbatch.replicas.connection import Array, MessageConnection, MessageError
+from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts
+from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
+
+
+class RankRunner(Protocol):
+    """What computes one rank's part of a step; `ModelRunner` does."""
+
+    vocab_size: int
+
+    def prepare(self, step: Step) -> StepInputs: ...
+
+    def compute(self, inputs: StepInputs) -> StepValues: ...
+
+    def project(self, hidden: FloatArray) -> FloatArray: ...
+
+
+class Followers:
+    """The other ranks of a replica, which are told what the leader computes, in the same order.
+
+    connections: by local rank. comparing: those that have the logits, too, as the leader's stage has.
+    """
+
+    def __init__(self, connections: Mapping[int, MessageConnection], comparing: Collection[int]) -> None:
+        self._connections = dict(connections)
+        self._comparing = [*comparing]
+        self.digest = TokenDigest()
+        self._steps = 0
+
+    def compute(self, runner: int, inputs: StepInputs) -> None:
+        """Tells all to compute a step; before every sixteenth the digests are compared.
+
+        Raises:
+            MindBatchError: a rank has other tokens than this one.
+        """
+        if self._steps and self._steps % COMPARED_STEPS == 0:
+            self._compare()
+        self._steps += 1
+        fields, arrays = step_parts(inputs)
+        self._tell(self._connections, COMPUTE, arrays, runner=runner, **fields)
+
+    def project(self, runner: int, hidden: FloatArray) -> None:
+        """Tells those of the leader's stage to compute the logits of hidden states."""
+        self._tell(self._comparing, PROJECT, [hidden], runner=runner)
+
+    def _compare(self) -> None:
+        ours = self.digest.take()
+        self._tell(self._comparing, COMPARE, [])
+        differing = [rank for rank in self._comparing if self._digest_of(rank) != ours]
+        if differing:
+            ranks = ", ".join(map(str, differing))
+            raise MindBatchError(
+                f"ranks of one model differ: {ranks} of the replica computed other tokens than its leader in "
+                f"steps {self._steps - COMPARED_STEPS + 1} to {self._steps}; what they were given is the "
+                "same, so that memory, a device or the network between them is at fault"
+            )
+
+    def _digest_of(self, rank: int) -> str:
+        message = self._connections[rank].receive()
+        if message.kind != DIGEST:
+            raise MessageError(
+                f"local rank {rank} sent {message.kind!r} to its leader; expected is {DIGEST!r}"
+            )
+        return str(message.fields["digest"])
+
+    def _tell(self, ranks: Collection[int], kind: str, arrays: Sequence[Array], **fields: object) -> None:
+        for rank in ranks:
+            self._connections[rank].send(kind, arrays, **fields)
+
+
+class LeadingRunner:
+    """A `Runner` whose steps all ranks compute; the leader's own part is computed here."""
+
+    def __init__(self, runner: RankRunner, followers: Followers, number: int = 0) -> None:
+        """`number`: of the runner among those of a rank, the model's and its assistant's."""
+        self.vocab_size = runner.vocab_size
+        self._runner = runner
+        self._followers = followers
+        self._number = number
+
+    def run(self, step: Step) -> ModelOutput:
+        """See `Runner.run`.
+
+        Raises:
+            MindBatchError: ranks differ, see `Followers`.
+            OSError: a follower has gone.
+        """
+        inputs = self._runner.prepare(step)
+        self._followers.compute(self._number, inputs)
+        values = self._runner.compute(inputs)
+        if values.logits is not None:
+            self._followers.digest.add(values.logits[: inputs.num_tokens])
+        return ModelOutput(values, self._project)
+
+    def _project(self, hidden: FloatArray) -> FloatArray:
+        self._followers.project(self._number, hidden)
+        logits = self._runner.project(hidden)
+        self._followers.digest.add(logits)
+        return logits

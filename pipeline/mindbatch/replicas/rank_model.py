@@ -1,0 +1,75 @@
+"""One rank's part of a model that several processes hold, and the leader's engine over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.build import Notice, PreparedModel, Runners, engine_of, load_runners, prepare_model
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.runner import Runner
+from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.connection import MessageConnection
+from mindbatch.replicas.follower import Follower
+from mindbatch.replicas.leading_runner import Followers, LeadingRunner
+
+
+@dataclass(frozen=True)
+class RankModel:
+    """What one rank has loaded. topology: of its replica alone. rank: local to it."""
+
+    topology: Topology
+    rank: int
+    prepared: PreparedModel
+    runners: Runners
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank runs the engine."""
+        return self.rank == self.topology.leader_of(0)
+
+    @property
+    def followers(self) -> list[int]:
+        """The local ranks that the leader tells its steps."""
+        leader = self.topology.leader_of(0)
+        return [rank for rank in self.topology.ranks_of(0) if rank != leader]
+
+    def engine(
+        self,
+        connections: Mapping[int, MessageConnection],
+        around: Callable[[Runner], Runner] = lambda runner: runner,
+    ) -> Engine:
+        """The leader's engine, whose steps all ranks compute.
+
+        connections: to the followers, by local rank. around: what is put around the model's runner.
+        """
+        main, assistant = self._leading(connections) if connections else self.runners
+        return engine_of(self.prepared, around(main), assistant)
+
+    def _leading(self, connections: Mapping[int, MessageConnection]) -> tuple[Runner, Runner | None]:
+        leader, drafting = self.topology.leader_of(0), self.runners.assistant
+        followers = Followers(connections, [rank for rank in self.followers if rank > leader])
+        assistant = None if drafting is None else LeadingRunner(drafting, followers, number=1)
+        return LeadingRunner(self.runners.model, followers), assistant
+
+    def follower(self, leader: MessageConnection) -> Follower:
+        """What obeys the leader of the replica."""
+        return Follower(leader, [each for each in self.runners if each is not None])
+
+
+def load_rank(
+    model: ModelConfig, runtime: RuntimeConfig, topology: Topology, rank: int, notice: Notice
+) -> RankModel:
+    """Loads the part of a local rank; the processes of the whole replica must do so together.
+
+    topology: of the replica alone. notice, errors: see `build.load_model`.
+    """
+
+    def join() -> None:
+        from mindbatch.parallel.context import join_group  # MindSpore
+
+        join_group(topology, rank)
+
+    prepared = prepare_model(model, runtime, topology.slice_of(rank))
+    return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

@@ -1,0 +1,34 @@
+"""What a leader tells its followers of each step, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mindbatch.engine.step_arrays import StepInputs
+from mindbatch.replicas.connection import Array
+
+COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
+"""From the leader: COMPUTE a step, PROJECT hidden states to logits, COMPARE; from a follower DIGEST."""
+
+
+def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
+    """Fields and arrays of a step."""
+    fields = {"graph": inputs.graph, "tokens": inputs.num_tokens, "with_logits": inputs.with_logits}
+    copies = np.asarray(inputs.copies, np.int32).reshape(-1, 2)
+    return fields, [copies, *inputs.arrays]
+
+
+def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
+    """The step of fields and arrays."""
+    copies, *rest = arrays
+    return StepInputs(
+        graph=fields["graph"],
+        # In memory of their own: those of a message begin at any byte, and MindSpore shares memory.
+        arrays=tuple(np.array(array, np.int32) for array in rest),
+        copies=tuple((int(source), int(target)) for source, target in copies),
+        num_tokens=fields["tokens"],
+        with_logits=fields["with_logits"],
+    )

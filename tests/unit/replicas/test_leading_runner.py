@@ -1,0 +1,139 @@
+"""A leader and its followers: the same steps for all, digests that agree, an error when they do not."""
+
+import threading
+from collections.abc import Iterator
+from multiprocessing import Pipe
+
+import numpy as np
+import pytest
+
+from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
+from mindbatch.errors import MindBatchError
+from mindbatch.replicas.connection import MessageConnection, MessageError
+from mindbatch.replicas.follower import Follower
+from mindbatch.replicas.leading_runner import Followers, LeadingRunner
+from mindbatch.replicas.step_messages import step_of, step_parts
+from mindbatch.replicas.token_digest import COMPARED_STEPS
+
+VOCABULARY = 5
+
+
+class CountingRunner:
+    """Logits that depend on the ids and on the step; keeps what it was given."""
+
+    vocab_size = VOCABULARY
+
+    def __init__(self, wrong_from: int | None = None) -> None:
+        self.seen: list[StepInputs] = []
+        self.projected: list[FloatArray] = []
+        self.wrong_from = wrong_from
+
+    def prepare(self, step: Step) -> StepInputs:
+        ids = np.arange(4, dtype=np.int32) + step.num_tokens
+        return StepInputs("any", (ids, ids[::-1]), ((1, 2), (3, 4)), 3, step.num_tokens % 2 == 0)
+
+    def compute(self, inputs: StepInputs) -> StepValues:
+        self.seen.append(inputs)
+        hidden = np.repeat(inputs.arrays[0][:, None], VOCABULARY, 1).astype(np.float32)
+        return StepValues(hidden, self.project(hidden) if inputs.with_logits else None)
+
+    def project(self, hidden: FloatArray) -> FloatArray:
+        self.projected.append(hidden)
+        wrong = self.wrong_from is not None and len(self.seen) >= self.wrong_from
+        tokens = (hidden[:, 0].astype(int) + len(self.seen) + wrong) % VOCABULARY
+        return np.eye(VOCABULARY, dtype=np.float32)[tokens]
+
+
+class Group:
+    """A leader over followers that obey in threads."""
+
+    def __init__(self, *followers: CountingRunner, comparing: int | None = None) -> None:
+        self.own, self.others = CountingRunner(), followers
+        self.ends: list[MessageConnection] = []
+        self.raised: list[Exception] = []
+        connections = {}
+        for rank, runner in enumerate(followers, 1):
+            ours, theirs = map(MessageConnection, Pipe())
+            connections[rank] = ours
+            self.ends += [ours, theirs]
+            follower = Follower(theirs, [runner, runner])
+            threading.Thread(target=self._follow, args=(follower,), daemon=True).start()
+        compared = range(1, 1 + (len(followers) if comparing is None else comparing))
+        self.followers = Followers(connections, compared)
+        self.connections = connections
+        self.runner = LeadingRunner(self.own, self.followers, number=1)
+
+    def _follow(self, follower: Follower) -> None:
+        try:
+            follower.follow()
+        except Exception as error:
+            self.raised.append(error)
+
+    def run(self, steps: int) -> None:
+        for number in range(steps):
+            output = self.runner.run(Step(num_tokens=number))
+            assert output.logits([0, 2]).shape == (2, VOCABULARY)
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+@pytest.fixture
+def groups() -> Iterator[list[Group]]:
+    made: list[Group] = []
+    yield made
+    for group in made:
+        group.close()
+
+
+def test_followers_compute_what_the_leader_computes(groups: list[Group]) -> None:
+    groups.append(group := Group(CountingRunner(), CountingRunner()))
+    group.run(COMPARED_STEPS + 1)
+    group.run(COMPARED_STEPS)  # their answer to the second comparison is behind all steps before it
+    for other in group.others:
+        for ours, theirs in zip(group.own.seen[:COMPARED_STEPS], other.seen, strict=False):
+            assert (ours.graph, ours.copies, ours.num_tokens) == (
+                theirs.graph,
+                theirs.copies,
+                theirs.num_tokens,
+            )
+            for left, right in zip(ours.arrays, theirs.arrays, strict=True):
+                np.testing.assert_array_equal(left, right)
+                assert right.dtype == np.int32
+                assert right.flags.writeable
+        assert [len(each) for each in other.projected[:8]] == [len(each) for each in group.own.projected[:8]]
+
+
+def test_a_rank_with_other_tokens_ends_the_replica(groups: list[Group]) -> None:
+    groups.append(group := Group(CountingRunner(), CountingRunner(wrong_from=COMPARED_STEPS + 3)))
+    group.run(2 * COMPARED_STEPS)
+    with pytest.raises(MindBatchError, match=r"ranks of one model differ: 2 of the replica .* 17 to 32;"):
+        group.run(1)
+
+
+def test_ranks_of_other_stages_are_not_compared(groups: list[Group]) -> None:
+    groups.append(group := Group(CountingRunner(), CountingRunner(wrong_from=0), comparing=1))
+    group.run(2 * COMPARED_STEPS + 1)
+    assert len(group.own.seen) == 2 * COMPARED_STEPS + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [("dance", {}, "sent 'dance'"), ("project", {"runner": 2}, "named runner 2; this rank has 2")],
+)
+def test_a_follower_refuses_what_it_does_not_understand(
+    kind: str, fields: dict[str, int], message: str
+) -> None:
+    ours, theirs = map(MessageConnection, Pipe())
+    ours.send(kind, [np.zeros((1, 2), np.float32)], **fields)
+    with pytest.raises(MessageError, match=message):
+        Follower(theirs, [CountingRunner(), CountingRunner()]).follow()
+
+
+def test_a_step_without_copies_stays_what_it_is() -> None:
+    step = StepInputs("chunks", (np.zeros((2, 0), np.int32), np.ones(3, np.int32)), (), 1, True)
+    found = step_of(*step_parts(step))
+    assert (found.graph, found.copies, found.num_tokens, found.with_logits) == ("chunks", (), 1, True)
+    assert [array.shape for array in found.arrays] == [(2, 0), (3,)]
