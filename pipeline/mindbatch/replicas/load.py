@@ -34,7 +34,7 @@ def load_replicas(
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
     setup = set_up(config.launch, topology, os.environ)
-    outlined = outline(model, runtime)
+    outlined = outline(model, runtime, topology.slice_of(0))
     models = (outlined.facts, outlined.assistant)
     copies = -(-setup.place.layout.local_size // topology.replica_size)  # on this host
     refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=copies)

@@ -25,6 +25,7 @@ from mindbatch.replicas.messages import (
     JOB,
     MODEL,
     NOTICE,
+    PEERS,
     READY,
     STEP,
     failure_of,
@@ -84,6 +85,7 @@ class RemoteEngine:
             HELLO: self._greet,
             MODEL: self._compare,
             NOTICE: self._show,
+            PEERS: self._relay,
             READY: self._take_ready,
             BEGUN: self._take_begun,
             STEP: self._take_step,
@@ -188,6 +190,12 @@ class RemoteEngine:
         if text != self._shown:
             self._shown = text
             self._notice(text)
+
+    def _relay(self, rank: int, message: Message) -> None:
+        """Tells a replica's other ranks where its leader listens."""
+        for other in self._replica_of(rank).ranks:
+            if other != rank:
+                self._links.send(other, PEERS, **message.fields)
 
     def _take_ready(self, rank: int, message: Message) -> None:
         self._replica_of(rank).waiting_for.discard(rank)

@@ -1,0 +1,141 @@
+"""Ranks of one replica in real processes, without a front: a scheduler, the ranks, and what the leader answers.
+
+As a program (`python rank_group.py JOB OUT`) it is one of these processes.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+KEY = bytes(range(32))
+SECONDS = 240
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def variables(rank: int | None, size: int, port: int) -> dict[str, str]:
+    """Of MindSpore's dynamic cluster; None is the scheduler."""
+    own = {"MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"} if rank is None else {"MS_ROLE": "MS_WORKER"}
+    if rank is not None:
+        own |= {"MS_NODE_ID": str(rank), "RANK_ID": str(rank), "RANK_SIZE": str(size)}
+    shared = {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port), "MS_WORKER_NUM": str(size)}
+    return own | shared | {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@contextmanager
+def processes(job: Path, out: Path, size: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The scheduler and the ranks; none outlives the block."""
+    port, started = free_port(), []
+    try:
+        for rank in (None, *range(size)):
+            with open(out / f"rank_{rank}.log", "wb") as log:
+                started.append(
+                    subprocess.Popen(
+                        [sys.executable, __file__, str(job), str(out)],
+                        env=os.environ | variables(rank, size, port),
+                        stdout=log,
+                        stderr=log,
+                        cwd=out,
+                        start_new_session=True,
+                    )
+                )
+        yield started
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def answers(
+    out: Path, size: int, model: dict[str, Any], requests: Sequence[dict[str, Any]], **runtime: Any
+) -> dict[str, Any]:
+    """What the leader answers: outputs by request, weights in bytes by rank.
+
+    model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
+    """
+    out.mkdir(exist_ok=True)
+    job = out / "job.json"
+    job.write_text(json.dumps({"size": size, "model": model, "runtime": runtime, "requests": requests}))
+    answer = out / "answers.json"
+    with processes(job, out, size) as started:
+        deadline = time.monotonic() + SECONDS
+        while not answer.exists():
+            ended = [process for process in started[1:] if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                logs = [log.read_text(errors="replace")[-2500:] for log in sorted(out.glob("rank_*.log"))]
+                raise AssertionError("\n----\n".join(logs))
+            time.sleep(0.05)
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def outputs_of(engine: Any, requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Runs all requests; token ids and texts of every output, or the error."""
+    from mindbatch.decoding import DecodingParams
+    from mindbatch.engine.request import Request
+
+    for each in requests:
+        params = DecodingParams(**each["params"])
+        engine.add(Request(each["key"], tuple(each["prompt"]), params))
+    done: dict[str, Any] = {}
+    while engine.has_work:
+        for output in engine.step().finished:
+            texts = [(one.token_ids, one.text) for one in output.outputs]
+            done[output.key] = {"outputs": texts, "error": output.error}
+    return done
+
+
+def main(job_path: str, out: str) -> None:
+    """One of the processes."""
+    if os.environ["MS_ROLE"] == "MS_SCHED":
+        from mindspore.communication import init
+
+        init()
+        return
+    from mindbatch.config.environment import prepare_environment
+    from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+    from mindbatch.parallel.topology import Topology
+    from mindbatch.replicas.peers import accept_followers, connect_to_leader
+    from mindbatch.replicas.rank_model import load_rank
+
+    job = json.loads(Path(job_path).read_text())
+    model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**{"num_threads": 1, **job["runtime"]})
+    prepare_environment(runtime.verbose, runtime.num_threads)
+    rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
+    loaded = load_rank(model, runtime, Topology(1, job["size"]), rank, lambda text: None)
+    if loaded.is_leader:
+
+        def announce(address: tuple[str, int]) -> None:
+            written = door.with_suffix(".new")
+            written.write_text(json.dumps(address))
+            written.rename(door)
+
+        engine = loaded.engine(accept_followers("127.0.0.1", KEY, loaded.followers, announce))
+        content = {"outputs": outputs_of(engine, job["requests"]), "statistics": asdict(engine.statistics)}
+        written = Path(out) / "answers.new"
+        written.write_text(json.dumps(content))
+        written.rename(Path(out) / "answers.json")
+        time.sleep(SECONDS)
+    while not door.exists():
+        time.sleep(0.05)
+    host, port = json.loads(door.read_text())
+    loaded.follower(connect_to_leader((host, port), KEY, rank)).follow()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
