@@ -1,4 +1,4 @@
-"""Ranks of one replica in real processes, without a front: a scheduler, the ranks, and what the leader answers.
+"""Ranks of one replica in real processes, without a front: a scheduler, the ranks, the leader's answers.
 
 As a program (`python rank_group.py JOB OUT`) it is one of these processes.
 """
