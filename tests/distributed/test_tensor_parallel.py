@@ -68,7 +68,7 @@ def test_a_mixture_with_an_assistant_and_a_schema(tmp_path: Path) -> None:
     kinds = PLAIN | CACHED | {"schema": {"json_schema": SCHEMA}, "drafted": {"num_assistant_tokens": 3}}
     model = {"checkpoint_name_or_path": str(TINY), "assistant": str(TINY), "batch_size": 8}
     found = compare(tmp_path / "out", 2, model, requests(kinds, 300))
-    assert found["statistics"]["cached_tokens"] > 0
+    assert found["statistics"]["cached_prompt_tokens"] > 0
     assert found["statistics"]["steps"] > 3 * 16  # their tokens were compared
 
 

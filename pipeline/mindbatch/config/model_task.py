@@ -23,7 +23,7 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 LARGEST_MODEL_CONFIG = 1 << 20
 SMALLEST_NPU_BLOCK = 16
 
-LAUNCHED = ("data_parallel",)
+LAUNCHED = ("data_parallel", "model_parallel")
 """The keys of `parallel` for which processes can be started."""
 
 

@@ -175,8 +175,6 @@ def test_an_unknown_type_is_one_fault(usable: tuple[str, str]) -> None:
 def test_heads_that_do_not_divide_are_named(usable: tuple[str, str]) -> None:
     assert faults(*usable, "parallel.model_parallel=3") == (
         "parallel.model_parallel=3: must divide the model's 32 attention heads",
-        "parallel.model_parallel=3: distributed launch is not available in this version: "
-        "set parallel.model_parallel to 1",
     )
 
 
