@@ -23,6 +23,7 @@ from mindbatch.errors import (
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, Terminated, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
+from mindbatch.tasks.launching import run_in_job
 from mindbatch.tasks.registry import TASKS, Task
 
 SWITCHES = {
@@ -162,7 +163,7 @@ def _run(task: Task, line: CommandLine) -> int:
         line.switches.add(VERBOSE)
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
     say(*config.notes)
-    return task.run(config)
+    return run_in_job(config, task.run)
 
 
 def _show_overview(asked: bool) -> int:

@@ -38,6 +38,9 @@ class ListedProcesses:
         for name in [*self.living] if names is None else names:
             self.living.pop(name, None)
 
+    def begin_close(self) -> None:
+        assert not self.closed
+
     def close(self) -> None:
         self.closed += 1
         self.living.clear()

@@ -96,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": FACADE
     | {"llm", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
-    | {"run", "dataset", "evaluation", "ledger", "launch", "storage", "interrupts"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,

@@ -39,6 +39,9 @@ class ModelTaskConfig(TaskConfig):
     advises_sampling: ClassVar[bool] = False
     """Whether the user is told that the model recommends sampling where the run is plainly greedy."""
 
+    starts_processes: ClassVar[bool] = True
+    """Whether the task runs the model in as many processes as `parallel` makes."""
+
     model: ModelConfig = section(ModelConfig)
     decoding: DecodingConfig = section(DecodingConfig)
     parallel: ParallelConfig = section(ParallelConfig)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from mindbatch.launch.free_ports import free_ports
@@ -31,8 +32,12 @@ class NodeProcesses(Protocol):
         """Ends some, or all; they are gone when it returns."""
         ...
 
+    def begin_close(self) -> None:
+        """Asks for the end of all; does not wait."""
+        ...
+
     def close(self) -> None:
-        """Ends all, and whatever it has on the node."""
+        """Ends all; they are gone when it returns. It may be called again."""
         ...
 
 
@@ -50,9 +55,11 @@ class JobRanks:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
-        self._plan, self._nodes, self._place_of, self._close = plan, nodes, place_of, close
+        self._plan, self._nodes, self._place_of = plan, nodes, place_of
+        self._end = weakref.finalize(self, _end_all, nodes, close, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
         self._told: set[int] = set()
+        self._unheard: list[EndedProcess] = []
         replicas = range(plan.topology.data_parallel)
         try:
             for replica, port in zip(replicas, self._ports(len(replicas)), strict=True):
@@ -63,7 +70,8 @@ class JobRanks:
 
     def ended(self) -> list[EndedRank]:
         """See `Ranks.ended`. A scheduler that fails before its ranks stands for the first of them."""
-        found = [each for node in self._nodes for each in node.ended()]
+        found = self._unheard + [each for node in self._nodes for each in node.ended()]
+        self._unheard = []
         ranks = [self._rank_of(each) for each in found if self._is_rank(each.name)]
         self._told.update(each.rank for each in ranks)
         return ranks + [*self._failed_schedulers(found)]
@@ -77,16 +85,17 @@ class JobRanks:
         """See `Ranks.restart`."""
         [port] = self._ports(1)
         specs = self._plan.replica(replica, attempt, port)
-        self._each_node(lambda node: node.end([spec.name for spec in specs]))
         for node in self._nodes:
-            node.ended()  # of those that were ended here nobody wants to hear
+            node.end([spec.name for spec in specs])
+            for each in node.ended():  # of those that were ended here nobody wants to hear
+                if self._specs[each.name].replica != replica:
+                    self._unheard.append(each)
         self._told -= {*self._plan.topology.ranks_of(replica)}
         self._start(specs)
 
     def end(self) -> None:
         """See `Ranks.end`."""
-        self._each_node(lambda node: node.close())
-        self._close()
+        self._end()
 
     def _ports(self, number: int) -> list[int]:
         """A port for the scheduler of each replica; replicas of one rank have none."""
@@ -116,11 +125,13 @@ class JobRanks:
                     spec.rank, f"MindSpore's scheduler of its replica: {each.how}", each.last_lines
                 )
 
-    def _each_node(self, act: Callable[[NodeProcesses], None]) -> None:
-        """At the same time: each takes some seconds where a process does not end at once."""
-        if len(self._nodes) == 1:
-            act(self._nodes[0])
-            return
-        with ThreadPoolExecutor(len(self._nodes), "nodes") as pool:
-            for done in [pool.submit(act, node) for node in self._nodes]:
-                done.result()
+
+def _end_all(nodes: Sequence[NodeProcesses], close: Callable[[], None], owner: int) -> None:
+    """On all nodes at the same time. In a forked process they stay the parent's."""
+    if os.getpid() != owner:
+        return
+    for node in nodes:
+        node.begin_close()
+    for node in nodes:
+        node.close()
+    close()

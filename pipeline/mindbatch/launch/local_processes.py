@@ -48,6 +48,9 @@ class LocalProcesses:
         """What a process printed last."""
         return self._supervisor.last_lines(name)
 
+    def begin_close(self) -> None:
+        """Nothing: they are ended together, and soon."""
+
     def close(self) -> None:
         """Ends all."""
         self._supervisor.end()

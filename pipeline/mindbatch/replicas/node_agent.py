@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mindbatch.errors import EXIT_DONE
 from mindbatch.launch.preflight import JobSetup
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.start import NodeLogs, StartedProgram, local_processes
 
 
-def serve_node(setup: JobSetup, logs: NodeLogs, notice: Callable[[str], None] = lambda text: None) -> int:
+def serve_node(setup: JobSetup, logs: NodeLogs) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
         MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
     """
     place = setup.place
-    notice(f"looking for node 0 at {place.meeting[0]}:{place.meeting[1]}")
     program = StartedProgram(setup, logs)
     if program.is_needed:
         try:

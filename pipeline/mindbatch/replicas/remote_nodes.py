@@ -77,6 +77,9 @@ class RemoteNode:
             self._gone.wait_for(lambda: self._is_lost or self._answered >= self._asked, _SECONDS_TO_END)
         self._living -= {*ending}
 
+    def begin_close(self) -> None:
+        self._send(CLOSE)
+
     def close(self) -> None:
         self._send(CLOSE)
         self._closed.wait(_SECONDS_TO_END)  # it ends its processes before its connection

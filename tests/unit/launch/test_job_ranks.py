@@ -22,7 +22,7 @@ def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
 
 def test_each_rank_is_on_its_node_and_schedulers_on_the_first() -> None:
     first, second = ListedProcesses(), ListedProcesses()
-    started(first, second)
+    ranks = started(first, second)
     assert [*first.living] == ["scheduler_0", "rank_0", "rank_1", "scheduler_1"]
     assert [*second.living] == ["rank_2", "rank_3"]
     ports = {spec.variables["MS_SCHED_PORT"] for spec in first.living.values()}
@@ -32,6 +32,14 @@ def test_each_rank_is_on_its_node_and_schedulers_on_the_first() -> None:
         second.living["rank_3"].variables["MS_SCHED_PORT"]
         == first.living["scheduler_1"].variables["MS_SCHED_PORT"]
     )
+    ranks.end()
+    assert (first.living, second.living) == ({}, {})
+
+
+def test_all_end_with_the_object() -> None:
+    node = ListedProcesses()
+    started(node)
+    assert node.closed == 1
 
 
 def test_an_end_is_told_once_with_the_last_lines() -> None:

@@ -1,0 +1,68 @@
+"""What this `mindbatch` is of a job: the one that runs the task, a node that serves it, or neither."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindbatch.config.schema import TaskConfig
+from mindbatch.errors import EXIT_DONE
+from mindbatch.screen_text import data_output, say
+
+if TYPE_CHECKING:
+    from mindbatch.config.model_task import ModelTaskConfig
+    from mindbatch.launch.preflight import JobSetup
+
+Run = Callable[[TaskConfig], int]
+
+_ONE = "one process: this one; nothing else would be started"
+
+
+def run_in_job(config: TaskConfig, run: Run) -> int:
+    """Runs a task, if this process is the one to do it; returns the exit code.
+
+    Raises:
+        ConfigError: with every fault of the section `launch` and of this machine.
+        MindBatchError: this node's part of the job has failed.
+    """
+    from mindbatch.config.launch_schema import world_size_of
+    from mindbatch.config.model_task import ModelTaskConfig  # help needs none of this
+
+    if not isinstance(config, ModelTaskConfig) or not config.starts_processes:
+        return run(config)
+    if world_size_of(config.parallel) == 1:
+        return _tell([_ONE]) if config.launch.dry_run else run(config)
+    from mindbatch.launch.preflight import set_up  # not needed where there is one process
+    from mindbatch.replicas.load import topology_of
+
+    setup = set_up(config.launch, topology_of(config.parallel), os.environ)
+    if config.launch.dry_run:
+        return _tell_of(config, setup)
+    if setup.copy is not None and setup.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
+        return EXIT_DONE
+    return run(config) if setup.place.is_front else _serve(config, setup)
+
+
+def _tell_of(config: ModelTaskConfig, setup: JobSetup) -> int:
+    from mindbatch.replicas.dry_run import dry_run
+
+    logs = Path(config.launch.log_dir or "(temporary folder)")
+    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    return _tell([*dry_run(setup, command, config.runtime.device_target, logs)])
+
+
+def _tell(lines: list[str]) -> int:
+    print(*lines, sep="\n", file=data_output(), flush=True)
+    return EXIT_DONE
+
+
+def _serve(config: ModelTaskConfig, setup: JobSetup) -> int:
+    from mindbatch.replicas.load import node_logs
+    from mindbatch.replicas.node_agent import serve_node
+
+    ranks, (host, port) = setup.place.ranks, setup.place.meeting
+    say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 at {host}:{port}")
+    return serve_node(setup, node_logs(config, setup))

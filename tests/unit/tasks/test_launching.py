@@ -1,0 +1,76 @@
+"""Which `mindbatch` of a job runs the task: the one of the first node, and none in a dry run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.schema import TaskConfig
+from mindbatch.errors import ConfigError
+from mindbatch.replicas import node_agent
+from mindbatch.tasks.launching import run_in_job
+from mindbatch.tasks.registry import TASKS
+
+Configure = Callable[..., TaskConfig]
+TWO = "parallel.data_parallel=2"
+NODES = ("launch.local_worker_num=1", "launch.master_addr=127.0.0.1", "launch.master_port=47119")
+
+
+@pytest.fixture
+def configure(model_folder: Path) -> Configure:
+    def configured(*overrides: str) -> TaskConfig:
+        given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", *overrides]
+        return compose_task(TASKS["generate"], given).finish()
+
+    return configured
+
+
+@pytest.fixture(autouse=True)
+def _a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINDBATCH_JOB_KEY", "ab" * 32)
+
+
+def run(config: TaskConfig) -> int:
+    return 7
+
+
+@pytest.mark.parametrize("overrides", [(), (TWO,), (TWO, *NODES)], ids=" ".join)
+def test_the_first_node_runs_the_task(overrides: tuple[str, ...], configure: Configure) -> None:
+    assert run_in_job(configure(*overrides), run) == 7
+
+
+def test_another_node_serves_it(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(node_agent, "serve_node", lambda setup, logs: [*setup.place.ranks][0])
+    assert run_in_job(configure(TWO, *NODES, "launch.node_rank=1"), run) == 1
+    assert capsys.readouterr().err == "mindbatch: node 1: ranks 1 to 1 for node 0 at 127.0.0.1:47119\n"
+
+
+def test_a_copy_that_msrun_starts_as_its_scheduler_has_nothing_to_do(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "MS_ROLE": "MS_SCHED",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "47120",
+        "MS_WORKER_NUM": "2",
+    }.items():
+        monkeypatch.setenv(name, text)
+    assert run_in_job(configure(TWO), run) == 0
+
+
+@pytest.mark.parametrize("overrides", [(), (TWO,)], ids=" ".join)
+def test_a_dry_run_starts_nothing(
+    overrides: tuple[str, ...], configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_in_job(configure(*overrides, "launch.dry_run=true"), run) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("node 0: ranks 0 to 1" if overrides else "one process: this one")
+
+
+def test_faults_come_before_the_task(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINDBATCH_JOB_KEY")
+    with pytest.raises(ConfigError, match="MINDBATCH_JOB_KEY is not set"):
+        run_in_job(configure(TWO, *NODES), run)
