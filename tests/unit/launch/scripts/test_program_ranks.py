@@ -13,6 +13,7 @@ import pytest
 
 from command_line import wait_until
 from ended_processes import is_gone
+from mindbatch.launch.supervisor import EndedProcess
 
 MODULES = "mindbatch.launch.scripts"
 TABLE = {
@@ -206,6 +207,11 @@ def test_a_scheduler_that_does_not_end_is_ended(launcher: Launcher, tmp_path: Pa
     launcher.running.append(process)
     assert process.wait(60) == 0
     assert is_gone(launcher.number("shell.0"))
+
+
+def test_an_exit_status_is_as_a_shell_has_it() -> None:
+    told = [EndedProcess("x", how, ()).exit_status for how in ("exit code 0", "exit code 7", "signal 9")]
+    assert told == [0, 7, 137]
 
 
 def test_wrong_usage_shows_the_usage(launcher: Launcher) -> None:
