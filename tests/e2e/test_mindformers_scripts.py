@@ -75,3 +75,29 @@ def test_generate_custom_prints_the_text(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "An increasing sequence: one, two, three, four, five," in done.stdout
     assert "An increasing sequence: two, three, four, five, six," in done.stdout
+
+
+TEXT = "An increasing sequence: one, two, three, four, five,"
+
+
+@pytest.mark.slow
+def test_run_dist_gen_prints_the_text_of_input_data(tmp_path: Path) -> None:
+    order = "mindbatch generate model=tiny_gpt2 parallel.data_parallel=2 decoding.max_new_tokens=8"
+    text = "An increasing sequence: one,"
+    done = run(tmp_path, "run_dist_gen.sh", order, str(TABLE), "[0,2]", "2", INPUT_DATA=text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{TEXT}\n"
+    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(tmp_path / "output/log")}
+
+
+@pytest.mark.slow
+def test_more_prompts_than_replicas_by_msrun_launcher(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("An increasing sequence: one,\n" * 3)
+    flags = (
+        "--model_type tiny_gpt2 --do_sample False --max_new_tokens 8 --use_parallel True --data_parallel 2"
+    )
+    order = f"python3 '{CHECKOUT}/tools/generate_custom.py' {flags} --input_data prompts.txt"
+    done = run(tmp_path, "msrun_launcher.sh", order, "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"[{row}] {TEXT}" for row in range(3)]
+    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(tmp_path / "output/msrun_log")}
