@@ -88,7 +88,7 @@ def run_job(folder: Path, rows: int, text: bool, format: str) -> dict[str, Any]:
         progress="none",
     )
     base, started = memory_bytes("VmRSS"), time.perf_counter()
-    code = BatchJob(config, {"weights": "stub"}, lambda: stub_llm(tokenizer), lambda: tokenizer).run()
+    code = BatchJob(config, {"weights": "stub"}, lambda folder: stub_llm(tokenizer), lambda: tokenizer).run()
     seconds = time.perf_counter() - started
     if code:
         raise SystemExit(f"the job ended with exit code {code}")

@@ -66,7 +66,7 @@ def make_job(
             "data.template": config.data.template,
             **{f"decoding.{name}": value for name, value in vars(config.decoding).items()},
         },
-        load or (lambda: make_llm(shared_tokenizer(), batch_size=batch_size)),
+        lambda folder: make_llm(shared_tokenizer(), batch_size=batch_size) if load is None else load(),
         shared_tokenizer,
         command=["mindbatch", "batch"],
         storage=storage,

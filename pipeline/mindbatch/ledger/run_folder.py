@@ -67,6 +67,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def logs(self) -> Path:
+        """The folder of the logs of other processes, where the run has any."""
+        return self.path / "logs"
+
+    @property
     def index(self) -> Path:
         """The table of rows of a run in progress; made anew by each session."""
         return self.path / ".index.sqlite"
@@ -125,7 +130,7 @@ class RunFolder:
                 check_own(path)
             except OSError as error:
                 faults.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
-        for path in (self.parts, self.tensorboard):
+        for path in (self.parts, self.tensorboard, self.logs):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 faults.append(f"{path}: must be a folder of the run's own; move it away")
         if faults:

@@ -35,7 +35,7 @@ class BatchJob:
     """One command over a dataset.
 
     fields: what the results depend on besides the rows (see `identity.fingerprint_fields`).
-    load: makes the generator; called only if there is a row to run.
+    load: makes the generator for a folder; called only if there is a row to run.
     tokenizer: loads the model's tokenizer, for results in OpenAI's format.
     command: what the user typed, for the run record.
     retry: run the rows again that failed; the run is there already.
@@ -45,7 +45,7 @@ class BatchJob:
         self,
         config: BatchConfig,
         fields: Mapping[str, Any],
-        load: Callable[[], Generator],
+        load: Callable[[RunFolder], Generator],
         tokenizer: Callable[[], Tokenizer | None],
         *,
         command: Sequence[str] = (),
@@ -149,7 +149,7 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
-                with closing(self._load()) as generator, monitor.watching(generator) as on_step:
+                with closing(self._load(folder)) as generator, monitor.watching(generator) as on_step:
                     generate(generator, index, ledger, self._params, on_step)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:

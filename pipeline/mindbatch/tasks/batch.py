@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
@@ -24,13 +25,13 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
     return BatchJob(
         config,
         fingerprint_fields(config),
-        load=lambda: _load(config),
+        load=lambda folder: _load(config, folder),
         tokenizer=lambda: Tokenizer.load(folder),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         retry=retry,
     )
 
 
-def _load(config: BatchConfig) -> LLM:
+def _load(config: BatchConfig, folder: RunFolder) -> LLM:
     with LoadingLine(shown=config.progress != "none") as line:
-        return LLM.from_config(config, line)
+        return LLM.from_config(config, line, logs=folder.logs)
