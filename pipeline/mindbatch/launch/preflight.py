@@ -36,6 +36,11 @@ class JobSetup:
     table: RankTable | None = None
     copy: StartedAs | None = None
 
+    @property
+    def table_digest(self) -> str:
+        """Of the rank table, which must be the same on all nodes; empty without one."""
+        return "" if self.table is None else self.table.digest
+
     def device_of(self, rank: int) -> int:
         """The device of a global rank: that of the rank table, else they are numbered on each node."""
         if self.table is None:

@@ -1,5 +1,6 @@
 """The rank table: which devices of which servers take part, with what rank; JSON (HCCL 1.0, 1.2) and text."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,11 @@ class RankTable:
     def to_bytes(self) -> bytes:
         """The file, byte for byte as MindFormers' tools lay it out: indented by 4, no newline at the end."""
         return json.dumps(self.to_json(), indent=4).encode()
+
+    @property
+    def digest(self) -> str:
+        """Of its content: HCCL compares checksums of what the ranks read, and takes the very same only."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
 def counted(table: RankTable) -> str:

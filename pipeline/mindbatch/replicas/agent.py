@@ -61,17 +61,24 @@ def patient_connection(
 
 
 def serve(
-    connection: MessageConnection, processes: NodeProcesses, key: bytes, ranks: range, world: int
+    connection: MessageConnection,
+    processes: NodeProcesses,
+    key: bytes,
+    ranks: range,
+    world: int,
+    table: str = "",
 ) -> int:
     """Does what the front says until the job is over; returns the exit code.
+
+    table: digest of the rank table here; empty without one.
 
     Raises:
         FrontLost: as it says. The processes have been ended.
     """
     messages: SimpleQueue[Message | None] = SimpleQueue()
-    connection.send(
-        AGENT, ranks=[ranks.start, ranks.stop], world=world, host=socket.gethostname(), pid=os.getpid()
-    )
+    place = [ranks.start, ranks.stop]
+    host = socket.gethostname()
+    connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table)
     threading.Thread(target=_read, args=(connection, messages), name="agent reader", daemon=True).start()
     agent = _Agent(connection, processes, key)
     try:

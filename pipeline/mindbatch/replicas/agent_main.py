@@ -35,6 +35,6 @@ def _serve(rank: int, world_size: int, meeting: tuple[str, int], key: bytes, tod
     from mindbatch.replicas.process_commands import process_commands
 
     connection = patient_connection(meeting, key)
-    has_tables = bool(todo["has_tables"])
-    processes = LocalProcesses(process_commands(), Path(str(todo["logs"])), has_tables=has_tables)
-    return serve(connection, processes, key, range(rank, rank + 1), world_size)
+    table = str(todo["table"])
+    processes = LocalProcesses(process_commands(), Path(str(todo["logs"])), has_tables=bool(table))
+    return serve(connection, processes, key, range(rank, rank + 1), world_size, table)

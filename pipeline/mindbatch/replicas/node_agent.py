@@ -24,5 +24,5 @@ def serve_node(setup: JobSetup, logs: NodeLogs) -> int:
             program.end()
         return EXIT_DONE
     connection = patient_connection(place.meeting, setup.key)
-    world_size = place.layout.topology.world_size
-    return serve(connection, local_processes(setup, logs), setup.key, place.ranks, world_size)
+    processes, world_size = local_processes(setup, logs), place.layout.topology.world_size
+    return serve(connection, processes, setup.key, place.ranks, world_size, setup.table_digest)

@@ -109,12 +109,14 @@ def _fields(spec: ProcessSpec) -> dict[str, Any]:
 class RemoteNodes:
     """Waits for the agents of a job, each of which serves the ranks that nobody else serves.
 
-    ranks: of each agent. world: all of the job.
+    ranks: of each agent. world: all of the job. table: digest of the rank table, empty without one.
     """
 
-    def __init__(self, meeting: Address, key: bytes, ranks: Sequence[range], world: int) -> None:
+    def __init__(
+        self, meeting: Address, key: bytes, ranks: Sequence[range], world: int, table: str = ""
+    ) -> None:
         """Listens at `meeting`. Raises MindBatchError where that is not possible."""
-        self._expected, self._world = ranks, world
+        self._expected, self._world, self._table = ranks, world, table
         self._nodes: dict[range, RemoteNode] = {}
         self._changed = threading.Condition()
         self._refused = ""
@@ -142,7 +144,7 @@ class RemoteNodes:
         check: called all the while; raises where it is in vain to wait.
 
         Raises:
-            MindBatchError: some have not come, or one has other ranks.
+            MindBatchError: some have not come, or one has other ranks or another rank table.
         """
         deadline = time.monotonic() + seconds
         while missing := [ranks for ranks in self._expected if ranks not in self._nodes]:
@@ -181,20 +183,31 @@ class RemoteNodes:
             node.listen()
 
     def _welcome(self, connection: MessageConnection, hello: Message) -> RemoteNode | None:
-        """The node of an agent; None for one that has other ranks than it should have."""
+        """The node of an agent; None for one that does not belong to this job as it is here."""
         ranks = range(*map(int, hello.fields["ranks"]))
         host = str(hello.fields["host"])
+        node = None
         with self._changed:
-            is_expected = ranks in self._expected and ranks not in self._nodes
-            if hello.kind == AGENT and is_expected and hello.fields["world"] == self._world:
-                node = self._nodes[ranks] = RemoteNode(connection, host)
-            else:
-                self._refused = (
-                    f"launch: {host} came for the ranks {ranks.start} to {ranks.stop - 1} of "
-                    f"{hello.fields['world']}, which nobody wants of the {self._world} here; give the "
-                    "same keys on every node, and each its own launch.node_rank"
-                )
+            if fault := self._fault(hello, ranks, host):
+                self._refused = fault
                 connection.close()
-                node = None
+            else:
+                node = self._nodes[ranks] = RemoteNode(connection, host)
             self._changed.notify_all()
         return node
+
+    def _fault(self, hello: Message, ranks: range, host: str) -> str | None:
+        """Why an agent is refused."""
+        is_expected = ranks in self._expected and ranks not in self._nodes
+        if hello.kind != AGENT or not is_expected or hello.fields["world"] != self._world:
+            return (
+                f"launch: {host} came for the ranks {ranks.start} to {ranks.stop - 1} of "
+                f"{hello.fields['world']}, which nobody wants of the {self._world} here; give the "
+                "same keys on every node, and each its own launch.node_rank"
+            )
+        if hello.fields["table"] != self._table:
+            return (
+                f"launch.rank_table: that of {host} is not the one of this node; HCCL wants the same on all: "
+                "copy it there (`mindbatch rank-table check A B` lists what differs)"
+            )
+        return None

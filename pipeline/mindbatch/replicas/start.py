@@ -59,7 +59,8 @@ def start_ranks(
     expected = _ranks_of_agents(setup, program.is_needed)
     if not expected:
         return JobRanks(plan, [local], lambda spec: 0)
-    remote = RemoteNodes(setup.place.meeting, setup.key, expected, setup.place.layout.topology.world_size)
+    world_size = setup.place.layout.topology.world_size
+    remote = RemoteNodes(setup.place.meeting, setup.key, expected, world_size, setup.table_digest)
 
     def close() -> None:
         remote.close()
@@ -137,7 +138,7 @@ def launcher_program(setup: JobSetup, meeting: Address, logs: Path) -> Program:
         "world_size": place.layout.topology.world_size,
         "folder": os.getcwd(),
         "logs": str(logs),
-        "has_tables": setup.table is not None,
+        "table": setup.table_digest,
     }
     agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]
     program = setup.starter.program(place, agent)

@@ -140,6 +140,11 @@ class TestRankTables:
         setup = self.setup_of(table_of(tmp_path, 4, reverse=True))
         assert [setup.device_of(rank) for rank in range(4)] == [7, 6, 5, 4]
 
+    def test_another_table_has_another_digest(self, tmp_path: Path) -> None:
+        first = self.setup_of(table_of(tmp_path, 4)).table_digest
+        assert first == self.setup_of(table_of(tmp_path, 4)).table_digest
+        assert first != self.setup_of(table_of(tmp_path, 4, reverse=True)).table_digest != ""
+
     def test_nodes_are_the_servers_of_the_table(self, tmp_path: Path, free_port: int) -> None:
         setup = self.setup_of(
             table_of(tmp_path, 2, 2), master_addr="127.0.0.1", master_port=free_port, node_rank=1

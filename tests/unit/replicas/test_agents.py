@@ -35,24 +35,25 @@ def until(condition: Callable[[], object]) -> None:
 class Serving(threading.Thread):
     """An agent in a thread; `outcome` is its exit code or its error."""
 
-    def __init__(self, nodes: RemoteNodes, ranks: range, world: int = 4) -> None:
+    def __init__(self, nodes: RemoteNodes, ranks: range, world: int = 4, table: str = "") -> None:
         super().__init__(daemon=True)
         self.processes = ListedProcesses()
         self.outcome: object = None
         self._connection = patient_connection(nodes.address, KEY)
-        self._ranks, self._world = ranks, world
+        self._ranks, self._world, self._table = ranks, world, table
         self.start()
 
     def run(self) -> None:
         try:
-            self.outcome = serve(self._connection, self.processes, KEY, self._ranks, self._world)
+            served = (self._ranks, self._world, self._table)
+            self.outcome = serve(self._connection, self.processes, KEY, *served)
         except MindBatchError as error:
             self.outcome = error
 
 
 @contextmanager
-def listening(*ranks: range, world: int = 4) -> Iterator[RemoteNodes]:
-    nodes = RemoteNodes((HOST, 0), KEY, ranks, world)
+def listening(*ranks: range, world: int = 4, table: str = "") -> Iterator[RemoteNodes]:
+    nodes = RemoteNodes((HOST, 0), KEY, ranks, world, table)
     try:
         yield nodes
     finally:
@@ -140,6 +141,22 @@ def test_an_agent_with_other_ranks_is_refused() -> None:
             nodes.wait(seconds=10)
         agent.join(10)
     assert isinstance(agent.outcome, FrontLost)
+
+
+@pytest.mark.parametrize("theirs", ["", "another"])
+def test_an_agent_with_another_rank_table_is_refused(theirs: str) -> None:
+    with listening(range(2, 4), table="ours") as nodes:
+        agent = Serving(nodes, range(2, 4), table=theirs)
+        with pytest.raises(MindBatchError, match="HCCL wants the same on all: copy it there"):
+            nodes.wait(seconds=10)
+        agent.join(10)
+    assert isinstance(agent.outcome, FrontLost)
+
+
+def test_an_agent_with_the_same_rank_table_is_taken() -> None:
+    with listening(range(2, 4), table="ours") as nodes:
+        Serving(nodes, range(2, 4), table="ours")
+        assert len(nodes.wait(seconds=10)) == 1
 
 
 def test_who_has_not_come_is_named() -> None:
