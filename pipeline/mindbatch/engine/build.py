@@ -234,12 +234,12 @@ def refuse_beyond_memory(
 ) -> None:
     """ConfigError when the cache is larger than the whole memory: a part of that it may find in use.
 
-    copies: replicas on this machine, each of which has a cache.
+    copies: processes on this machine, each of which has a cache.
     """
     token_bytes = _token_bytes(model, runtime, *models)
     there, needed = whole_memory(), copies * settings.num_blocks * settings.block_size * token_bytes
     if there is not None and needed > there:
-        each = f" for each of {copies} replicas" if copies > 1 else ""
+        each = f" for each of {copies} processes" if copies > 1 else ""
         free = (free_memory() or 0) / GIB
         raise ConfigError(
             f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "

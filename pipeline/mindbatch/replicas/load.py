@@ -36,9 +36,9 @@ def load_replicas(
     setup = set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.slice_of(0))
     models = (outlined.facts, outlined.assistant)
-    copies = -(-setup.place.layout.local_size // topology.replica_size)  # on this host
-    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=copies)
-    admission = RankAdmission(model, _for_one_of(setup.place.layout.local_size, runtime), parallel)
+    local_size = setup.place.layout.local_size
+    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=local_size)
+    admission = RankAdmission(model, _for_one_of(local_size, runtime), parallel)
     notice(f"starting {topology.world_size} processes")
     links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
     plan = job_plan(setup, links.address, runtime.device_target)
@@ -59,7 +59,7 @@ def load_replicas(
     except BaseException:
         engine.close()
         raise
-    cache_bytes = outlined.cache_bytes * parallel.data_parallel
+    cache_bytes = outlined.cache_bytes * topology.world_size
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes)
 
 

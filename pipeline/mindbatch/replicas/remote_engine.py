@@ -156,8 +156,8 @@ class RemoteEngine:
 
     def close(self) -> None:
         """Ends the processes of all ranks."""
+        self._ranks.end()  # before their connections: a rank would say that it has lost this process
         self._links.close()
-        self._ranks.end()
 
     def _hand_out(self, replica: Replica, request: Request) -> None:
         fields, arrays = request_parts(request)

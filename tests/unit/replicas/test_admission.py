@@ -1,0 +1,104 @@
+"""Which processes may take part in a job: hosts with other versions or model folders are refused by name."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.paths import data_root
+from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.replicas import load
+from mindbatch.replicas.admission import RankAdmission
+from mindbatch.replicas.versions import versions
+
+RUNTIME, PARALLEL = RuntimeConfig(num_threads=3), ParallelConfig(data_parallel=2)
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text('{"model_type": "gpt2"}')
+    (path / "model.safetensors").write_bytes(bytes(5000))
+    (path / "digests.json").write_text("{}")
+    (path / "notes.md").write_text("mine")
+    return path
+
+
+def admission(path: Path) -> RankAdmission:
+    return RankAdmission(ModelConfig(checkpoint_name_or_path=str(path)), RUNTIME, PARALLEL)
+
+
+def hello(**found: str) -> dict[str, Any]:
+    return {"host": "far", "versions": {**versions(), **found}}
+
+
+def test_a_rank_of_the_same_versions_is_told_the_job(tmp_path: Path) -> None:
+    model = folder(tmp_path / "model")
+    admitted = admission(model)
+    job = json.loads(json.dumps(admitted.job(1, hello(another="1.0"))))
+    assert ModelConfig(**job["model"]).checkpoint_name_or_path == str(model)
+    assert RuntimeConfig(**job["runtime"]) == RUNTIME
+    assert ParallelConfig(**job["parallel"]) == PARALLEL
+    admitted.check_model(1, {"digests": [folder_digest(model)]})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"), [("2.8.0", "mindspore 2.8.0"), ("", "mindspore is not installed")]
+)
+def test_other_versions_are_refused(tmp_path: Path, theirs: str, said: str) -> None:
+    with pytest.raises(MindBatchError, match=f"^rank 3 on far: {said}, and here {versions()['mindspore']};"):
+        admission(folder(tmp_path / "model")).job(3, hello(mindspore=theirs))
+
+
+def _longer(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(bytes(5001))
+
+
+def _other_head(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"x" + bytes(4999))
+
+
+def _one_more(path: Path) -> None:
+    (path / "model-2.safetensors").write_bytes(b"")
+
+
+def _other_digests(path: Path) -> None:
+    (path / "digests.json").write_text("[]")
+
+
+@pytest.mark.parametrize("change", [_longer, _other_head, _one_more, _other_digests])
+def test_another_model_folder_is_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    ours, theirs = folder(tmp_path / "ours"), folder(tmp_path / "theirs")
+    admitted = admission(ours)
+    admitted.job(2, hello())
+    assert folder_digest(theirs) == folder_digest(ours)
+    change(theirs)
+    with pytest.raises(CheckpointError, match=r"/ours: another one on far \(rank 2\) than here;"):
+        admitted.check_model(2, {"digests": [folder_digest(theirs)]})
+
+
+def test_what_is_no_part_of_the_model_may_differ(tmp_path: Path) -> None:
+    ours, theirs = folder(tmp_path / "ours"), folder(tmp_path / "theirs")
+    (theirs / "notes.md").write_text("theirs")
+    (theirs / "rank_0").mkdir()
+    assert folder_digest(theirs) == folder_digest(ours)
+
+
+def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "start_ranks", None)
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    model = ModelConfig(checkpoint_name_or_path=str(data_root() / "examples/tiny_gpt2"))
+    config = ModelTaskConfig(model=model, parallel=PARALLEL, runtime=RuntimeConfig(cache_memory="900TiB"))
+    with pytest.raises(
+        ConfigError, match="^runtime.cache_memory=900TiB for each of 2 processes: more than the .* there are"
+    ):
+        load.load_replicas(config)
+    config.runtime = RuntimeConfig()
+    config.model.seq_length = 5000
+    with pytest.raises(ConfigError, match=r"^model.seq_length=5000: the model has 2048 positions"):
+        load.load_replicas(config)
