@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.launch.job_key import job_key
 from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.started_as import started_as
+from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.screen_text import say
 
 
@@ -24,17 +26,13 @@ def main(text: str) -> int:
         key = job_key(os.environ, is_shared=True)
         number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
         rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
-        return _serve(rank, todo["world_size"], tuple(todo["meeting"]), key, todo)
+        return _serve(rank, key, todo)
     except (MindBatchError, OSError) as error:
         say(*(error.faults if isinstance(error, MindBatchError) else [str(error)]))
         return EXIT_FAILED
 
 
-def _serve(rank: int, world_size: int, meeting: tuple[str, int], key: bytes, todo: dict[str, object]) -> int:
-    from mindbatch.replicas.agent import patient_connection, serve
-    from mindbatch.replicas.process_commands import process_commands
-
-    connection = patient_connection(meeting, key)
-    table = str(todo["table"])
-    processes = LocalProcesses(process_commands(), Path(str(todo["logs"])), has_tables=bool(table))
-    return serve(connection, processes, key, range(rank, rank + 1), world_size, table)
+def _serve(rank: int, key: bytes, todo: dict[str, Any]) -> int:
+    connection = patient_connection(tuple(todo["meeting"]), key)
+    processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
+    return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])

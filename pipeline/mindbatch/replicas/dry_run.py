@@ -51,7 +51,7 @@ def _role(setup: JobSetup, node: int, at: str, command: Sequence[str]) -> str:
 def _program_lines(setup: JobSetup, logs: Path, port: int) -> Iterator[str]:
     """The program that starts the agents of a node, where there is one."""
     if setup.starter.program(setup.place, ["agent"]) is not None:
-        program = launcher_program(setup, (setup.place.meeting[0], port), logs)
+        program = launcher_program(setup, (setup.place.meeting[0], port), logs, process_commands())
         yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
         yield f"    {_words({**program.variables, VARIABLE: HIDDEN}, program.argv)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,10 @@ class NodeLogs:
     shown: bool = False
 
 
+Commands = Mapping[str, Sequence[str]]
+"""What processes run, by role."""
+
+
 def job_plan(setup: JobSetup, front: Address, device_target: str) -> JobPlan:
     """What the processes are told. front: where the coordinating process listens."""
     has_schedulers = setup.launcher != "rank_table" or device_target == "CPU"
@@ -47,15 +51,22 @@ def job_plan(setup: JobSetup, front: Address, device_target: str) -> JobPlan:
 
 
 def start_ranks(
-    setup: JobSetup, plan: JobPlan, logs: NodeLogs, notice: Callable[[str], None] = lambda text: None
+    setup: JobSetup,
+    plan: JobPlan,
+    logs: NodeLogs,
+    notice: Callable[[str], None] = lambda text: None,
+    commands: Commands | None = None,
 ) -> Ranks:
     """Starts all rank processes, once the agents of the other nodes have come.
+
+    commands: None are those of `process_commands`.
 
     Raises:
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
-    local = local_processes(setup, logs)
-    program = StartedProgram(setup, logs)
+    commands = commands or process_commands()
+    local = local_processes(setup, logs, commands)
+    program = StartedProgram(setup, logs, commands)
     expected = _ranks_of_agents(setup, program.is_needed)
     if not expected:
         return JobRanks(plan, [local], lambda spec: 0)
@@ -80,12 +91,12 @@ def start_ranks(
     return JobRanks(plan, nodes, place_of, close)
 
 
-def local_processes(setup: JobSetup, logs: NodeLogs) -> LocalProcesses:
+def local_processes(setup: JobSetup, logs: NodeLogs, commands: Commands) -> LocalProcesses:
     """The processes of this node, none of which is started yet."""
     if setup.table is not None:
         write_replica_tables(setup.table, logs.folder, setup.place.layout.topology.replica_size)
     has_tables = setup.table is not None
-    return LocalProcesses(process_commands(), logs.folder, has_tables=has_tables, shown=logs.shown)
+    return LocalProcesses(commands, logs.folder, has_tables=has_tables, shown=logs.shown)
 
 
 def _ranks_of_agents(setup: JobSetup, one_by_one: bool) -> list[range]:
@@ -99,15 +110,15 @@ def _ranks_of_agents(setup: JobSetup, one_by_one: bool) -> list[range]:
 class StartedProgram:
     """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
 
-    def __init__(self, setup: JobSetup, logs: NodeLogs) -> None:
-        self._setup, self._logs = setup, logs
+    def __init__(self, setup: JobSetup, logs: NodeLogs, commands: Commands) -> None:
+        self._setup, self._logs, self._commands = setup, logs, commands
         self._processes = Supervisor(logs.folder, shown=logs.shown)
         self.is_needed = setup.starter.program(setup.place, ["agent"]) is not None
 
     def start(self, meeting: Address) -> None:
         """Starts it, if it is needed. meeting: where the agents are to connect."""
         if self.is_needed:
-            program = launcher_program(self._setup, meeting, self._logs.folder)
+            program = launcher_program(self._setup, meeting, self._logs.folder, self._commands)
             environment = inherited(os.environ) | dict(program.variables) | {VARIABLE: self._setup.key.hex()}
             self._processes.start(program.name, program_command(program.argv, self._logs.folder), environment)
 
@@ -129,7 +140,7 @@ class StartedProgram:
         self._processes.end()
 
 
-def launcher_program(setup: JobSetup, meeting: Address, logs: Path) -> Program:
+def launcher_program(setup: JobSetup, meeting: Address, logs: Path, commands: Commands) -> Program:
     """The program that starts the agents of this node."""
     place = setup.place
     todo = {
@@ -138,6 +149,7 @@ def launcher_program(setup: JobSetup, meeting: Address, logs: Path) -> Program:
         "world_size": place.layout.topology.world_size,
         "folder": os.getcwd(),
         "logs": str(logs),
+        "commands": commands,
         "table": setup.table_digest,
     }
     agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]

@@ -1,0 +1,157 @@
+"""Every launcher for real: each rank is told who it is, ends are noticed, and nothing is left."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.children import command
+from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.launch.preflight import set_up
+from mindbatch.launch.rank_table import Device, RankTable, Server
+from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
+from processes import told_rank
+
+pytestmark = pytest.mark.slow
+
+FOUR = Topology(2, 2)
+FRONT = ("127.0.0.1", 7)
+STRANGE = "-a b;$(touch hacked)`touch hacked`'\"\\ \n&|*"
+"""A name that a shell would make much of."""
+
+
+class Job:
+    """Ranks of `told_rank`, started by a launcher; `told` waits for what one has written down."""
+
+    def __init__(self, launcher: str, folder: Path) -> None:
+        self.folder = folder / STRANGE
+        self.logs = self.folder / "logs"
+        self.logs.mkdir(parents=True)
+        self.setup = set_up(self._launch(launcher), FOUR, {})
+        plan = job_plan(self.setup, FRONT, "CPU")
+        told = command(told_rank.main, str(self.folder))
+        commands = {"rank": told, "scheduler": told}
+        self.ranks: Ranks = start_ranks(self.setup, plan, NodeLogs(self.logs), commands=commands)
+
+    def told(self, name: str) -> dict[str, Any]:
+        path = self.folder / f"{name}.json"
+        until(path.exists)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def pids(self) -> list[int]:
+        return [json.loads(path.read_text())["pid"] for path in self.folder.glob("*.json")]
+
+    def _launch(self, launcher: str) -> LaunchConfig:
+        if launcher != "rank_table":
+            return LaunchConfig(launcher)
+        devices = tuple(Device(7 - number, device_ip=f"10.1.0.{number}") for number in range(4))
+        table = self.folder / "table"
+        table.write_bytes(RankTable.numbered("1.0", [Server("10.0.0.1", devices)]).to_bytes())
+        return LaunchConfig(launcher, rank_table=str(table))
+
+
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture(scope="module", params=["dynamic", "rank_table", "mpirun", "msrun"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    if request.param == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip("no OpenMPI here")
+    started = Job(request.param, tmp_path_factory.mktemp(request.param))
+    for rank in range(4):
+        started.told(f"{rank}_0")
+    yield started
+    started.ranks.end()
+    assert not [pid for pid in started.pids() if lives(pid)]
+
+
+def test_each_rank_is_told_who_it_is(job: Job) -> None:
+    for rank in range(4):
+        told = job.told(f"{rank}_0")["variables"]
+        assert told["MINDBATCH_FRONT"] == "127.0.0.1:7"
+        assert told["MINDBATCH_JOB_KEY"] == job.setup.key.hex()
+        assert (told["RANK_ID"], told["RANK_SIZE"]) == (str(rank % 2), "2")
+        assert (told["MS_ROLE"], told["MS_WORKER_NUM"], told["MS_NODE_ID"]) == (
+            "MS_WORKER",
+            "2",
+            str(rank % 2),
+        )
+        assert told["DEVICE_ID"] == str(7 - rank if job.setup.table is not None else rank)
+        assert not [name for name in told if name.startswith(("OMPI_", "PMIX_"))]
+    ports = [job.told(f"{rank}_0")["variables"]["MS_SCHED_PORT"] for rank in range(4)]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+    assert job.told(f"scheduler_{ports[0]}")["variables"]["MS_ROLE"] == "MS_SCHED"
+
+
+def test_each_replica_has_a_rank_table_of_its_own(job: Job) -> None:
+    files = [job.told(f"{rank}_0")["variables"].get("RANK_TABLE_FILE") for rank in range(4)]
+    if job.setup.table is None:
+        assert files == [None] * 4
+        return
+    assert files[0] == files[1] != files[2] == files[3]
+    table, _ = read_rank_table(Path(str(files[2])))
+    devices = [(each.rank_id, each.device_id) for server in table.servers for each in server.devices]
+    assert devices == [(0, 5), (1, 4)]
+
+
+def test_nothing_took_a_name_for_a_command(job: Job) -> None:
+    assert not [*job.folder.parent.rglob("hacked")]
+    assert not Path("hacked").exists()
+    assert {f"rank_{rank}.log" for rank in range(4)} <= {path.name for path in job.logs.iterdir()}
+    assert (job.logs / "rank_3.log").read_text() == "3_0 has begun\n"
+
+
+def test_a_killed_rank_is_known_soon_and_its_replica_starts_anew(job: Job) -> None:
+    found: list[EndedRank] = []
+    os.kill(job.told("3_0")["pid"], signal.SIGKILL)
+    until(lambda: found.extend(job.ranks.ended()) or found, seconds=5)
+    assert found == [EndedRank(3, "signal 9", ("3_0 has begun",))]
+    other = job.told("0_0")["pid"]
+    left = job.told("2_0")["pid"]
+    job.ranks.restart(1, 1)
+    assert not lives(left)
+    assert job.told("3_1")["variables"]["MINDBATCH_ATTEMPT"] == "1"
+    assert job.told("2_1")["variables"]["MS_SCHED_PORT"] == job.told("3_1")["variables"]["MS_SCHED_PORT"]
+    assert job.told("2_1")["variables"]["MS_SCHED_PORT"] != job.told("2_0")["variables"]["MS_SCHED_PORT"]
+    assert lives(other)
+    assert job.ranks.ended() == []
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "msrun"])
+def test_a_launcher_that_is_killed_takes_its_ranks_along(launcher: str, tmp_path: Path) -> None:
+    if shutil.which(launcher) is None and launcher == "mpirun":
+        pytest.skip("no OpenMPI here")
+    job = Job(launcher, tmp_path)
+    pids = [job.told(f"{rank}_0")["pid"] for rank in range(4)]
+    os.kill(parent_of(parent_of(pids[0])), signal.SIGKILL)
+    until(lambda: not any(map(lives, pids)), seconds=5)
+    found: list[EndedRank] = []
+    until(lambda: found.extend(job.ranks.ended()) or len(found) == 4, seconds=5)
+    assert {ended.rank for ended in found} == {0, 1, 2, 3}
+    assert all(ended.how.startswith("lost with its node ") for ended in found)
+    job.ranks.end()
