@@ -87,6 +87,15 @@ def test_a_replica_is_started_anew_alone() -> None:
     assert [ended.rank for ended in ranks.ended()] == [2]
 
 
+def test_starting_one_replica_anew_hides_no_end_of_another() -> None:
+    node = ListedProcesses()
+    ranks = started(node)
+    for name in ("rank_0", "rank_3"):
+        node.fail(name)
+    ranks.restart(1, 1)
+    assert [ended.rank for ended in ranks.ended()] == [0]
+
+
 def test_all_nodes_are_ended_also_when_a_process_cannot_be_started() -> None:
     first, second = ListedProcesses(), ListedProcesses(refused=["rank_3"])
     with pytest.raises(MindBatchError, match="rank_3 cannot be started"):
