@@ -24,7 +24,6 @@ import checkout  # noqa: F401
 from mindbatch.config.paths import configs_folder
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.fault_lines import shown
-from mindbatch.launch.given_servers import parse_list, physical_devices
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.override_text import text_override, texts_override
 from mindbatch.prompts.prompt_lines import text_lines
@@ -34,7 +33,7 @@ from mindbatch.storage import reason_of
 from mindbatch.tool_parser import ToolParser
 
 NAME = "generate_custom.py"
-VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+ON_ASCEND = {"runtime=ascend", "runtime.device_target=Ascend"}
 TRUE, FALSE = ("true", "yes", "y", "on", "1"), ("false", "no", "n", "off", "0")
 SAMPLING = {"top_k": 3, "top_p": 1.0, "temperature": 1.0}
 LINE_BREAK = r"\n"
@@ -174,25 +173,17 @@ def _ranks(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
 
 
 def _choose_device(options: argparse.Namespace, faults: list[str]) -> None:
-    """An NPU other than the first is made the only one that the process sees."""
+    """Names the NPU for MindSpore, which reads DEVICE_ID when the device is set."""
     number = options.device_id
     written = f"--device_id {number}"
-    if number and options.use_parallel:
-        faults.append(
-            f"{written}: has no effect with --use_parallel True; {VISIBLE} says which devices there are"
-        )
-    elif number and not {"runtime=ascend", "runtime.device_target=Ascend"} & {*options.overrides}:
-        faults.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
-    elif number < 0:
+    if number < 0:
         faults.append(f"{written}: must not be negative")
+    elif number and options.use_parallel:
+        faults.append(f"{written}: has no effect with --use_parallel True, where each process has its own")
+    elif number and not ON_ASCEND & {*options.overrides}:
+        faults.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
     elif number:
-        visible = os.environ.get(VISIBLE)
-        try:
-            chosen = physical_devices([number], None if visible is None else parse_list(visible))
-        except ValueError as error:
-            faults.append(f"{written} with {VISIBLE}={shown(visible)}: {error}")
-        else:
-            os.environ[VISIBLE] = str(chosen[0])
+        os.environ["DEVICE_ID"] = str(number)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
-VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+DEVICE = "DEVICE_ID"
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VISIBLE, "")
-    monkeypatch.delenv(VISIBLE)
+    monkeypatch.setenv(DEVICE, "")
+    monkeypatch.delenv(DEVICE)
     return tmp_path
 
 
@@ -126,12 +126,11 @@ def test_processes_are_those_of_mindbatch(monkeypatch: pytest.MonkeyPatch) -> No
     assert {"parallel.data_parallel=2", "parallel.model_parallel=4", "launch.log_dir=logs"} <= {*overrides}
 
 
-def test_a_device_is_chosen_among_the_visible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_named_for_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, *SHIPPED)
+    assert DEVICE not in os.environ
     run(monkeypatch, *SHIPPED, "--device_id", "3", "runtime=ascend")
-    assert os.environ[VISIBLE] == "3"
-    os.environ[VISIBLE] = "4,5"
-    run(monkeypatch, *SHIPPED, "--device_id", "1", "runtime.device_target=Ascend")
-    assert os.environ[VISIBLE] == "5"
+    assert os.environ[DEVICE] == "3"
 
 
 def test_every_fault_is_told_at_once(
@@ -162,8 +161,8 @@ def test_every_fault_is_told_at_once(
         ),
         (
             (*SHIPPED, "--use_parallel", "True", "--device_id", "1"),
-            "generate_custom.py: --device_id 1: has no effect with --use_parallel True; "
-            "ASCEND_RT_VISIBLE_DEVICES says which devices there are",
+            "generate_custom.py: --device_id 1: has no effect with --use_parallel True, where each process "
+            "has its own",
         ),
         (
             (*SHIPPED, "--use_past", "perhaps"),
