@@ -71,15 +71,15 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    job = Job(tmp_path_factory.mktemp("unbroken") / "job")
-    with job.started() as process:
+def unbroken(folder: Path, *settings: str) -> bytes:
+    """The results of a run that nobody disturbed."""
+    job = Job(folder)
+    with job.started(*settings) as process:
         assert process.wait(LONGEST) == 0
     return job.results()
 
 
-def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path, unbroken: bytes) -> None:
+def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path) -> None:
     job = Job(tmp_path / "job")
     with job.started("parallel.data_parallel=2") as process:
         ranks = job.wait_for_rows(process)
@@ -101,13 +101,13 @@ def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path,
         assert are_gone(tree, SECONDS_TO_END)
     with job.started() as process:
         assert process.wait(LONGEST) == 0
-    assert job.results() == unbroken
+    assert job.results() == unbroken(tmp_path / "unbroken")
 
 
 @pytest.mark.on_demand
 @pytest.mark.parametrize("launcher", ["dynamic", "msrun"])
 def test_two_by_two_ranks_that_are_killed_stopped_and_whose_command_is_killed(
-    tmp_path: Path, unbroken: bytes, launcher: str
+    tmp_path: Path, launcher: str
 ) -> None:
     settings = ("parallel.data_parallel=2", "parallel.model_parallel=2", f"launch={launcher}")
     job = Job(tmp_path / "job")
@@ -124,4 +124,4 @@ def test_two_by_two_ranks_that_are_killed_stopped_and_whose_command_is_killed(
         assert process.returncode == 0, said
         assert "rank 3 ended with signal 9; started again (1 of 2 times)" in said
         assert "stopped): has not been heard from for 10 s" in said
-    assert job.results() == unbroken
+    assert job.results() == unbroken(tmp_path / "unbroken", "parallel.model_parallel=2")
