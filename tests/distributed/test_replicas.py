@@ -35,6 +35,12 @@ def replicas() -> Iterator[LLM]:
         yield llm
 
 
+@pytest.fixture(scope="module")
+def one() -> Iterator[LLM]:
+    with LLM(MODEL, batch_size=4) as llm:
+        yield llm
+
+
 def rank_processes() -> set[int]:
     """The ids of this user's rank processes."""
     found = set()
@@ -55,15 +61,26 @@ def children_of(process: int) -> set[int]:
     }
 
 
-def test_results_are_those_of_one_process(replicas: LLM) -> None:
-    one = LLM(MODEL, batch_size=4)
+def test_results_are_those_of_one_process(replicas: LLM, one: LLM) -> None:
     for given in WAYS:
         ours, theirs = (llm.generate(PROMPTS, max_new_tokens=12, **given) for llm in (replicas, one))
         for result in (*ours, *theirs):
             result.seconds = result.num_cached_tokens = 0
         assert ours == theirs, given
     assert replicas.statistics.blocks_total == 2 * one.statistics.blocks_total
-    one.close()
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.on_demand)])
+def test_slices_give_the_tokens_of_the_whole(replicas: int, one: LLM) -> None:
+    """Sums are added up in another order: the numbers behind the tokens may differ in their last digits."""
+    with LLM(MODEL, batch_size=4, data_parallel=replicas, model_parallel=2) as llm:
+        for given in WAYS:
+            ours, theirs = (each.generate(PROMPTS, max_new_tokens=12, **given) for each in (llm, one))
+            for mine, other in zip(ours, theirs, strict=True):
+                assert [each.text for each in mine.outputs] == [each.text for each in other.outputs], given
+                for sliced, whole in zip(mine.outputs, other.outputs, strict=True):
+                    assert sliced.token_ids == whole.token_ids
+                    assert sliced.cumulative_logprob == pytest.approx(whole.cumulative_logprob, abs=1e-4)
 
 
 def test_callers_of_several_threads_get_their_own(replicas: LLM) -> None:
