@@ -41,6 +41,13 @@ class JobSetup:
         """Of the rank table, which must be the same on all nodes; empty without one."""
         return "" if self.table is None else self.table.digest
 
+    @property
+    def device_offset(self) -> int:
+        """Devices of this host that copies before this one use; a rank table says which each has."""
+        if self.table is not None or self.copy is None:
+            return 0
+        return self.copy.local_rank * self.place.layout.local_size
+
     def device_of(self, rank: int) -> int:
         """The device of a global rank: that of the rank table, else they are numbered on each node."""
         if self.table is None:

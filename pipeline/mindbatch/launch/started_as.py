@@ -20,6 +20,7 @@ class StartedAs:
     launcher: msrun, mpirun, rank_table or srun. is_scheduler: msrun's own copy of the command beside its
     workers, which has nothing to do. master_addr, master_port: where all copies may find copy 0, as far as
     the launcher tells. job: a name that its copies share and no other job has. rank_table: a path.
+    local_rank: among the copies on its node, where the launcher tells.
     """
 
     launcher: str
@@ -30,6 +31,7 @@ class StartedAs:
     master_port: int | None = None
     job: str | None = None
     rank_table: str | None = None
+    local_rank: int = 0
 
 
 def started_as(environment: Mapping[str, str]) -> StartedAs | None:
@@ -147,4 +149,5 @@ def _by_srun(read: _Variables) -> StartedAs | None:
         size=size,
         master_addr=first_host(nodes),
         job=f"slurm {read.text('SLURM_JOB_ID')}.{read.text('SLURM_STEP_ID')}",
+        local_rank=read.number("SLURM_LOCALID", 0, size - 1, "srun") if read.has("SLURM_LOCALID") else 0,
     )

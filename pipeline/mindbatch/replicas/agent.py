@@ -26,6 +26,8 @@ ALIVE_SECONDS = 5.0
 _TICK_SECONDS = 0.2
 _CONNECT_SECONDS = 600.0
 _BETWEEN_TRIES = 0.5
+_MOST_REFUSALS = 3
+"""On a loaded machine the proof of the key may take too long once."""
 
 
 class FrontLost(MindBatchError):
@@ -41,16 +43,19 @@ def patient_connection(
     """A connection to the front, which may not have been started yet.
 
     Raises:
-        MindBatchError: nobody of this job has listened there in all that time.
+        MindBatchError: nobody has listened there in all that time, or somebody with another key.
     """
-    deadline = time.monotonic() + seconds
+    deadline, refusals = time.monotonic() + seconds, 0
     while True:
         try:
             return connect(meeting, key)
-        except ConnectionError as error:
-            fault = str(error) if error.errno is None else (error.strerror or str(error))
         except OSError as error:
-            fault = error.strerror or str(error)
+            fault, refusals = error.strerror or str(error), refusals + (error.errno is None)
+        if refusals == _MOST_REFUSALS:
+            raise MindBatchError(
+                f"launch: who listens at {meeting[0]}:{meeting[1]} has another {VARIABLE}, or is not of "
+                "MindBatch; every node needs the same key, and a port that nobody else uses"
+            )
         if time.monotonic() >= deadline:
             raise MindBatchError(
                 f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({fault}); "
@@ -67,10 +72,12 @@ def serve(
     ranks: range,
     world: int,
     table: str = "",
+    device_offset: int = 0,
 ) -> int:
     """Does what the front says until the job is over; returns the exit code.
 
-    table: digest of the rank table here; empty without one.
+    table: digest of the rank table here; empty without one. device_offset: devices of this host that other
+    agents' ranks have.
 
     Raises:
         FrontLost: as it says. The processes have been ended.
@@ -80,7 +87,7 @@ def serve(
     host = socket.gethostname()
     connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table)
     threading.Thread(target=_read, args=(connection, messages), name="agent reader", daemon=True).start()
-    agent = _Agent(connection, processes, key)
+    agent = _Agent(connection, processes, key, device_offset)
     try:
         return agent.run(messages)
     except OSError as error:
@@ -93,8 +100,11 @@ def serve(
 
 
 class _Agent:
-    def __init__(self, connection: MessageConnection, processes: NodeProcesses, key: bytes) -> None:
+    def __init__(
+        self, connection: MessageConnection, processes: NodeProcesses, key: bytes, device_offset: int
+    ) -> None:
         self._connection, self._processes, self._key = connection, processes, key
+        self._device_offset = device_offset
         self._next_sign = 0.0
 
     def run(self, messages: SimpleQueue[Message | None]) -> int:
@@ -125,6 +135,7 @@ class _Agent:
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""
         variables = {**fields["variables"], VARIABLE: self._key.hex()}
+        variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self._device_offset)
         return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
 
     def _report(self) -> None:

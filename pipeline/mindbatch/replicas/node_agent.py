@@ -26,4 +26,12 @@ def serve_node(setup: JobSetup, logs: NodeLogs) -> int:
         return EXIT_DONE
     connection = patient_connection(place.meeting, setup.key)
     processes, world_size = local_processes(setup, logs, process_commands()), place.layout.topology.world_size
-    return serve(connection, processes, setup.key, place.ranks, world_size, setup.table_digest)
+    return serve(
+        connection,
+        processes,
+        setup.key,
+        place.ranks,
+        world_size,
+        setup.table_digest,
+        setup.device_offset,
+    )

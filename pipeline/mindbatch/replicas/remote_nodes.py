@@ -171,7 +171,8 @@ class RemoteNodes:
         served = ", ".join(f"{ranks.start} to {ranks.stop - 1}" for ranks in missing)
         return (
             f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {served}; start the "
-            "same command on each node with its own launch.node_rank, and see that no firewall is between"
+            "same command on each node with its own launch.node_rank and the same key; a firewall may be "
+            "between, too"
         )
 
     def _serve(self, connection: MessageConnection) -> None:

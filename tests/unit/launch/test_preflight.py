@@ -197,6 +197,11 @@ class TestCopies:
         other = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY | {"SLURM_PROCID": "1"})
         assert other.place.meeting == setup.place.meeting
 
+    def test_copies_on_one_host_have_devices_of_their_own(self) -> None:
+        slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+        assert set_up(LaunchConfig("srun"), Topology(4, 2), slurm | KEY).device_offset == 2
+        assert set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY).device_offset == 0
+
     def test_keys_go_before_what_slurm_says(self) -> None:
         setup = set_up(LaunchConfig("srun", master_addr="10.0.0.9", master_port=7000), FOUR, self.SLURM | KEY)
         assert setup.place.meeting == ("10.0.0.9", 7000)

@@ -21,7 +21,11 @@ HOST = "127.0.0.1"
 
 def spec(rank: int) -> ProcessSpec:
     return ProcessSpec(
-        f"rank_{rank}", "rank", 0, rank, {"RANK_ID": str(rank), "MINDBATCH_JOB_KEY": KEY.hex()}
+        f"rank_{rank}",
+        "rank",
+        0,
+        rank,
+        {"RANK_ID": str(rank), "DEVICE_ID": str(rank), "MINDBATCH_JOB_KEY": KEY.hex()},
     )
 
 
@@ -192,3 +196,24 @@ def test_an_agent_waits_for_the_front_and_says_where() -> None:
         patient_connection((host, port), KEY, 0.0, tried.append)
     [fault] = caught.value.faults
     assert fault.startswith(f"launch: node 0 was not found at 127.0.0.1:{port} in 0 s (Connection refused); ")
+
+
+def test_an_agent_with_another_key_says_so_soon() -> None:
+    tried: list[float] = []
+    another = pytest.raises(MindBatchError, match="has another MINDBATCH_JOB_KEY, or is not of MindBatch")
+    with listening(range(4)) as nodes, another:
+        patient_connection(nodes.address, bytes(32), 600.0, tried.append)
+    assert len(tried) == 2
+
+
+def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> None:
+    with listening(range(2, 4)) as nodes:
+        processes = ListedProcesses()
+        connection = patient_connection(nodes.address, KEY)
+        arguments = (connection, processes, KEY, range(2, 4), 4, "", 8)
+        agent = threading.Thread(target=serve, args=arguments, daemon=True)
+        agent.start()
+        [node] = nodes.wait(seconds=10)
+        node.start([spec(3)])
+        until(lambda: processes.living)
+        assert processes.living["rank_3"].variables["DEVICE_ID"] == "11"
