@@ -41,7 +41,7 @@ JOBS = {
 
 
 def test_decoding_and_prompts_are_compiled_with_the_fused_operators() -> None:
-    reports = [*simulate(compile_jobs, json.dumps(JOBS), limits=SimulationLimits(seconds=1800.0))]
+    reports = [*simulate(compile_jobs, json.dumps(JOBS), limits=SimulationLimits(seconds=3600.0))]
     assert [report for report in reports if "error" in report] == []
     for name, given in JOBS.items():
         for rank in given["ranks"]:
