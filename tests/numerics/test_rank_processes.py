@@ -1,4 +1,7 @@
-"""Two real processes, each with the rank folder that is its own, give the logits of the whole model."""
+"""Two real processes, each with the rank folder that is its own, give the logits of the whole model.
+
+On demand: tests/distributed/test_tensor_parallel.py compares what the engine makes of them, always.
+"""
 
 import os
 import signal
@@ -17,7 +20,7 @@ from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_demand]
 
 PROGRAM = Path(__file__).with_name("rank_process.py")
 RANKS = 2
@@ -52,7 +55,7 @@ def run_ranks(folder: Path, out: Path) -> None:
     assert code == 0, (out / "log/worker_0.log").read_text(errors="replace")[-3000:]
 
 
-@pytest.mark.parametrize("case", ["llama", pytest.param("gpt2", marks=pytest.mark.on_demand)])
+@pytest.mark.parametrize("case", ["llama", "gpt2"])
 def test_logits_of_two_processes_are_those_of_the_whole(case: str, tmp_path: Path) -> None:
     write_folder(tmp_path / "whole", descriptions()[case])
     config = ReshardConfig(source=str(tmp_path / "whole"))
