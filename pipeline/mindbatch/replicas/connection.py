@@ -23,9 +23,11 @@ Array = npt.NDArray[Any]
 Address = tuple[str, int]
 
 MOST_MESSAGE_BYTES = 1 << 30
-_HANDSHAKE_SECONDS = 10
+_HANDSHAKE_SECONDS = 30
+"""A peer may be on a machine that has much else to do."""
 _SEND_SECONDS = 60
 """A peer that takes nothing for so long is stopped or cut off."""
+_PAUSE_SECONDS = 0.1
 _MOST_HANDSHAKES = 64
 """At the same time: a foreign program that opens connections must not make threads without end."""
 _DTYPES = ("bool", "int32", "int64", "float16", "float32", "float64", "uint8", "uint16")
@@ -178,11 +180,13 @@ class JobListener:
         self.address: Address = self._stream.getsockname()[:2]
         self._key = key
         self._on_connection = on_connection
+        self._closed = threading.Event()
         self._free = threading.BoundedSemaphore(_MOST_HANDSHAKES)
         threading.Thread(target=self._accept, name="job listener", daemon=True).start()
 
     def close(self) -> None:
         """Takes no more connections; those that there are stay."""
+        self._closed.set()
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
@@ -192,8 +196,11 @@ class JobListener:
             self._free.acquire()
             try:
                 stream, _ = self._stream.accept()
-            except OSError:  # closed, or the process has no file descriptor left
-                return
+            except OSError:  # the peer has gone again, this process has no descriptor left, or it is closed
+                self._free.release()
+                if self._closed.wait(_PAUSE_SECONDS):
+                    return
+                continue
             threading.Thread(target=self._take, args=(stream,), name="job peer", daemon=True).start()
 
     def _take(self, stream: socket.socket) -> None:

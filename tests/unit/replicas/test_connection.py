@@ -1,5 +1,6 @@
 """Connections of a job: messages as they were sent, and nothing for whoever does not know the key."""
 
+import errno
 import os
 import socket
 import struct
@@ -115,3 +116,20 @@ def test_who_says_nothing_keeps_nobody_waiting(meeting: Meeting, monkeypatch: py
 def test_what_is_no_message_is_refused(content: bytes) -> None:
     with pytest.raises(MessageError, match="not a message"):
         decoded(content)
+
+
+def test_a_peer_that_cannot_be_accepted_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the process has no file descriptor left for a moment."""
+    failures = iter(range(2))
+    accept = socket.socket.accept
+
+    def failing(stream: socket.socket) -> tuple[socket.socket, object]:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(stream)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    made = Meeting()
+    connect(made.listener.address, KEY)
+    assert made.taken.get(timeout=10) is not None
+    made.listener.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.decoding import DecodingParams
@@ -33,11 +34,18 @@ def run(config: ReplayConfig) -> int:
 
 
 def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
-    llm = LLM.from_config(config)
+    llm = LLM.from_config(_with_one_replica(config))
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt()
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
     return entry_of(finished[0], prompt.source, row.digest)
+
+
+def _with_one_replica(config: ReplayConfig) -> ReplayConfig:
+    """One row keeps no second one busy, and none changes what comes out; unless the processes are counted."""
+    if config.launch.worker_num is not None or config.launch.local_worker_num is not None:
+        return config
+    return replace(config, parallel=replace(config.parallel, data_parallel=1))
 
 
 def _outcome(entry: Entry) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.replay import task
 from mindbatch.tasks.replay.schema import ReplayConfig
 from mindbatch.tasks.replay.task import run
 from shadow_llm import make_llm
@@ -68,3 +69,13 @@ def test_rows_that_cannot_be_replayed(config: BatchConfig) -> None:
         replay(config, "c")
     with pytest.raises(ConfigError, match="key=d: no row of .* has this key"):
         replay(config, "d")
+
+
+@pytest.mark.parametrize(("worker_num", "replicas"), [(None, 1), (3, 3)])
+def test_a_row_needs_one_replica_unless_the_processes_are_counted(
+    worker_num: int | None, replicas: int
+) -> None:
+    asked = ReplayConfig()
+    asked.parallel.data_parallel, asked.launch.worker_num = 3, worker_num
+    assert task._with_one_replica(asked).parallel.data_parallel == replicas
+    assert asked.parallel.data_parallel == 3
