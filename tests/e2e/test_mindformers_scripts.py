@@ -1,9 +1,11 @@
 """The scripts with MindFormers' names, as they are run from a checkout."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,27 +79,38 @@ def test_generate_custom_prints_the_text(tmp_path: Path) -> None:
     assert "An increasing sequence: two, three, four, five, six," in done.stdout
 
 
-TEXT = "An increasing sequence: one, two, three, four, five,"
+MODEL = "a model; $(touch made)"
+START = "An increasing sequence: one,"
+TEXT = f"{START} two, three, four, five,"
+
+
+@pytest.fixture
+def odd_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a model and a rank table, and names that a shell would make much of."""
+    folder = tmp_path / 'it\'s $(touch made); "x" *'
+    shutil.copytree(CHECKOUT / "examples/tiny_gpt2", folder / MODEL)
+    shutil.copy(TABLE, folder / "rank table's.json")
+    yield folder
+    assert not [*tmp_path.rglob("made")]
 
 
 @pytest.mark.slow
-def test_run_dist_gen_prints_the_text_of_input_data(tmp_path: Path) -> None:
-    order = "mindbatch generate model=tiny_gpt2 parallel.data_parallel=2 decoding.max_new_tokens=8"
-    text = "An increasing sequence: one,"
-    done = run(tmp_path, "run_dist_gen.sh", order, str(TABLE), "[0,2]", "2", INPUT_DATA=text)
+def test_run_dist_gen_prints_the_text_of_input_data(odd_folder: Path) -> None:
+    keys = f"model.checkpoint_name_or_path='{MODEL}' parallel.model_parallel=2 decoding.max_new_tokens=8"
+    arguments = (f"mindbatch generate {keys}", "rank table's.json", "[0,2]", "2")
+    done = run(odd_folder, "run_dist_gen.sh", *arguments, INPUT_DATA=START)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{TEXT}\n"
-    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(tmp_path / "output/log")}
+    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(odd_folder / "output/log")}
 
 
 @pytest.mark.slow
-def test_more_prompts_than_replicas_by_msrun_launcher(tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("An increasing sequence: one,\n" * 3)
-    flags = (
-        "--model_type tiny_gpt2 --do_sample False --max_new_tokens 8 --use_parallel True --data_parallel 2"
-    )
-    order = f"python3 '{CHECKOUT}/tools/generate_custom.py' {flags} --input_data prompts.txt"
-    done = run(tmp_path, "msrun_launcher.sh", order, "2")
+def test_more_prompts_than_replicas_by_msrun_launcher(odd_folder: Path) -> None:
+    (odd_folder / "p;$(touch made).txt").write_text(f"{START}\n" * 3)
+    model = f"--model_type '{MODEL}' --use_parallel True --data_parallel 2"
+    flags = f"{model} --do_sample False --max_new_tokens 8 --input_data 'p;$(touch made).txt' launch=msrun"
+    tool = shlex.quote(f"{CHECKOUT}/tools/generate_custom.py")
+    done = run(odd_folder, "msrun_launcher.sh", f"python3 {tool} {flags}", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"[{row}] {TEXT}" for row in range(3)]
-    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(tmp_path / "output/msrun_log")}
+    assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(odd_folder / "output/msrun_log")}
