@@ -13,18 +13,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from harness.networks import OtherHost
 from mindbatch.child_main import die_with
 from mindbatch.engine.scheduler import Step
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.announcing_runner import AnnouncingRunner
-from mindbatch.replicas.connection import Address, connect
+from mindbatch.replicas.connection import connect
 from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
 from mindbatch.replicas.messages import MODEL, READY
 from mindbatch.replicas.serving import serve
@@ -72,8 +73,8 @@ class ForkedRanks:
     """`Ranks` of a job of replicas of two. To be made before the process has threads.
 
     report: told `rank RANK PROCESS` when one starts; of the pipe behind it each rank has an end.
-    namespaces: by replica, the file of the network namespace that its ranks live in, on a host that cannot be
-        told to end them; others live in this one.
+    hosts: by replica, the other host that its ranks are on, which cannot be told to end them; the others are
+        on this one.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class ForkedRanks:
         num_replicas: int,
         tokenizer: Tokenizer,
         report: Report,
-        namespaces: dict[int, str] | None = None,
+        hosts: dict[int, OtherHost] | None = None,
     ) -> None:
         self.num_replicas = num_replicas
-        self._namespaces = namespaces or {}
+        self._hosts = hosts or {}
         self._ours, theirs = Pipe()
         parent = os.getpid()
         if os.fork() == 0:
@@ -93,15 +94,15 @@ class ForkedRanks:
             os.setsid()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            _Starter(theirs, tokenizer, report, self._namespaces).run()
+            _Starter(theirs, tokenizer, report, self._hosts).run()
             os._exit(0)
         theirs.close()
 
-    def start(self, address: Address) -> None:
-        """Starts all ranks, which connect to the front there."""
-        self._address = address
+    def start(self, port: int) -> None:
+        """Starts all ranks, which connect to the front at that port."""
+        self._port = port
         for replica in range(self.num_replicas):
-            self._ask("start", replica, 0, address)
+            self._ask("start", replica, 0, port)
 
     def ended(self) -> list[EndedRank]:
         return [EndedRank(rank, how) for rank, how in self._ask("ended")]
@@ -110,9 +111,9 @@ class ForkedRanks:
         return ()
 
     def restart(self, replica: int, attempt: int) -> None:
-        if replica not in self._namespaces:
+        if replica not in self._hosts:
             self._ask("end", replica)
-        self._ask("start", replica, attempt, self._address)
+        self._ask("start", replica, attempt, self._port)
 
     def end(self) -> None:
         with suppress(OSError):
@@ -127,13 +128,14 @@ class _Starter:
     """What the ranks are forked from; they die with it."""
 
     def __init__(
-        self, asked: Connection, tokenizer: Tokenizer, report: Report, namespaces: dict[int, str]
+        self, asked: Connection, tokenizer: Tokenizer, report: Report, hosts: dict[int, OtherHost]
     ) -> None:
         self._asked = asked
         self._tokenizer = tokenizer
         self._report = report
-        self._namespaces = namespaces
-        self._ranks: dict[int, int] = {}  # by process
+        self._hosts = hosts
+        self._ranks: dict[int, tuple[int, int]] = {}  # rank and attempt by process
+        self._attempts: dict[int, int] = {}  # the last of each replica
 
     def run(self) -> None:
         """Answers until nobody asks any more; then it ends all."""
@@ -142,15 +144,16 @@ class _Starter:
             while True:
                 kind, *arguments = json.loads(self._asked.recv_bytes())
                 self._asked.send_bytes(json.dumps(answers[kind](*arguments)).encode())
-        for replica in {rank // 2 for rank in self._ranks.values()}:
+        for replica in self._attempts:
             self.end(replica)
 
-    def start(self, replica: int, attempt: int, address: Sequence[Any]) -> None:
+    def start(self, replica: int, attempt: int, port: int) -> None:
         pairs = socket.socketpair()
+        self._attempts[replica] = attempt
         for place, (own, live) in enumerate(zip(pairs, (lead, follow), strict=True)):
             parent, process = os.getpid(), os.fork()
             if process:
-                self._ranks[process] = 2 * replica + place
+                self._ranks[process] = (2 * replica + place, attempt)
                 continue
             code = 1
             try:
@@ -158,7 +161,7 @@ class _Starter:
                 os.setsid()
                 self._asked.close()
                 pairs[1 - place].close()
-                self._live(live, 2 * replica + place, attempt, (address[0], address[1]), own)
+                self._live(live, 2 * replica + place, attempt, port, own)
             except SystemExit:
                 pass
             except OSError as error:
@@ -174,11 +177,13 @@ class _Starter:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 code = os.waitstatus_to_exitcode(ended[1])
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                found.append((self._ranks.pop(ended[0]), how))
+                rank, attempt = self._ranks.pop(ended[0])
+                if attempt == self._attempts[rank // 2]:  # of one that was given up nobody hears
+                    found.append((rank, how))
         return found
 
     def end(self, replica: int) -> None:
-        processes = [process for process, rank in self._ranks.items() if rank // 2 == replica]
+        processes = [process for process, (rank, _) in self._ranks.items() if rank // 2 == replica]
         for process in processes:
             os.kill(process, signal.SIGKILL)
         for process in processes:
@@ -190,14 +195,16 @@ class _Starter:
         live: Callable[[FrontLink, socket.socket, Tokenizer], None],
         rank: int,
         attempt: int,
-        address: Address,
+        port: int,
         other: socket.socket,
     ) -> None:
-        if rank // 2 in self._namespaces:
-            enter_network(self._namespaces[rank // 2])
+        address, name, host = "127.0.0.1", socket.gethostname(), self._hosts.get(rank // 2)
+        if host is not None:
+            enter_network(host.namespace)
+            address, name = host.address, "elsewhere"
         self._report(f"rank {rank} {os.getpid()}")
-        hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": socket.gethostname()}
-        link = FrontLink(connect(address, KEY), hello)
+        hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": name}
+        link = FrontLink(connect((address, port), KEY), hello)
         link.receive()
         link.send(MODEL, digests=[])
         link.send(READY)

@@ -1,8 +1,9 @@
 """Kills and stops the processes of batch jobs over 2 x 2 ranks; each run must end as if nothing had been.
 
-python rank_kills.py FOLDER [--rows 60] [--faults 60] [--seed 0]
+python rank_kills.py FOLDER [--rows 60] [--faults 60] [--seed 0] [--cuts 0]
 Faults at random moments: a rank is killed by one of several signals or stopped, the front is killed,
-terminated, interrupted or stopped with all of its ranks. Prints what it has done.
+terminated, interrupted or stopped with all of its ranks; --cuts: so many times, the network of the host of
+one replica is cut for a while, which needs the rights to make network namespaces. Prints what it has done.
 An assertion fails where a row was lost, doubled or torn, where a process is left, or where the results differ
 from an unbroken run's by a byte.
 """
@@ -29,6 +30,7 @@ import orjson
 from harness.forked_ranks import ForkedRanks
 from harness.forks import FAILED, run_forked
 from harness.job_kills import COMPARED, entries_in, write_data
+from harness.networks import OtherHost, other_host
 from mindbatch.engine.build import LoadedModel
 from mindbatch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from mindbatch.interrupts import Terminated, signal_notes
@@ -73,8 +75,10 @@ class Unbroken:
 class Campaign:
     """Runs over one dataset in one folder, each with the same settings."""
 
-    def __init__(self, folder: Path, num_rows: int, seed: int) -> None:
+    def __init__(self, folder: Path, num_rows: int, seed: int, host: OtherHost | None = None) -> None:
+        """`host`: where the ranks of replica 1 are; None is this one."""
         folder.mkdir(parents=True)
+        self.host = host
         self._folder = folder
         self._data = write_data(folder / "rows.jsonl", num_rows)
         self._num_runs = 0
@@ -104,7 +108,7 @@ class Campaign:
 
     def _session(self, folder: Path, last: int, fault: Callable[[Session], str]) -> int:
         """One session, with faults until there were so many; its exit code."""
-        session = Session(self.config(folder))
+        session = Session(self.config(folder), self.host)
         try:
             while self.num_faults < last and session.lives_for(self.chance.uniform(0.0, 0.3)):
                 self.faults[fault(session)] += 1
@@ -155,14 +159,9 @@ def _is_blamed(entry: Entry) -> bool:
 
 
 class Session:
-    """One life of a job: a front and its ranks, in processes of their own.
+    """One life of a job: a front and its ranks, in processes of their own. host: see `Campaign`."""
 
-    namespaces: see ForkedRanks. host: the address that the front listens on.
-    """
-
-    def __init__(
-        self, config: BatchConfig, namespaces: dict[int, str] | None = None, host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, config: BatchConfig, host: OtherHost | None) -> None:
         self.ranks: dict[int, int] = {}  # processes, the present ones
         self.processes: set[int] = set()  # all that there were
         self.num_started = 0
@@ -172,7 +171,7 @@ class Session:
         self.front = os.fork()
         if self.front == 0:
             os.close(self._reading)
-            _run_front(config, writing, namespaces or {}, host)
+            _run_front(config, writing, host)
         os.close(writing)
         self._code: int | None = None
 
@@ -231,7 +230,7 @@ class Session:
         return True
 
 
-def _run_front(config: BatchConfig, writing: int, namespaces: dict[int, str], host: str) -> None:
+def _run_front(config: BatchConfig, writing: int, host: OtherHost | None) -> None:
     """Never returns."""
 
     def report(line: str) -> None:
@@ -242,9 +241,10 @@ def _run_front(config: BatchConfig, writing: int, namespaces: dict[int, str], ho
         os.setsid()
         signal_notes.install()
         hurry()
-        ranks = ForkedRanks(TOPOLOGY.data_parallel, shared_tokenizer(), report, namespaces)
+        hosts = {} if host is None else {1: host}
+        ranks = ForkedRanks(TOPOLOGY.data_parallel, shared_tokenizer(), report, hosts)
         with open(os.devnull, "w") as sys.stderr:
-            code = _run_job(config, ranks, host)
+            code = _run_job(config, ranks, "127.0.0.1" if host is None else "0.0.0.0")
     except KeyboardInterrupt as interrupt:
         code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
     finally:
@@ -269,7 +269,7 @@ def _run_job(config: BatchConfig, ranks: ForkedRanks, host: str) -> int:
             MAX_RESTARTS,
             HANG_SECONDS,
         )
-        ranks.start(links.address)
+        ranks.start(links.address[1])
         engine.wait_until_ready()
         return LLM.over(LoadedModel(engine, mock.sentinel.facts, shared_tokenizer(), 0))
 
@@ -308,17 +308,42 @@ def _stop_all(session: Session) -> str:
     return "all stopped for a while"
 
 
+def cut_off(host: OtherHost) -> Callable[[Session], str]:
+    """Cuts the network of a host for longer than its ranks may be silent."""
+
+    def fault(session: Session) -> str:
+        host.cut()
+        try:
+            time.sleep(2 * HANG_SECONDS)
+        finally:
+            host.heal()
+        return "host cut off for a while"
+
+    return fault
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=60)
     parser.add_argument("--faults", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cuts", type=int, default=0)
     arguments = parser.parse_args()
     shared_tokenizer()  # what is loaded before a fork is not loaded after it
     campaign = Campaign(arguments.folder, arguments.rows, arguments.seed)
     while (left := arguments.faults - campaign.num_faults) > 0:
         campaign.run(min(left, campaign.chance.randint(1, 6)), fault_of(campaign))
+    show(campaign)
+    if arguments.cuts:
+        with other_host() as host:
+            campaign = Campaign(arguments.folder / "cuts", arguments.rows, arguments.seed, host)
+            while (left := arguments.cuts - campaign.num_faults) > 0:
+                campaign.run(min(left, 3), cut_off(host))
+            show(campaign)
+
+
+def show(campaign: Campaign) -> None:
     for kind, count in sorted(campaign.faults.items()):
         print(f"{count} x {kind}")
     print(f"{campaign.num_restarts} replicas started again, {campaign.num_blamed} runs with rows to blame")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.networks import NoNetworks, other_host
 from harness.scripts import run_script
 
 
@@ -15,6 +16,19 @@ def test_sixty_faults(tmp_path: Path) -> None:
     restarted = re.search(r"^(\d+) replicas started again", printed, re.MULTILINE)
     assert restarted is not None
     assert int(restarted[1]) >= 10
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off(tmp_path: Path) -> None:
+    try:
+        with other_host():
+            pass
+    except NoNetworks as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    printed = run_script("rank_kills", tmp_path / "runs", "--faults", 0, "--cuts", 3)
+    assert "3 x host cut off for a while\n" in printed
+    assert not printed.endswith("\n0 replicas started again, 0 runs with rows to blame\n3 faults\n")
+    assert printed.endswith(" 0 runs with rows to blame\n3 faults\n")
 
 
 @pytest.mark.slow

@@ -124,8 +124,10 @@ class Supervision:
         for hung in self._watch.tick(now, states):
             who = ", ".join(self._described(rank, states.get(rank)) for rank in hung.ranks)
             are_stopped = any(states.get(rank) == "stopped" for rank in hung.ranks)
+            may_be_cut_off = hung.is_silent and not self._processes.keys() & {*hung.ranks}
             reason = f"{who}: {hung.reason} (launch.hang_seconds={self._hang_seconds:g})"
-            yield self._failure_of(hung.ranks, reason, may_be_a_row=not are_stopped)
+            may_be_a_row = not (are_stopped or may_be_cut_off)
+            yield self._failure_of(hung.ranks, reason, may_be_a_row=may_be_a_row)
 
     def _described(self, rank: int, state: ProcessState | None) -> str:
         process = self._processes.get(rank)

@@ -23,11 +23,15 @@ LONGEST = 1800.0
 
 @dataclass(frozen=True)
 class Hung:
-    """Ranks of one replica that hang for the same reason."""
+    """Ranks of one replica that hang for the same reason.
+
+    is_silent: not even a heartbeat has come.
+    """
 
     replica: int
     ranks: tuple[int, ...]
     reason: str
+    is_silent: bool = False
 
 
 class _Watched:
@@ -125,7 +129,7 @@ class Watch:
             return None
         worst = max(ranks, key=lambda each: (each.stopped, each.silent_not_running, each.silent))
         if worst.stopped or worst.is_late:
-            return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s")
+            return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s", True)
         stuck = [each for each in ranks if self._has_no_patience_left(each)]
         what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
         return Hung(

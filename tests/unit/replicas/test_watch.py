@@ -46,14 +46,17 @@ def test_a_silent_rank_hangs_after_the_time_given(state: ProcessState | None) ->
     states = {} if state is None else {1: state}
     second, hung = play(watch, 100, {0: ("idle", 0), 2: ("idle", 0)}, states)
     assert second == HANG
-    assert hung == [Hung(0, (1,), "has not been heard from for 60 s")]
+    assert hung == [Hung(0, (1,), "has not been heard from for 60 s", True)]
 
 
 def test_a_rank_that_is_stopped_while_it_loads_hangs() -> None:
     watch = Watch(HANG)
     watch.begin(0, 0)
     watch.tick(0.0, {})
-    assert play(watch, 100, {}, {0: "stopped"}) == (60, [Hung(0, (0,), "has not been heard from for 60 s")])
+    assert play(watch, 100, {}, {0: "stopped"}) == (
+        60,
+        [Hung(0, (0,), "has not been heard from for 60 s", True)],
+    )
 
 
 def test_the_silent_one_is_blamed_and_not_those_that_wait_for_it() -> None:
