@@ -50,11 +50,17 @@ def of_one_process(model: dict[str, Any], asked: list[dict[str, Any]], **runtime
 
 
 def compare(
-    out: Path, size: int, model: dict[str, Any], asked: list[dict[str, Any]], **runtime: Any
+    out: Path,
+    size: int,
+    model: dict[str, Any],
+    asked: list[dict[str, Any]],
+    *,
+    through_mindspore: bool = False,
+    **runtime: Any,
 ) -> dict[str, Any]:
     """Runs the requests in so many processes and in one; the leader's whole answer."""
     runtime = {"block_size": 4, "max_batched_tokens": 24, "cache_memory": "2MB", **runtime}
-    found = answers(out, size, model, asked, **runtime)
+    found = answers(out, size, model, asked, runtime, through_mindspore=through_mindspore)
     expected = of_one_process(
         {**model, "checkpoint_name_or_path": str(out.parent / "whole")}, asked, **runtime
     )
@@ -80,13 +86,13 @@ def test_without_a_cache(case: str, tmp_path: Path) -> None:
 
 
 def test_key_value_heads_that_ranks_share_from_rank_folders(tmp_path: Path) -> None:
-    """llama3: 4 heads, 2 of keys and values, a vocabulary of 101, over 4 ranks."""
+    """llama3: 4 heads, 2 of keys and values, a vocabulary of 101, over 4 ranks; MindSpore's collectives."""
     write_folder(tmp_path / "whole", descriptions()["llama3"])
     config = ReshardConfig(source=str(tmp_path / "whole"))
     config.target.dir, config.target.model_parallel = str(tmp_path / "cut"), 4
     assert run(config) == 0
     model = {"checkpoint_name_or_path": str(tmp_path / "cut"), "batch_size": 8}
-    compare(tmp_path / "out", 4, model, requests(PLAIN | CACHED, 90))
+    compare(tmp_path / "out", 4, model, requests(PLAIN | CACHED, 90), through_mindspore=True)
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="needs a folder beside the project")

@@ -119,10 +119,8 @@ def logits(
     opened = list(ranks)
     meeting = Meeting(len(opened))
     if len(opened) > 1:
-        for module in ("embedding", "linear"):
-            where = f"mindbatch.layers.{module}.all_reduce"
-            monkeypatch.setattr(where, lambda piece: Collective(meeting, added))
-        monkeypatch.setattr("mindbatch.layers.linear.all_gather", lambda piece: Collective(meeting, joined))
+        for name, join in (("all_reduce", added), ("all_gather", joined)):
+            monkeypatch.setattr(kernels, name, lambda piece, join=join: Collective(meeting, join))
     before = mindspore.get_context("mode")
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     try:

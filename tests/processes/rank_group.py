@@ -5,6 +5,7 @@ As a program (`python rank_group.py JOB OUT`) it is one of these processes.
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -62,15 +63,24 @@ def processes(job: Path, out: Path, size: int) -> Iterator[list[subprocess.Popen
 
 
 def answers(
-    out: Path, size: int, model: dict[str, Any], requests: Sequence[dict[str, Any]], **runtime: Any
+    out: Path,
+    size: int,
+    model: dict[str, Any],
+    requests: Sequence[dict[str, Any]],
+    runtime: dict[str, Any],
+    *,
+    through_mindspore: bool = False,
 ) -> dict[str, Any]:
-    """What the leader answers: outputs by request, weights in bytes by rank.
+    """What the leader answers: outputs by request, and the engine's statistics.
 
     model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
+    through_mindspore: the ranks do not share memory.
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
-    job.write_text(json.dumps({"size": size, "model": model, "runtime": runtime, "requests": requests}))
+    meeting = None if through_mindspore else secrets.token_hex(16)
+    asked = {"model": model, "runtime": runtime, "requests": requests}
+    job.write_text(json.dumps({"size": size, "meeting": meeting, **asked}))
     answer = out / "answers.json"
     with processes(job, out, size) as started:
         deadline = time.monotonic() + SECONDS
@@ -117,7 +127,8 @@ def main(job_path: str, out: str) -> None:
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**{"num_threads": 1, **job["runtime"]})
     prepare_environment(runtime.verbose, runtime.num_threads)
     rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
-    loaded = load_rank(model, runtime, Topology(1, job["size"]), rank, lambda text: None)
+    topology = Topology(1, job["size"])
+    loaded = load_rank(model, runtime, topology, rank, lambda text: None, job["meeting"])
     if loaded.is_leader:
 
         def announce(address: tuple[str, int]) -> None:

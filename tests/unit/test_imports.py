@@ -71,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
     "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
-    "replicas": {"checkpoint", "config", "decoding", "engine", "launch", "parallel"} | LOWEST,
+    "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "parallel"} | LOWEST,
     "llm": FACADE | {"calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
     "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,

@@ -29,6 +29,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.kernels.interface import Kernels
 
 
 @dataclass(frozen=True)
@@ -173,11 +174,11 @@ def load_runners(
     model: ModelConfig,
     runtime: RuntimeConfig,
     notice: Notice,
-    join: Callable[[], None] = lambda: None,
+    join: Callable[[Kernels], None] = lambda kernels: None,
 ) -> Runners:
     """Loads a model, or the rank of it that was prepared. notice: see `load_model`.
 
-    join: enters the groups of the rank, between MindSpore being set up and the first layer.
+    join: enters the groups of the rank, once MindSpore is set up and before the first layer.
 
     Raises:
         CheckpointError: a tensor is damaged.
@@ -194,7 +195,7 @@ def load_runners(
 
         initialise(runtime.device_target)
         kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype)
-        join()
+        join(kernels)
 
     def loaded(tensors: int, total: int) -> None:
         notice(f"loading weights {100 * tensors // total}%")

@@ -17,6 +17,8 @@ from mindspore.common.np_dtype import bfloat16
 from mindbatch.kernels.graphs import TokenGraph
 from mindbatch.kernels.memory import FLOAT32, FloatType
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
+from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.topology import TensorSlice
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -148,6 +150,25 @@ class Kernels(ABC):
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
         return batch
+
+    def meet(self, shard: TensorSlice, name: str) -> bool:
+        """Whether the ranks of the slice, all on this host, now meet otherwise than through MindSpore.
+
+        name: of their meeting, the same for these ranks and for no others of the host. It is asked before any
+            cell is made.
+
+        Raises:
+            MindBatchError: the other ranks have not come.
+        """
+        return False
+
+    def all_reduce(self, shard: TensorSlice) -> nn.Cell:
+        """Cell x -> its sum over the ranks of the slice; [T, width] on each."""
+        return all_reduce(shard)
+
+    def all_gather(self, shard: TensorSlice) -> nn.Cell:
+        """Cell x [T, width] on each rank of the slice -> [T, ranks * width], in order of ranks."""
+        return all_gather(shard)
 
     def for_graph(self, graph: str) -> Kernels:
         """The kernels whose cells compute another kind of step, from the same weights and cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from mindspore import Tensor, nn, ops
 from mindbatch.kernels.interface import Array, AttentionShape, CacheGeometry, FloatArray, Kernels, constant
 from mindbatch.kernels.memory import padded_head
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.parallel.shared_file import shared_file
+from mindbatch.parallel.topology import TensorSlice
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
@@ -63,6 +66,29 @@ class NativeKernels(Kernels):
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
+        self._meeting: TensorSlice | None = None
+
+    def meet(self, shard: TensorSlice, name: str) -> bool:
+        """See `Kernels.meet`: in memory that they share, once a process, for all its models."""
+        nbytes = self._library.meeting_bytes(shard.size)
+        if shard.size > 1 and nbytes:
+            file = shared_file(name, shard, nbytes)
+            self._library.join_meeting(file, shard.rank, shard.size)
+            os.close(file)
+            self._meeting = shard
+        return self._meeting is not None
+
+    def all_reduce(self, shard: TensorSlice) -> nn.Cell:
+        if shard != self._meeting:
+            return super().all_reduce(shard)
+        return NativeOperator(self._function("mb_all_reduce"), lambda x: x, first_type)
+
+    def all_gather(self, shard: TensorSlice) -> nn.Cell:
+        if shard != self._meeting:
+            return super().all_gather(shard)
+        return NativeOperator(
+            self._function("mb_all_gather"), lambda x: [x[0], shard.size * x[1]], first_type
+        )
 
     def _function(self, name: str) -> str:
         return f"{self._library.path}:{name}"

@@ -34,6 +34,18 @@ class NativeLibrary:
         """Takes effect before the first kernel runs; threads that have started stay."""
         self.handle.mb_set_num_threads(count)
 
+    def meeting_bytes(self, size: int) -> int:
+        """Bytes of memory in which so many ranks meet; 0 of a library that was built before there was any."""
+        count = getattr(self.handle, "mb_meeting_bytes", None)
+        if count is None:
+            return 0
+        count.restype = ctypes.c_int64
+        return int(count(size))
+
+    def join_meeting(self, file: int, rank: int, size: int) -> None:
+        """Maps an open file of `meeting_bytes`, once a process."""
+        assert self.handle.mb_join_meeting(file, rank, size), "there is a meeting, or no memory for one"
+
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one.
 

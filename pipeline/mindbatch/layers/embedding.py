@@ -6,7 +6,6 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
-from mindbatch.parallel.collectives import all_reduce
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -18,7 +17,7 @@ class TokenEmbedding(nn.Cell):
         self.weight = weights.get("embedding.weight")
         self.lookup = kernels.embedding()
         self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
-        self.reduce = all_reduce(shard)
+        self.reduce = kernels.all_reduce(shard)
 
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:

@@ -6,7 +6,6 @@ from mindspore import Tensor, mint, nn
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
-from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -33,7 +32,7 @@ class RowLinear(nn.Cell):
         self.no_bias = weights.absent
         self.product = kernels.linear(weights.outputs[f"{name}.weight"])
         self.is_whole = shard.size == 1
-        self.reduce = all_reduce(shard)
+        self.reduce = kernels.all_reduce(shard)
 
     def construct(self, x: Tensor) -> Tensor:
         if self.is_whole:
@@ -52,7 +51,7 @@ class VocabularyHead(nn.Cell):
         self.no_bias = weights.absent
         self.product = kernels.linear(weights.outputs[name])
         self.is_whole = shard.size == 1
-        self.gather = all_gather(shard)
+        self.gather = kernels.all_gather(shard)
         self.vocab_size = vocab_size
 
     def construct(self, hidden: Tensor) -> Tensor:

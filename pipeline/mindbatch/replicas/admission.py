@@ -16,8 +16,17 @@ from mindbatch.replicas.versions import versions
 class RankAdmission:
     """Compares what ranks say of themselves with this process."""
 
-    def __init__(self, model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        runtime: RuntimeConfig,
+        parallel: ParallelConfig,
+        *,
+        replicas_are_local: bool,
+    ) -> None:
+        """`replicas_are_local`: all ranks of a replica are on one host."""
         self._job = {
+            "replicas_are_local": replicas_are_local,
             "model": dataclasses.asdict(model),
             "runtime": dataclasses.asdict(runtime),
             "parallel": dataclasses.asdict(parallel),

@@ -38,7 +38,12 @@ def load_replicas(
     models = (outlined.facts, outlined.assistant)
     local_size = setup.place.layout.local_size
     refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=local_size)
-    admission = RankAdmission(model, _for_one_of(local_size, runtime), parallel)
+    admission = RankAdmission(
+        model,
+        _for_one_of(local_size, runtime),
+        parallel,
+        replicas_are_local=local_size % topology.replica_size == 0,
+    )
     notice(f"starting {topology.world_size} processes")
     links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
     plan = job_plan(setup, links.address, runtime.device_target)

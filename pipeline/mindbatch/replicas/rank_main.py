@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -71,11 +72,19 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
     link.send(MODEL, digests=[folder_digest(folder) for folder in folders])
     replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage)
-    loaded = load_rank(model, runtime, replica, environment.rank % replica.world_size, link.notice)
+    rank = environment.rank % replica.world_size
+    meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
+    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting)
     link.send(READY)
     if loaded.is_leader:
         _lead(link, environment, loaded)
     _follow(link, environment, loaded)
+
+
+def _meeting_of(environment: RankEnvironment, replica: Topology) -> str:
+    """A name that nobody else on this host has or can guess: of the job, the replica and the attempt."""
+    which = f"{environment.rank // replica.world_size}.{environment.attempt}".encode()
+    return hashlib.sha256(environment.key + which).hexdigest()[:32]
 
 
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:

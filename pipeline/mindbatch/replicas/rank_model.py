@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import Notice, PreparedModel, Runners, engine_of, load_runners, prepare_model
@@ -13,6 +14,9 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection
 from mindbatch.replicas.follower import Follower
 from mindbatch.replicas.leading_runner import Followers, LeadingRunner
+
+if TYPE_CHECKING:  # MindSpore
+    from mindbatch.kernels.interface import Kernels
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,25 @@ class RankModel:
 
 
 def load_rank(
-    model: ModelConfig, runtime: RuntimeConfig, topology: Topology, rank: int, notice: Notice
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    topology: Topology,
+    rank: int,
+    notice: Notice,
+    meeting: str | None = None,
 ) -> RankModel:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
     topology: of the replica alone. notice, errors: see `build.load_model`.
+    meeting: a name for these processes alone, where all are on one host; None where they are not.
     """
 
-    def join() -> None:
+    def join(kernels: Kernels) -> None:
         from mindbatch.parallel.context import join_group  # MindSpore
 
         join_group(topology, rank)
+        if meeting is not None:
+            kernels.meet(topology.slice_of(rank), f"{meeting}-{topology.coordinates(rank).stage}")
 
     prepared = prepare_model(model, runtime, topology.slice_of(rank))
     return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "meeting.h"
 #include "thread_pool.h"
 #include "variant_table.h"
 
@@ -181,4 +182,20 @@ MB_OP(mb_activation) {
   table->activation({floats(params[0]), static_cast<float*>(params[2]), shapes[2][0], shapes[2][1],
                      static_cast<Activation>(settings[0]), settings[1] != 0});
   return 0;
+}
+
+// Bytes that `size` ranks share, and entering their meeting; 0 where this process has entered one, or cannot.
+MB_EXPORT int64_t mb_meeting_bytes(int size) { return meeting_bytes(size); }
+MB_EXPORT int mb_join_meeting(int file, int rank, int size) { return join_meeting(file, rank, size); }
+
+// x [rows, width] -> its sum over the ranks of the meeting
+MB_OP(mb_all_reduce) {
+  const bool met = meeting_sum(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0] * shapes[0][1]);
+  return met ? 0 : kOutside;
+}
+
+// x [rows, width] -> [rows, ranks * width]
+MB_OP(mb_all_gather) {
+  const bool met = meeting_gather(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0], shapes[0][1]);
+  return met ? 0 : kOutside;
 }

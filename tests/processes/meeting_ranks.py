@@ -1,0 +1,76 @@
+"""SIZE processes that meet in shared memory; prints what is wrong, nothing if all is well."""
+
+import ctypes
+import os
+import secrets
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.kernels.native_library import find_library
+from mindbatch.parallel.shared_file import shared_file
+from mindbatch.parallel.topology import TensorSlice
+
+Array = NDArray[np.float32]
+SHAPES = [(1, 1), (3, 7), (32, 768), (5, 70_001), (1, 300_000), (2, 262_144)]
+ROUNDS = 40
+
+
+def call(function: str, x: Array, y: Array) -> int:
+    """As MindSpore calls a custom operator."""
+    library = find_library()
+    assert library is not None
+    arrays = (x, y)
+    params = (ctypes.c_void_p * 2)(*(array.ctypes.data for array in arrays))
+    sizes = [(ctypes.c_int64 * 2)(*array.shape) for array in arrays]
+    shapes = (ctypes.POINTER(ctypes.c_int64) * 2)(
+        *(ctypes.cast(s, ctypes.POINTER(ctypes.c_int64)) for s in sizes)
+    )
+    ndims = (ctypes.c_int * 2)(2, 2)
+    return int(getattr(library.handle, function)(2, params, ndims, shapes, None, None, None))
+
+
+def part(rank: int, number: int, shape: tuple[int, int]) -> Array:
+    return np.random.default_rng([rank, number, *shape]).standard_normal(shape, np.float32)
+
+
+def faults_of(shard: TensorSlice, number: int, shape: tuple[int, int]) -> list[str]:
+    parts = [part(rank, number, shape) for rank in range(shard.size)]
+    total = parts[0].copy()
+    for each in parts[1:]:
+        total += each
+    summed, gathered = np.empty_like(total), np.empty((shape[0], shard.size * shape[1]), np.float32)
+    codes = (
+        call("mb_all_reduce", parts[shard.rank], summed),
+        call("mb_all_gather", parts[shard.rank], gathered),
+    )
+    is_same = summed.tobytes() == total.tobytes(), (gathered == np.concatenate(parts, 1)).all()
+    return [] if codes == (0, 0) and all(is_same) else [f"rank {shard.rank}, {shape}: {codes} {is_same}"]
+
+
+def take_part(shard: TensorSlice, name: str) -> int:
+    library = find_library()
+    assert library is not None
+    empty = np.zeros((1, 1), np.float32)
+    faults = [] if call("mb_all_reduce", empty, empty) else ["an operator ran without a meeting"]
+    library.join_meeting(shared_file(name, shard, library.meeting_bytes(shard.size)), shard.rank, shard.size)
+    for number in range(ROUNDS):
+        for shape in SHAPES if number == 0 else SHAPES[:3]:
+            faults += faults_of(shard, number, shape)
+    print(*faults, sep="\n", end="", flush=True)
+    return int(bool(faults))
+
+
+def main(size: int) -> int:
+    name, children = secrets.token_hex(8), []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            os._exit(take_part(TensorSlice(rank, size), name))
+        children.append(child)
+    return max(os.waitpid(child, 0)[1] for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(int(sys.argv[1]))))
