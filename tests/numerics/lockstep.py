@@ -25,6 +25,7 @@ from mindbatch.layers.decoder import Network
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import declaration
+from mindbatch.parallel.collectives import FirstColumns
 from mindbatch.parallel.topology import Stage
 
 Array = NDArray[np.float32]
@@ -119,8 +120,10 @@ def logits(
     opened = list(ranks)
     meeting = Meeting(len(opened))
     if len(opened) > 1:
-        for name, join in (("all_reduce", added), ("all_gather", joined)):
-            monkeypatch.setattr(kernels, name, lambda piece, join=join: Collective(meeting, join))
+        monkeypatch.setattr(kernels, "all_reduce", lambda piece: Collective(meeting, added))
+        monkeypatch.setattr(
+            kernels, "all_gather", lambda piece, total: FirstColumns(Collective(meeting, joined), total)
+        )
     before = mindspore.get_context("mode")
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     try:

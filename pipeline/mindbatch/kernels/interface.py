@@ -166,9 +166,9 @@ class Kernels(ABC):
         """Cell x -> its sum over the ranks of the slice; [T, width] on each."""
         return all_reduce(shard)
 
-    def all_gather(self, shard: TensorSlice) -> nn.Cell:
-        """Cell x [T, width] on each rank of the slice -> [T, ranks * width], in order of ranks."""
-        return all_gather(shard)
+    def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
+        """Cell x [T, width] on each rank of the slice -> [T, total], side by side; the rest is padding."""
+        return all_gather(shard, total)
 
     def for_graph(self, graph: str) -> Kernels:
         """The kernels whose cells compute another kind of step, from the same weights and cache."""

@@ -83,12 +83,10 @@ class NativeKernels(Kernels):
             return super().all_reduce(shard)
         return NativeOperator(self._function("mb_all_reduce"), lambda x: x, first_type)
 
-    def all_gather(self, shard: TensorSlice) -> nn.Cell:
+    def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
         if shard != self._meeting:
-            return super().all_gather(shard)
-        return NativeOperator(
-            self._function("mb_all_gather"), lambda x: [x[0], shard.size * x[1]], first_type
-        )
+            return super().all_gather(shard, total)
+        return NativeOperator(self._function("mb_all_gather"), lambda x: [x[0], total], first_type)
 
     def _function(self, name: str) -> str:
         return f"{self._library.path}:{name}"

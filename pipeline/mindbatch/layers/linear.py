@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, mint, nn
+from mindspore import Tensor, nn
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
@@ -50,14 +50,7 @@ class VocabularyHead(nn.Cell):
         self.weight = weights.get(name)
         self.no_bias = weights.absent
         self.product = kernels.linear(weights.outputs[name])
-        self.is_whole = shard.size == 1
-        self.gather = kernels.all_gather(shard)
-        self.vocab_size = vocab_size
+        self.gather = kernels.all_gather(shard, vocab_size)
 
     def construct(self, hidden: Tensor) -> Tensor:
-        logits = self.product(hidden, self.weight, self.no_bias)
-        if self.is_whole:
-            return logits
-        logits = self.gather(logits)
-        padding = logits.shape[1] - self.vocab_size
-        return logits if padding == 0 else mint.split(logits, (self.vocab_size, padding), -1)[0]
+        return self.gather(self.product(hidden, self.weight, self.no_bias))

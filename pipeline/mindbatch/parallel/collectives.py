@@ -28,6 +28,20 @@ class AllGatherLast(nn.Cell):
         return ops.cat(mint.split(self.gather(x), x.shape[0], 0), -1)
 
 
+class FirstColumns(nn.Cell):
+    """What a gather gives, without the padding behind `total` columns."""
+
+    def __init__(self, gather: nn.Cell, total: int) -> None:
+        super().__init__()
+        self.gather = gather
+        self.total = total
+
+    def construct(self, x: Tensor) -> Tensor:
+        gathered = self.gather(x)
+        padding = gathered.shape[1] - self.total
+        return gathered if padding == 0 else mint.split(gathered, (self.total, padding), -1)[0]
+
+
 class SumOfParts(nn.Cell):
     """The same as the sum of what each rank has of it and zeros elsewhere: exact, with more bytes to send."""
 
@@ -51,14 +65,15 @@ def all_reduce(shard: TensorSlice) -> nn.Cell:
     return Identity() if shard.size == 1 else ops.AllReduce(ops.ReduceOp.SUM, _group_of(shard))
 
 
-def all_gather(shard: TensorSlice) -> nn.Cell:
-    """Concatenation of the last dimension over the model-parallel group."""
+def all_gather(shard: TensorSlice, total: int) -> nn.Cell:
+    """Concatenation of the last dimension over the model-parallel group: its first `total` columns."""
     if shard.size == 1:
         return Identity()
     group = _group_of(shard)
     if mindspore.get_context("device_target") == "CPU" and group != GlobalComm.WORLD_COMM_GROUP:
-        return SumOfParts(shard, group)  # MindSpore gathers on a CPU in the world group only
-    return AllGatherLast(shard.size, group)
+        # MindSpore gathers on a CPU in the world group only.
+        return FirstColumns(SumOfParts(shard, group), total)
+    return FirstColumns(AllGatherLast(shard.size, group), total)
 
 
 def _group_of(shard: TensorSlice) -> str:

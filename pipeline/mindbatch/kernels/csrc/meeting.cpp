@@ -97,7 +97,7 @@ bool meeting_sum(const float* x, float* y, int64_t count) {
   return true;
 }
 
-bool meeting_gather(const float* x, float* y, int64_t rows, int64_t width) {
+bool meeting_gather(const float* x, float* y, int64_t rows, int64_t width, int64_t total) {
   if (!meeting.memory) return false;
   const int64_t count = rows * width;
   for (int64_t start = 0; start < count; start += kSlotFloats) {
@@ -105,8 +105,9 @@ bool meeting_gather(const float* x, float* y, int64_t rows, int64_t width) {
     exchange(x + start, some, [=](int rank, const float* part) {
       for (int64_t done = 0; done < some;) {
         const int64_t row = (start + done) / width, column = (start + done) % width;
-        const int64_t run = std::min(width - column, some - done);
-        std::memcpy(y + (row * meeting.size + rank) * width + column, part + done, run * sizeof(float));
+        const int64_t run = std::min(width - column, some - done), target = rank * width + column;
+        const int64_t kept = std::min(run, total - target);
+        if (kept > 0) std::memcpy(y + row * total + target, part + done, kept * sizeof(float));
         done += run;
       }
     });

@@ -17,7 +17,8 @@ bool join_meeting(int file, int rank, int size);
 // y = the sum of x over all ranks, added in the order of ranks: the same bits on each. False without a meeting.
 bool meeting_sum(const float* x, float* y, int64_t count);
 
-// x [rows, width] of each rank -> y [rows, ranks * width]. False without a meeting.
-bool meeting_gather(const float* x, float* y, int64_t rows, int64_t width);
+// x [rows, width] of each rank side by side -> y [rows, total], without what is beyond the total. False without a
+// meeting.
+bool meeting_gather(const float* x, float* y, int64_t rows, int64_t width, int64_t total);
 
 }  // namespace mindbatch

@@ -194,8 +194,9 @@ MB_OP(mb_all_reduce) {
   return met ? 0 : kOutside;
 }
 
-// x [rows, width] -> [rows, ranks * width]
+// x [rows, width] -> [rows, total], total at most ranks * width
 MB_OP(mb_all_gather) {
-  const bool met = meeting_gather(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0], shapes[0][1]);
+  const bool met = meeting_gather(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0], shapes[0][1],
+                                  shapes[1][1]);
   return met ? 0 : kOutside;
 }
