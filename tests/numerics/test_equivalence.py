@@ -63,7 +63,7 @@ def test_cached_is_uncached(llm: LLM, prompts: list[list[int]], batched: Run, to
     equal(Run(llm, prompts, GREEDY, use_past=False, tolerance=tolerance), batched, tolerance)
 
 
-@pytest.mark.parametrize("budget", [1, 8, 13])
+@pytest.mark.parametrize("budget", [pytest.param(1, marks=pytest.mark.slow), 8, 13])
 def test_chunked_is_unchunked(
     budget: int, llm: LLM, prompts: list[list[int]], batched: Run, tolerance: float
 ) -> None:
@@ -93,7 +93,10 @@ def test_a_found_beginning_is_a_computed_one(
     equal(found, computed, tolerance)
 
 
-@pytest.mark.parametrize("limits", [{"use_past": False}, {"num_blocks": 13}, {"batch_size": 1}])
+@pytest.mark.parametrize(
+    "limits",
+    [pytest.param({"use_past": False}, marks=pytest.mark.slow), {"num_blocks": 13}, {"batch_size": 1}],
+)
 def test_samples_are_the_same_however_they_share(
     limits: dict[str, int], llm: LLM, prompts: list[list[int]], tolerance: float
 ) -> None:

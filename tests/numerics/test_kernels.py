@@ -119,7 +119,10 @@ def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize(("rows", "width"), [(1, 8), (5, 33), (9, 257)])
+@pytest.mark.parametrize(
+    ("rows", "width"),
+    [(5, 33), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 8), (9, 257)))],
+)
 def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> None:
     native, reference = NativeKernels(library), ReferenceKernels()
     x, residual = numbers(rows, width) + 3, numbers(rows, width, scale=2.0)
@@ -133,11 +136,11 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "rotary_dim", "normed"),
     [
-        (4, 2, 8, 8, False),
         (3, 1, 20, 20, True),
         (9, 3, 64, 32, False),
-        (2, 2, 80, 80, True),
-        (1, 1, 6, 2, True),
+        pytest.param(4, 2, 8, 8, False, marks=pytest.mark.slow),
+        pytest.param(2, 2, 80, 80, True, marks=pytest.mark.slow),
+        pytest.param(1, 1, 6, 2, True, marks=pytest.mark.slow),
     ],
 )
 def test_rotary(
@@ -180,12 +183,12 @@ class Case:
 ATTENTION = [
     Case(1, 1, 8, 16, ((0, 1),)),
     Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3),
-    Case(3, 1, 64, 32, ((31, 2), (32, 1), (0, 33)), window=7),
     Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
-    Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
+            Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
+            Case(3, 1, 64, 32, ((31, 2), (32, 1), (0, 33)), window=7),
             Case(4, 4, 128, 24, ((50, 1), (0, 25))),
             Case(8, 2, 80, 16, ((100, 1), (17, 9)), padding=1),
             Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),

@@ -15,8 +15,11 @@ STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 
 
-# Variants of a model type have a name with a "_".
-CASES = [pytest.param(each, marks=[pytest.mark.slow] * ("_" in each)) for each in descriptions()]
+# Variants of a model type have a name with a "_"; mistral has Llama's network.
+CASES = [
+    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each == "mistral"))
+    for each in descriptions()
+]
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -13,9 +13,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"block_size": 64, "batch_size": 1}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"block_size": 64, "batch_size": 1}])
 def test_published_greedy_output(options: dict[str, int]) -> None:
     published = (FOLDER / "published_greedy_256.txt").read_text(encoding="utf-8").removesuffix("\n")
     output = LLM(FOLDER, cache_memory="16MiB", **options).generate(

@@ -40,7 +40,7 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "name"), each_once(PATTERNS, COMPLETE))
+@pytest.mark.parametrize(("pattern", "name"), each_once(PATTERNS, COMPLETE, fast=6))
 def test_the_text_matches_under_pythons_re(name: str, pattern: str) -> None:
     rng = np.random.default_rng(1)
     for prompt in prompts(name):
@@ -94,7 +94,7 @@ SCHEMAS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "name"), each_once(SCHEMAS, COMPLETE))
+@pytest.mark.parametrize(("schema", "name"), each_once(SCHEMAS, COMPLETE, fast=4))
 def test_the_text_is_json_that_follows_the_schema(name: str, schema: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
     values = []

@@ -117,7 +117,9 @@ def test_what_is_too_large_for_a_dtype_is_refused_by_name(tmp_path: Path) -> Non
     reshard(start, tmp_path / "brain", target_dtype="bfloat16")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+)
 def test_a_flipped_bit_of_the_source_is_found_on_the_way(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = (
