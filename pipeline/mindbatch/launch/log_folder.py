@@ -12,12 +12,15 @@ from mindbatch.launch.rank_table import RankTable
 from mindbatch.storage import Storage, reason_of, write_whole
 
 
-def made_folder(given: Path) -> Path:
-    """A folder of the user's, made if it is not there. Raises ConfigError where that is not possible."""
+def made_folder(given: Path, key: str = "launch.log_dir=") -> Path:
+    """A folder of the user's, made if it is not there.
+
+    key: what stands before it in messages. Raises ConfigError where that is not possible.
+    """
     try:
         given.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"launch.log_dir={given}: cannot be made ({reason_of(error)})") from error
+        raise ConfigError(f"{key}{given}: cannot be made ({reason_of(error)})") from error
     return given.absolute()
 
 

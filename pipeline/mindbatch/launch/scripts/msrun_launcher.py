@@ -1,13 +1,12 @@
 """scripts/msrun_launcher.sh: a command on the workers of a dynamic cluster, with MindFormers' arguments."""
 
-import socket
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
+from mindbatch.launch.free_ports import free_ports, port_fault
 from mindbatch.launch.own_server import is_own_address
 from mindbatch.launch.scripts.entry import Job, Script, run_script
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
@@ -171,21 +170,13 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         settings.faults.append(
             f"MASTER_ADDR {shown(settings.address)}: not this machine, which NODE_RANK 0 is"
         )
-    elif is_given and not _is_free(settings.address, settings.port):
-        settings.faults.append(f"MASTER_PORT {settings.port}: in use on {settings.address}; give another")
-    elif not _is_free(settings.address, settings.port):
-        notes.append(f"port {settings.port} is in use; another is taken")
-        with closing(socket.create_server((settings.address, 0))) as found:
-            settings.port = found.getsockname()[1]
-
-
-def _is_free(address: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with closing(socket.create_server((address, port), family=family)):
-            return True
-    except OSError:
-        return False
+        return
+    fault = port_fault(settings.address, settings.port)
+    if fault is not None and is_given:
+        settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
+    elif fault is not None:
+        notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
+        [settings.port] = free_ports(settings.address, 1)
 
 
 def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch import children
-from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED, MindBatchError
+from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED
 from mindbatch.interrupts import Terminated
+from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 from mindbatch.screen_text import say
@@ -34,7 +35,7 @@ class ProgramRanks:
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
     """The exit code of the first process that failed, which ends the others; 0 when all have ended with 0."""
-    make_folder(job.logs)
+    made_folder(job.logs, key="")
     supervisor = Supervisor(job.logs, shown=job.shown)
     try:
         _start(job, supervisor)
@@ -55,14 +56,6 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
     say(f"{failed.name} ended with {failed.how}; the others are ended, too; its log is {log}", name=script)
     say(*(() if job.shown else failed.last_lines), name=failed.name)
     return failed.exit_status
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the folder of the logs. Raises MindBatchError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MindBatchError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
 def _counted(number: int) -> str:

@@ -1,5 +1,6 @@
 """msrun_launcher.sh: what its 1, 2, 6 or 9 arguments and its variables ask for, and every fault in them."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ def taken() -> Iterator[int]:
 def free() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def comm() -> str:
+    return Path("/proc/self/comm").read_text().strip()
 
 
 def job_of(*arguments: object, **environment: str) -> Job:
@@ -188,13 +193,15 @@ def test_variables_that_cannot_be_right_are_refused() -> None:
 
 def test_a_port_that_is_taken_is_refused_where_it_was_given(taken: int) -> None:
     assert refused("ls", 2, taken, "logs", "False", 60) == [
-        f"MASTER_PORT {taken}: in use on 127.0.0.1; give another"
+        f"MASTER_PORT {taken}: process {os.getpid()} ({comm()}) listens on this port already; use another one"
     ]
 
 
 def test_another_port_is_found_where_none_was_given(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(read_job.__globals__["DEFAULTS"], "MASTER_PORT", str(taken))
     job = job_of("ls", 2)
-    assert job.notes == (f"port {taken} is in use; another is taken",)
+    assert job.notes == (
+        f"port {taken}: process {os.getpid()} ({comm()}) listens on this port already; another is taken",
+    )
     assert job.ranks is not None
     assert int(job.ranks.ranks["worker_0"]["MS_SCHED_PORT"]) not in (0, taken)

@@ -227,7 +227,7 @@ def test_wrong_usage_shows_the_usage(launcher: Launcher) -> None:
 def test_a_folder_of_logs_that_cannot_be_made_is_refused(launcher: Launcher) -> None:
     (launcher.here / "output").write_text("a file")
     code, _, errors = finished(launcher.on_two_ranks("ls"))
-    assert code == 1
+    assert code == 2
     assert errors == f"run_dist_gen.sh: {launcher.here}/output/log: cannot be made (Not a directory)\n"
 
 
