@@ -77,13 +77,14 @@ def _size_faults(
     local: int, topology: Topology, copy: StartedAs | None, table: RankTable | None
 ) -> Iterator[str]:
     size, replica = topology.world_size, topology.replica_size
+    processes = f"{size} process{'es' * (size > 1)}"
     if copy is not None and local * copy.size != size:
         yield (
-            f"{copy.launcher} has started {copy.size} copies of mindbatch: {size} processes cannot be dealt "
+            f"{copy.launcher} has started {copy.size} copies of mindbatch: {processes} cannot be dealt "
             f"to them, {local} to each; start as many as divide {size}, and leave launch.local_worker_num out"
         )
     elif size % local:
-        yield f"launch.local_worker_num={local}: {size} processes cannot be dealt to nodes of {local}"
+        yield f"launch.local_worker_num={local}: {processes} cannot be dealt to nodes of {local}"
     elif local % replica and replica % local:
         yield (
             f"launch.local_worker_num={local}: a replica has {replica} processes; a node must hold whole "

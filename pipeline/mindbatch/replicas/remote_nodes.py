@@ -15,9 +15,13 @@ from mindbatch.launch.process_plan import Address, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, START
 from mindbatch.replicas.connection import JobListener, Message, MessageConnection, MessageError
+from mindbatch.screen_text import say
 
 WAIT_SECONDS = 600.0
 """For agents to come."""
+
+_QUIET_SECONDS = 10.0
+"""So long nobody is told that the others have not come."""
 
 _TICK_SECONDS = 0.1
 _SECONDS_TO_END = 10.0
@@ -106,6 +110,10 @@ def _fields(spec: ProcessSpec) -> dict[str, Any]:
     return {"name": spec.name, "replica": spec.replica, "rank": spec.rank, "variables": variables}
 
 
+def _spans(missing: Sequence[range]) -> str:
+    return ", ".join(f"{ranks.start} to {ranks.stop - 1}" for ranks in missing)
+
+
 class RemoteNodes:
     """Waits for the agents of a job, each of which serves the ranks that nobody else serves.
 
@@ -138,22 +146,30 @@ class RemoteNodes:
         check: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda text: None,
         seconds: float = WAIT_SECONDS,
+        *,
+        tells: bool = True,
     ) -> list[RemoteNode]:
         """The agents in the order of their ranks, when all have come.
 
         check: called all the while; raises where it is in vain to wait.
+        tells: the user, when it takes long, for it is the user who starts them.
 
         Raises:
             MindBatchError: some have not come, or one has other ranks or another rank table.
         """
-        deadline = time.monotonic() + seconds
+        began, is_told = time.monotonic(), not tells
         while missing := [ranks for ranks in self._expected if ranks not in self._nodes]:
             check()
             if self._refused:
                 raise MindBatchError(self._refused)
             notice(f"waiting for {len(missing)} of {len(self._expected)} nodes")
-            if time.monotonic() >= deadline:
+            waited = time.monotonic() - began
+            if waited >= seconds:
                 raise MindBatchError(self._absence(missing, seconds))
+            if waited >= _QUIET_SECONDS and not is_told:
+                host, port = self.address
+                say(f"launch: waiting at {host}:{port} for the ranks {_spans(missing)}")
+                is_told = True
             with self._changed:
                 self._changed.wait(_TICK_SECONDS)
         return [self._nodes[ranks] for ranks in self._expected]
@@ -168,11 +184,10 @@ class RemoteNodes:
 
     def _absence(self, missing: Sequence[range], seconds: float) -> str:
         host, port = self.address
-        served = ", ".join(f"{ranks.start} to {ranks.stop - 1}" for ranks in missing)
         return (
-            f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {served}; start the "
-            "same command on each node with its own launch.node_rank and the same key; a firewall may be "
-            "between, too"
+            f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {_spans(missing)}; "
+            "start the same command on each node with its own launch.node_rank and the same key; a "
+            "firewall may be between, too"
         )
 
     def _serve(self, connection: MessageConnection) -> None:

@@ -77,9 +77,10 @@ def start_ranks(
         remote.close()
         program.end()
 
+    several = setup.place.layout.num_nodes > 1
     try:
         program.start(remote.address)
-        nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice)]
+        nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
     except BaseException:
         close()
         raise

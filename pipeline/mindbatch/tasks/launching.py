@@ -33,8 +33,8 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
 
     if not isinstance(config, ModelTaskConfig) or not config.starts_processes:
         return run(config)
-    if world_size_of(config.parallel) == 1:
-        return _tell([_ONE]) if config.launch.dry_run else run(config)
+    if world_size_of(config.parallel) == 1 and config.launch.launcher != "srun":
+        return _tell([_ONE]) if config.launch.dry_run else _run_alone(config, run)
     from mindbatch.launch.preflight import set_up  # not needed where there is one process
     from mindbatch.replicas.load import topology_of
 
@@ -44,6 +44,12 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
     if setup.copy is not None and setup.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
         return EXIT_DONE
     return run(config) if setup.place.is_front else _serve(config, setup)
+
+
+def _run_alone(config: ModelTaskConfig, run: Run) -> int:
+    if (launcher := config.launch.launcher) != "dynamic":
+        say(f"launch={launcher}: one process needs no launcher; parallel.* makes more of them")
+    return run(config)
 
 
 def _tell_of(config: ModelTaskConfig, setup: JobSetup) -> int:

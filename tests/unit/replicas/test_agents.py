@@ -11,6 +11,7 @@ from listed_processes import ListedProcesses
 from mindbatch.errors import MindBatchError
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.replicas import remote_nodes
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
 from mindbatch.replicas.connection import connect
 from mindbatch.replicas.remote_nodes import RemoteNodes
@@ -163,13 +164,17 @@ def test_an_agent_with_the_same_rank_table_is_taken() -> None:
         assert len(nodes.wait(seconds=10)) == 1
 
 
-def test_who_has_not_come_is_named() -> None:
+def test_who_has_not_come_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(remote_nodes, "_QUIET_SECONDS", 0.0)
     with listening(range(2), range(2, 4)) as nodes:
         Serving(nodes, range(2))
         with pytest.raises(
             MindBatchError, match=r"nobody has come to 127.0.0.1:\d+ in 1 s for the ranks 2 to 3"
         ):
             nodes.wait(seconds=1)
+    assert capsys.readouterr().err.count("for the ranks") == 1
 
 
 def test_waiting_ends_when_it_is_in_vain() -> None:

@@ -40,6 +40,22 @@ def test_the_first_node_runs_the_task(overrides: tuple[str, ...], configure: Con
     assert run_in_job(configure(*overrides), run) == 7
 
 
+def test_one_process_needs_no_launcher(configure: Configure, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_in_job(configure("launch=mpirun"), run) == 7
+    said = "mindbatch: launch=mpirun: one process needs no launcher; parallel.* makes more of them\n"
+    assert capsys.readouterr().err == said
+
+
+def test_copies_for_one_process_would_all_run_it(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_in_job(configure("launch=srun"), run) == 7
+    for name, text in {"STEP_ID": "0", "STEP_NUM_TASKS": "2", "PROCID": "1", "JOB_ID": "3"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", text)
+    with pytest.raises(ConfigError, match="srun has started 2 copies of mindbatch: 1 process cannot"):
+        run_in_job(configure("launch=srun"), run)
+
+
 def test_another_node_serves_it(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
