@@ -268,7 +268,7 @@ def _loaded(
     """The model of a configuration. Arguments: see `LLM.from_config`."""
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():
-        if world_size_of(config.parallel) == 1:
+        if world_size_of(config.parallel) == 1 and config.launch.launcher != "ray":
             return load_model(config.model, config.runtime, notice)
         from mindbatch.replicas.load import load_replicas  # not needed where there is one process
 

@@ -115,7 +115,8 @@ def test_a_pipeline_gives_the_results_of_a_batch_run(cluster: Cluster, command: 
     }
     done = pipeline(cluster, rows=rows, arguments=arguments, batch_format="numpy")
     assert done.returncode == 0, done.stderr
-    results = {row["key"]: row for row in json.loads(done.stdout)}
+    rows = sorted(json.loads(done.stdout), key=lambda row: row["key"])  # Ray keeps no order
+    results = {row["key"]: row for row in rows}
     where = [json.loads(row.pop("where")) for row in results.values()]
     errors = {key: results.pop(key)["error"] for key in [*results] if results[key]["error"] is not None}
     assert [*results.values()] == [

@@ -5,13 +5,15 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import option
 
-LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun")
+LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
+_NOT_WITH_RAY = ("local_worker_num", "master_addr", "master_port", "node_rank", "rank_table")
 LARGEST_PORT = 65535
 _LONGEST_HOST_NAME = 253
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
@@ -23,7 +25,7 @@ class LaunchConfig:
 
     launcher: str = option(
         "dynamic",
-        "who starts them; dynamic: mindbatch itself; srun: each copy of mindbatch that Slurm starts does",
+        "who starts them; dynamic: mindbatch itself; srun: each copy that Slurm starts; ray: a Ray cluster",
         choices=LAUNCHERS,
     )
     worker_num: int | None = option(
@@ -43,6 +45,9 @@ class LaunchConfig:
     )
     rank_table: str | None = option(
         None, "JSON file that says which device of which server is which rank", is_path=True
+    )
+    ray_address: str | None = option(
+        None, "host:port of a Ray cluster; null: RAY_ADDRESS, or a cluster on this machine for this run"
     )
     log_dir: str | None = option(
         None,
@@ -80,6 +85,7 @@ def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
     else:
         yield from _node_faults(launch, size)
     yield from _address_faults(launch)
+    yield from _ray_faults(launch)
     if launch.launcher == "rank_table" and launch.rank_table is None:
         yield (
             "launch.rank_table: must be given with launch=rank_table: the JSON file of mindbatch rank-table "
@@ -116,6 +122,33 @@ def _address_faults(launch: LaunchConfig) -> Iterator[str]:
         yield f"launch.master_addr={shown(launch.master_addr)}: must be a host name or an IP address"
     if launch.master_port is not None and launch.master_port > LARGEST_PORT:
         yield f"launch.master_port={launch.master_port}: must be from 1 to {LARGEST_PORT}"
+
+
+def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
+    """What cannot be with Ray, and what is nothing without it."""
+    if launch.launcher != "ray":
+        if launch.ray_address is not None:
+            yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"
+        return
+    if find_spec("ray") is None:
+        yield "launch=ray: Ray is not installed here; pip install 'mindbatch[ray]'"
+    for name in _NOT_WITH_RAY:
+        if getattr(launch, name) is not None:
+            yield f"launch.{name}: has no effect with launch=ray, where Ray finds the nodes; remove it"
+    if launch.dry_run:
+        yield "launch.dry_run=true: not with launch=ray, which starts no commands; ray status shows the nodes"
+    if launch.ray_address is not None and not is_ray_address(launch.ray_address):
+        yield (
+            f"launch.ray_address={shown(launch.ray_address)}: must be host:port of the cluster's head, as "
+            "ray start prints it, or auto"
+        )
+
+
+def is_ray_address(text: str) -> bool:
+    """Whether `text` says where a cluster's head is; ray:// is for Ray Client, which knows no placement."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT
+    return text == "auto" or (is_port and is_host(host))
 
 
 def is_host(text: str) -> bool:

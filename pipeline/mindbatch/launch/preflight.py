@@ -49,7 +49,12 @@ class JobSetup:
         return self.copy.local_rank * self.place.layout.local_size
 
     def device_of(self, rank: int) -> int:
-        """The device of a global rank: that of the rank table, else they are numbered on each node."""
+        """The device of a global rank: that of the rank table, else they are numbered on each node.
+
+        A process that Ray has found a device for sees no other.
+        """
+        if self.launcher == "ray":
+            return 0
         if self.table is None:
             return rank % self.place.layout.local_size
         return {each.rank_id: each.device_id for server in self.table.servers for each in server.devices}[

@@ -12,11 +12,13 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.engine.build import LoadedModel, Notice, refuse_beyond_memory
 from mindbatch.engine.outline import outline
 from mindbatch.launch.log_folder import made_folder, temporary_folder
-from mindbatch.launch.preflight import set_up
+from mindbatch.launch.preflight import JobSetup, set_up
+from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
+from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
 
 
@@ -36,18 +38,16 @@ def load_replicas(
     setup = set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.slice_of(0))
     models = (outlined.facts, outlined.assistant)
-    local_size = setup.place.layout.local_size
-    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=local_size)
+    local_size = 0 if setup.launcher == "ray" else setup.place.layout.local_size
+    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=max(1, local_size))
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
         parallel,
-        replicas_are_local=local_size % topology.replica_size == 0,
+        replicas_are_local=local_size > 0 and local_size % topology.replica_size == 0,
     )
     notice(f"starting {topology.world_size} processes")
-    links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
-    plan = job_plan(setup, links.address, runtime.device_target)
-    ranks = start_ranks(setup, plan, node_logs(config, links, logs), notice)
+    links, ranks = _started(config, setup, node_logs(config, admission, logs), notice)
     engine = RemoteEngine(
         outlined.settings,
         outlined.idle_engine(),
@@ -68,8 +68,26 @@ def load_replicas(
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes)
 
 
+def _started(
+    config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs, notice: Notice
+) -> tuple[RankLinks, Ranks]:
+    """The ranks of a job, and the connections that they make."""
+    topology, device = setup.place.layout.topology, config.runtime.device_target
+    if setup.launcher != "ray":
+        links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
+        return links, start_ranks(setup, job_plan(setup, links.address, device), logs, notice)
+    cluster = ray_ranks(config, setup, logs)
+    links = RankLinks(cluster.host, setup.key, topology.world_size)
+    return links, start_in_ray(setup, job_plan(setup, links.address, device), logs, cluster)
+
+
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
-    """The section `runtime` of one of several processes of this machine: its cores are shared."""
+    """The section `runtime` of one of several processes of this machine: its cores are shared.
+
+    processes: 0 where none is here by rights: Ray gives a rank one core unless more are asked for.
+    """
+    if runtime.num_threads is None and processes == 0:
+        return replace(runtime, num_threads=1)
     if runtime.num_threads is not None or thread_settings()["OMP_NUM_THREADS"] is not None:
         return runtime
     return replace(runtime, num_threads=max(1, len(os.sched_getaffinity(0)) // processes))

@@ -10,6 +10,7 @@ STARTERS: dict[str, Starter] = {
     "dynamic": OwnStarter(),
     "rank_table": OwnStarter(),  # what each rank is told differs, not who starts it
     "srun": OwnStarter(),  # Slurm has started this process, which is one node
+    "ray": OwnStarter(),  # of the schedulers; Ray's actors start the ranks
     "msrun": Msrun(),
     "mpirun": Mpirun(),
 }

@@ -1,0 +1,54 @@
+"""What runs on the nodes of a Ray cluster: an actor that hosts a process of a job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from mindbatch.children import command
+from mindbatch.launch.supervisor import EndedProcess, Supervisor
+
+_TICK_SECONDS = 0.1
+
+
+class RankHost:
+    """Hosts processes on the node that Ray has chosen for it; they end when it does.
+
+    logs: a folder for their logs, which is made where it is not there; None is a temporary one.
+    """
+
+    def __init__(self, logs: str | None) -> None:
+        self._temporary = tempfile.mkdtemp(prefix="mindbatch-logs-") if logs is None else None
+        folder = Path(logs or self._temporary or "")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._supervisor = Supervisor(folder)
+
+    def start(self, name: str, program: tuple[str, str], variables: Mapping[str, str]) -> None:
+        """Starts a function of this package, given by module and name, as a process.
+
+        variables: of its environment, beside those of this process.
+
+        Raises:
+            MindBatchError: it cannot be started.
+        """
+        module, function = program
+        called = command(getattr(import_module(module), function))
+        self._supervisor.start(name, called, {**os.environ, **variables})
+
+    def ended(self, seconds: float) -> list[EndedProcess]:
+        """Those that have ended and were not told yet, waited for so long at most."""
+        deadline = time.monotonic() + seconds
+        while not (found := self._supervisor.ended()) and time.monotonic() < deadline:
+            time.sleep(_TICK_SECONDS)
+        return found
+
+    def end(self) -> None:
+        """Ends its processes; they are gone when it returns."""
+        self._supervisor.end()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)

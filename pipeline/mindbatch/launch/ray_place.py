@@ -1,0 +1,174 @@
+"""The place of one replica in a Ray cluster: a placement group, and in each of its bundles a rank's actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from mindbatch.launch.ray_hosts import RankHost
+from mindbatch.launch.supervisor import EndedProcess
+
+SECONDS_FOR_ROOM = 60.0
+"""So long Ray may take to find room for a rank and start its actor."""
+_SECONDS_OF_A_CALL = 1.0
+_SECONDS_TO_END = 5.0
+
+
+class Room(NamedTuple):
+    """What a rank has: resources of Ray, a folder for its log (see `RankHost`), a program: module, function.
+
+    num_ranks: of a replica, which are placed together.
+    """
+
+    num_ranks: int
+    resources: dict[str, float]
+    logs: str | None
+    program: tuple[str, str]
+
+
+@dataclass
+class _Host:
+    """A rank's actor. starting, asked: calls of it that are not answered yet."""
+
+    bundle: int
+    variables: Mapping[str, str]
+    deadline: float
+    actor: Any = None
+    starting: Any = None
+    asked: Any = None
+    is_told: bool = False
+
+
+class ReplicaPlace:
+    """The room of a replica and the ranks in it, by name. Nothing here waits for Ray."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._hosts: dict[str, _Host] = {}
+        self._group = self._new_group()
+
+    def start(self, name: str, bundle: int, variables: Mapping[str, str]) -> None:
+        """Has a rank started in a bundle of the group as soon as Ray has found room for all."""
+        host = _Host(bundle, variables, time.monotonic() + SECONDS_FOR_ROOM)
+        self._hosts[name] = host
+        self._call(name, host)
+
+    def ended(self) -> list[EndedProcess]:
+        """The ranks that have ended or cannot be started, each told once."""
+        found = []
+        for name, host in self._hosts.items():
+            ended = None if host.is_told else self._end_of(name, host)
+            if ended is not None:
+                host.is_told = True
+                found.append(ended)
+        return found
+
+    def ending(self, names: Collection[str]) -> list[Any]:
+        """Has ranks end: a call for each of the replica's."""
+        return [self._hosts[name].actor.end.remote() for name in names if name in self._hosts]
+
+    def forget(self, names: Collection[str]) -> bool:
+        """Ray ends what is left of some ranks; whether all have gone, and the room is free again."""
+        for host in [self._hosts.pop(name) for name in names if name in self._hosts]:
+            _kill(host)
+        if not self._hosts:
+            _remove(self._group)
+        return not self._hosts
+
+    @property
+    def names(self) -> list[str]:
+        """The ranks that have not been ended here."""
+        return list(self._hosts)
+
+    def _new_group(self) -> Any:
+        return placement_group([self._room.resources] * self._room.num_ranks, strategy="PACK")
+
+    def _call(self, name: str, host: _Host) -> None:
+        """Creates the actor and has it start the rank."""
+        resources = dict(self._room.resources)
+        in_bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=host.bundle)
+        options = {"num_cpus": resources.pop("CPU"), "resources": resources, "scheduling_strategy": in_bundle}
+        host.actor = ray.remote(RankHost).options(**options).remote(self._room.logs)
+        host.starting = host.actor.start.remote(name, self._room.program, dict(host.variables))
+
+    def _end_of(self, name: str, host: _Host) -> EndedProcess | None:
+        """How a rank has ended, or why it is not there; None while it is to be started, or runs."""
+        try:
+            return self._look_at(name, host)
+        except RayActorError as error:
+            if host.starting is None or error.actor_init_failed or time.monotonic() > host.deadline:
+                return EndedProcess(name, f"its Ray actor or node ({_last_line(error)})", ())
+            self._place_anew()  # on a node that Ray did not know to be dead
+            return None
+        except RayError as error:
+            return EndedProcess(name, f"an error of Ray ({_last_line(error)})", ())
+
+    def _look_at(self, name: str, host: _Host) -> EndedProcess | None:
+        if host.starting is not None:
+            if not _is_done(host.starting):
+                return self._without_room(name) if time.monotonic() > host.deadline else None
+            ray.get(host.starting)
+            host.starting = None
+        if host.asked is None:
+            host.asked = host.actor.ended.remote(_SECONDS_OF_A_CALL)
+        if not _is_done(host.asked):
+            return None
+        found = ray.get(host.asked)
+        host.asked = None
+        return found[0] if found else None
+
+    def _place_anew(self) -> None:
+        """Only while no rank of the replica has been started: they are started in turn at once."""
+        for host in self._hosts.values():
+            _kill(host)
+        _remove(self._group)
+        self._group = self._new_group()
+        for name, host in self._hosts.items():
+            self._call(name, host)
+
+    def _without_room(self, name: str) -> EndedProcess:
+        free = ray.available_resources()
+        room = " and ".join(f"{count:g} {kind}" for kind, count in self._room.resources.items())
+        there = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in self._room.resources)
+        return EndedProcess(
+            name,
+            f"no room in the Ray cluster: none came free in {SECONDS_FOR_ROOM:.0f} s; a replica of "
+            f"{self._room.num_ranks} needs {room} for each rank, and {there} are free in the whole cluster",
+            (),
+        )
+
+
+def end_ranks(places: Collection[ReplicaPlace], names: Collection[str]) -> None:
+    """Ends ranks and waits for it where their nodes answer; Ray kills the others."""
+    with suppress(RayError):
+        calls = [call for place in places for call in place.ending(names)]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=_SECONDS_TO_END)
+
+
+def _is_done(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0)[0])
+
+
+def _kill(host: _Host) -> None:
+    with suppress(RayError):
+        ray.kill(host.actor)
+
+
+def _remove(group: Any) -> None:
+    with suppress(RayError):
+        remove_placement_group(group)
+
+
+def _last_line(error: Exception) -> str:
+    """What an exception says at its end: the cause, where Ray shows a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,44 @@
+"""Starting the rank processes of a job in a Ray cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.preflight import JobSetup
+from mindbatch.launch.process_plan import JobPlan
+from mindbatch.launch.ranks import Ranks
+from mindbatch.launch.ray_ranks import RayRanks
+from mindbatch.replicas import rank_main
+from mindbatch.replicas.process_commands import process_commands
+from mindbatch.replicas.start import NodeLogs, local_processes
+
+
+def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRanks:
+    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
+
+    Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
+    """
+    resources = {"CPU": float(config.runtime.num_threads or 1)}
+    if config.runtime.device_target == "Ascend":
+        resources["NPU"] = 1.0
+    given = config.launch.log_dir
+    return RayRanks(
+        config.launch.ray_address,
+        setup.place.layout.topology,
+        resources,
+        rank_main.main,
+        logs.folder / "ray.log",
+        None if given is None else Path(given),
+    )
+
+
+def start_in_ray(setup: JobSetup, plan: JobPlan, logs: NodeLogs, cluster: RayRanks) -> Ranks:
+    """Starts all rank processes in the cluster, and here the schedulers that their replicas need.
+
+    Raises:
+        MindBatchError: a process cannot be started here. None is left then.
+    """
+    schedulers = local_processes(setup, logs, process_commands())
+    return JobRanks(plan, [schedulers, cluster], lambda spec: 1 if spec.is_rank else 0)
