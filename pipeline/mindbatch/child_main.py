@@ -43,6 +43,13 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """This process ends itself when its parent has gone, for which it has something to do."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, 0)
+
+
 def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, memory_bytes: int) -> None:
     """Answers requests, both of them JSON, until nobody asks any more.
 

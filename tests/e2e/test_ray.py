@@ -14,7 +14,8 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from command_line import CommandLine
+from command_line import CommandLine, wait_until
+from mindbatch.ledger.run_folder import RunFolder
 from stub_job import lines_of
 
 pytestmark = [
@@ -139,3 +140,40 @@ def test_a_mistake_ends_the_pipeline_with_its_line(cluster: Cluster) -> None:
     done = pipeline(cluster, rows=[{"question": "1"}], arguments=arguments, batch_format="pandas")
     assert done.returncode == 1
     assert "data.prompt_colum: unknown key; did you mean prompt_column?" in done.stderr
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether rows of a run are in its ledger."""
+    return any(part.stat().st_size for part in RunFolder(folder).parts.glob("*"))
+
+
+def test_a_run_over_two_nodes_outlives_one_of_them(
+    cluster: Cluster, command: CommandLine, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b"".join(orjson.dumps({"prompt": f"{n} + 2 ="}) + b"\n" for n in range(400)))
+    arguments = ["batch", "model=tiny_gpt2", f"data.path={rows}", "decoding=sampling", "decoding.seed=3"]
+    arguments += ["decoding.min_new_tokens=40", "decoding.max_new_tokens=40"]
+    alone = command.run(*arguments, f"output.dir={tmp_path / 'alone'}")
+    assert alone.returncode == 0, alone.stderr
+    run = subprocess.Popen(
+        [sys.executable, "-m", "mindbatch", *arguments]
+        # A whole node for each replica.
+        + [
+            f"output.dir={tmp_path / 'run'}",
+            "launch=ray",
+            "parallel.data_parallel=2",
+            "runtime.num_threads=2",
+        ],
+        env=os.environ | cluster.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: has_begun(tmp_path / "run"), run)
+    cluster.do("remove")
+    cluster.do("add")
+    _, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert "started again (1 of 3 times)" in said
+    for name in ("results.jsonl", "errors.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.child_main import outlive_parent
 from mindbatch.launch.supervisor import EndedProcess
 
 if TYPE_CHECKING:
@@ -30,41 +32,50 @@ def drive(connection: Connection, given: str) -> None:
     given: JSON: `address` of the cluster, or null to start one here, which ends with this process;
     `world_size`; `room`: see `Room`.
     """
+    job = json.loads(given)
+    with ExitStack() as stack:
+        try:
+            host, room = _connected(job, stack)
+        except Exception as error:  # whatever Ray says
+            _tell(connection, failed=str(error).strip().splitlines() or [repr(error)])
+            return
+        outlive_parent()  # the cluster is to be left as it was
+        with suppress(EOFError, OSError):  # the job has ended
+            _tell(connection, host=host)
+            _serve(connection, _Ranks(room))
+
+
+def _connected(job: Mapping[str, Any], stack: ExitStack) -> tuple[str, Room]:
+    """The address of this machine in the cluster, which the stack leaves, and what a rank gets there."""
     import ray  # it takes a second, and only this process needs it
     import ray.util
 
     from mindbatch.launch.ray_place import Room
 
-    job = json.loads(given)
     room = Room(**job["room"])
-    try:
-        _connect(job["address"], room.resources, job["world_size"])
-    except Exception as error:  # whatever Ray says
-        _tell(connection, failed=str(error).strip().splitlines() or [repr(error)])
-        return
-    _tell(connection, host=ray.util.get_node_ip_address())
-    with suppress(EOFError, OSError):  # the job has ended
-        _serve(connection, _Ranks(room))
-    ray.shutdown()
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if job["address"] is None:
+        options |= _own_cluster(room, job["world_size"], stack)
+    ray.init(job["address"] or "local", **options)
+    stack.callback(ray.shutdown)
+    return ray.util.get_node_ip_address(), room
 
 
-def _connect(address: str | None, resources: Mapping[str, float], world_size: int) -> None:
-    import ray
-
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is not None:
-        ray.init(address, **quiet)
-        return
+def _own_cluster(room: Room, world_size: int, stack: ExitStack) -> dict[str, Any]:
+    """Options of a cluster of one node with room for all ranks, which leaves nothing behind."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _LOCAL.items()})
-    whole = {name: count * world_size for name, count in resources.items()}
-    ray.init(
-        "local",
-        num_cpus=int(whole.pop("CPU")),
-        resources=whole,
-        include_dashboard=False,
-        object_store_memory=_STORE_BYTES,
-        **quiet,
+    # Its sockets are in there, whose paths may have about a hundred characters.
+    folder = stack.enter_context(
+        tempfile.TemporaryDirectory(prefix="mb", dir="/tmp", ignore_cleanup_errors=True)
     )
+    resources = {name: count * world_size for name, count in room.resources.items()}
+    return {
+        "num_cpus": int(resources.pop("CPU")),
+        "resources": resources,
+        "include_dashboard": False,
+        "object_store_memory": _STORE_BYTES,
+        "_temp_dir": folder,
+    }
 
 
 class _Ranks:

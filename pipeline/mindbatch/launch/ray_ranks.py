@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.topology import Topology
 from mindbatch.regular_file import open_own, open_regular
 
-_SECONDS_TO_CONNECT = 60.0
+_SECONDS_TO_CONNECT = 120.0
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_END = 10.0
 _TICK_SECONDS = 0.1
@@ -69,6 +71,7 @@ class RayRanks:
             self._driver = Child(drive, json.dumps(job), stderr=output)
         finally:
             os.close(output)
+        self._end_driver = weakref.finalize(self, _end, self._driver, os.getpid())
         self.host = self._connected(address)
         """The address of this machine, by which the nodes of the cluster know it."""
 
@@ -111,15 +114,15 @@ class RayRanks:
         self._told = [each for each in self._told if each.name in self._living]
 
     def close(self) -> None:
-        """Ends all, and the driver."""
+        """Ends all, and the driver with the cluster that it has started."""
         self.end()
-        self._driver.end()
+        self._end_driver()
 
     def _connected(self, address: str | None) -> str:
         said = self._said(_SECONDS_TO_CONNECT)
         if said is not None and "host" in said:
             return str(said["host"])
-        self._driver.end()
+        self._end_driver()
         where = "no Ray cluster on this machine" if address is None else f"the Ray cluster {address}"
         faults = ["it has not answered in time"] if said is None else said["failed"]
         raise MindBatchError([f"launch=ray: {where}: {faults[0]}", *faults[1:]])
@@ -148,6 +151,16 @@ class RayRanks:
     def _say(self, do: str, **fields: Any) -> None:
         with suppress(OSError):  # it has ended: `_said` tells
             self._driver.connection.send_bytes(json.dumps({"do": do, **fields}).encode())
+
+
+def _end(driver: Child, owner: int) -> None:
+    """The driver ends its ranks and its cluster when nobody listens to it any more."""
+    if os.getpid() != owner:  # in a forked process it stays the parent's
+        return
+    driver.connection.close()
+    with suppress(subprocess.TimeoutExpired):
+        driver.process.wait(_SECONDS_TO_END)
+    driver.end()
 
 
 def _refuse_deaf(address: str | None) -> None:
