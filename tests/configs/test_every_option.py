@@ -27,6 +27,11 @@ IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
 DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8")}
 
 
+@pytest.fixture(autouse=True)
+def _ray_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindbatch.config.launch_schema.find_spec", lambda name: name)
+
+
 def together(task: str, left_out: set[tuple[str, str]]) -> list[list[str]]:
     """Overrides in which every option comes once with a task: one of each group at a time."""
     groups: dict[str, list[str]] = {}

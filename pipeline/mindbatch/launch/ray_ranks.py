@@ -105,18 +105,25 @@ class RayRanks:
     def end(self, names: Collection[str] | None = None) -> None:
         """Ends some, or all; they are gone when it returns, or Ray kills them when it sees their nodes."""
         ending = [*self._living] if names is None else [*names]
-        self._asked += 1
-        self._say("end", names=ending, number=self._asked)
+        self._begin_end(ending)
         deadline = time.monotonic() + _SECONDS_TO_END
         while not self._failure and self._answered < self._asked and time.monotonic() < deadline:
             self._listen(_TICK_SECONDS)
         self._living -= {*ending}
         self._told = [each for each in self._told if each.name in self._living]
 
+    def begin_close(self) -> None:
+        """Asks for the end of all; does not wait."""
+        self._begin_end([*self._living])
+
     def close(self) -> None:
-        """Ends all, and the driver with the cluster that it has started."""
+        """Ends all, and the driver with the cluster that it has started; it may be called again."""
         self.end()
         self._end_driver()
+
+    def _begin_end(self, names: Sequence[str]) -> None:
+        self._asked += 1
+        self._say("end", names=names, number=self._asked)
 
     def _connected(self, address: str | None) -> str:
         said = self._said(_SECONDS_TO_CONNECT)

@@ -57,6 +57,23 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
             {"master_addr": "a;reboot"},
             "launch.master_addr=a;reboot: must be a host name or an IP address",
         ),
+        ({"ray_address": "head:6379"}, "launch.ray_address=head:6379: has no effect without launch=ray"),
+        ({"launcher": "ray"}, None),
+        ({"launcher": "ray", "ray_address": "head:6379"}, None),
+        ({"launcher": "ray", "ray_address": "auto"}, None),
+        (
+            {"launcher": "ray", "ray_address": "ray://head:10001"},
+            "launch.ray_address=ray://head:10001: must be host:port of the cluster's head, as ray start prints "
+            "it, or auto",
+        ),
+        (
+            {"launcher": "ray", "node_rank": 0},
+            "launch.node_rank: has no effect with launch=ray, where Ray finds the nodes; remove it",
+        ),
+        (
+            {"launcher": "ray", "dry_run": True},
+            "launch.dry_run=true: not with launch=ray, which starts no commands; ray status shows the nodes",
+        ),
         ({"master_port": 65536}, "launch.master_port=65536: must be from 1 to 65535"),
         (
             {"launcher": "rank_table"},
@@ -115,7 +132,7 @@ def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("launch=slurm", "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, srun"),
+        ("launch=slurm", "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, ray, srun"),
         ("launch.worker_num=0", "launch.worker_num=0: must be from 1 to 2147483647"),
         ("launch.node_rank=-1", "launch.node_rank=-1: must be from 0 to 2147483647"),
         ("launch.workers=2", "launch.workers: unknown key; did you mean launch.worker_num?"),
