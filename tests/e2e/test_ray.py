@@ -135,11 +135,18 @@ def test_a_pipeline_gives_the_results_of_a_batch_run(cluster: Cluster, command: 
     wait_until_gone([process for each in processes.values() for process in each])
 
 
-def test_a_mistake_ends_the_pipeline_with_its_line(cluster: Cluster) -> None:
-    arguments = {"path": "shipped:examples/tiny_gpt2", "data": {"prompt_colum": "question"}}
-    done = pipeline(cluster, rows=[{"question": "1"}], arguments=arguments, batch_format="pandas")
-    assert done.returncode == 1
-    assert "data.prompt_colum: unknown key; did you mean prompt_column?" in done.stderr
+def test_the_example_runs(cluster: Cluster) -> None:
+    example = Path(__file__).parents[2] / "examples/ray/pipeline.py"
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        env=os.environ | cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"sum-{number} {number} + 2 =  {number + 2}." for number in range(8)]
 
 
 def has_begun(folder: Path) -> bool:
@@ -147,33 +154,51 @@ def has_begun(folder: Path) -> bool:
     return any(part.stat().st_size for part in RunFolder(folder).parts.glob("*"))
 
 
-def test_a_run_over_two_nodes_outlives_one_of_them(
-    cluster: Cluster, command: CommandLine, tmp_path: Path
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_bytes(b"".join(orjson.dumps({"prompt": f"{n} + 2 ="}) + b"\n" for n in range(400)))
-    arguments = ["batch", "model=tiny_gpt2", f"data.path={rows}", "decoding=sampling", "decoding.seed=3"]
-    arguments += ["decoding.min_new_tokens=40", "decoding.max_new_tokens=40"]
-    alone = command.run(*arguments, f"output.dir={tmp_path / 'alone'}")
-    assert alone.returncode == 0, alone.stderr
-    run = subprocess.Popen(
-        [sys.executable, "-m", "mindbatch", *arguments]
-        # A whole node for each replica.
-        + [
-            f"output.dir={tmp_path / 'run'}",
-            "launch=ray",
-            "parallel.data_parallel=2",
-            "runtime.num_threads=2",
-        ],
+def sampled(rows: Path, count: int, length: int) -> list[str]:
+    """A batch run over that many rows, each of which gets that many tokens."""
+    rows.write_bytes(b"".join(orjson.dumps({"prompt": f"{n} + 2 ="}) + b"\n" for n in range(count)))
+    lengths = [f"decoding.min_new_tokens={length}", f"decoding.max_new_tokens={length}"]
+    return ["batch", "model=tiny_gpt2", f"data.path={rows}", "decoding=sampling", "decoding.seed=3", *lengths]
+
+
+def begun(cluster: Cluster, *arguments: str) -> "subprocess.Popen[str]":
+    """A run in the cluster, each rank of which takes a whole node."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mindbatch", *arguments, "launch=ray", "runtime.num_threads=2"],
         env=os.environ | cluster.environment,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def assert_same_files(one: Path, other: Path) -> None:
+    for name in ("results.jsonl", "errors.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_replica_of_two_ranks_has_a_place_on_two_nodes(
+    cluster: Cluster, command: CommandLine, tmp_path: Path
+) -> None:
+    arguments = sampled(tmp_path / "rows.jsonl", 5, 8)
+    alone = command.run(*arguments, f"output.dir={tmp_path / 'alone'}")
+    assert alone.returncode == 0, alone.stderr
+    run = begun(cluster, *arguments, f"output.dir={tmp_path / 'run'}", "parallel.model_parallel=2")
+    _, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert_same_files(tmp_path / "run", tmp_path / "alone")
+
+
+def test_a_run_over_two_nodes_outlives_one_of_them(
+    cluster: Cluster, command: CommandLine, tmp_path: Path
+) -> None:
+    arguments = sampled(tmp_path / "rows.jsonl", 400, 40)
+    alone = command.run(*arguments, f"output.dir={tmp_path / 'alone'}")
+    assert alone.returncode == 0, alone.stderr
+    run = begun(cluster, *arguments, f"output.dir={tmp_path / 'run'}", "parallel.data_parallel=2")
     wait_until(lambda: has_begun(tmp_path / "run"), run)
     cluster.do("remove")
     cluster.do("add")
     _, said = run.communicate(timeout=300)
     assert run.returncode == 0, said
     assert "started again (1 of 3 times)" in said
-    for name in ("results.jsonl", "errors.jsonl"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert_same_files(tmp_path / "run", tmp_path / "alone")

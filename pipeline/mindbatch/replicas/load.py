@@ -17,8 +17,8 @@ from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
-from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
+from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
 
 

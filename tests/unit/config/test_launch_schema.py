@@ -11,6 +11,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 FOUR = ParallelConfig(data_parallel=2, model_parallel=2)
+HAVE_RAY = "mindbatch.config.launch_schema.find_spec"
 TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 8118}
 
 
@@ -63,8 +64,8 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ({"launcher": "ray", "ray_address": "auto"}, None),
         (
             {"launcher": "ray", "ray_address": "ray://head:10001"},
-            "launch.ray_address=ray://head:10001: must be host:port of the cluster's head, as ray start prints "
-            "it, or auto",
+            "launch.ray_address=ray://head:10001: must be host:port of the cluster's head, as ray start "
+            "prints it, or auto",
         ),
         (
             {"launcher": "ray", "node_rank": 0},
@@ -82,8 +83,17 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ),
     ],
 )
-def test_each_fault_is_named(launch: dict[str, object], expected: str | None) -> None:
+def test_each_fault_is_named(
+    launch: dict[str, object], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HAVE_RAY, lambda name: name)
     assert [*launch_faults(LaunchConfig(**launch), FOUR)] == ([expected] if expected else [])  # type: ignore[arg-type]
+
+
+def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HAVE_RAY, lambda name: None)
+    [fault] = launch_faults(LaunchConfig("ray"), FOUR)
+    assert fault == "launch=ray: Ray is not installed here; pip install 'mindbatch[ray]'"
 
 
 def test_all_faults_are_told_at_once() -> None:
@@ -132,7 +142,10 @@ def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("launch=slurm", "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, ray, srun"),
+        (
+            "launch=slurm",
+            "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, ray, srun",
+        ),
         ("launch.worker_num=0", "launch.worker_num=0: must be from 1 to 2147483647"),
         ("launch.node_rank=-1", "launch.node_rank=-1: must be from 0 to 2147483647"),
         ("launch.workers=2", "launch.workers: unknown key; did you mean launch.worker_num?"),
