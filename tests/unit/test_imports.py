@@ -166,6 +166,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
+    "ray": ({"launch/ray_driver.py", "launch/ray_place.py"}, set()),
 }
 
 
@@ -293,7 +294,7 @@ LIGHT = [
     "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
-    "import mindbatch.ray",
+    "import mindbatch.ray, mindbatch.launch.ray_ranks",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
     "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
