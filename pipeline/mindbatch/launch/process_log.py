@@ -68,7 +68,10 @@ class ProcessLog:
         if not _CHATTER.match(text):
             self._last.append(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}...")
         if self._name is not None:
-            say(text, name=self._name)
+            try:
+                say(text, name=self._name)
+            except OSError:  # nobody reads that any more; the process and its log go on
+                self._name = None
 
     def _begun(self) -> int:
         check_own(self.path)

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from mindbatch.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
     EXIT_USAGE,
@@ -57,7 +58,18 @@ def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]]
         code = error.exit_code
     except KeyboardInterrupt as interrupt:
         code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = EXIT_FAILED
+    _flush()
     sys.exit(code)
+
+
+def _flush() -> None:
+    """Points standard error at nothing if nobody reads it: the exit of the interpreter would fail."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _run(

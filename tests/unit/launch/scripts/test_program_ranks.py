@@ -38,6 +38,7 @@ setsid bash -c 'echo $$ > stranger.$RANK_ID; exec sleep 1000' &
 while [ ! -e stranger.$RANK_ID ]; do sleep 0.01; done
 """
 
+UNTIL_CLOSED = "until [ -e closed ]; do sleep 0.01; done"
 TIDIES = "trap 'touch tidied.$RANK_ID; exit' TERM; touch ready.$RANK_ID; sleep 1000 & wait"
 
 
@@ -114,6 +115,18 @@ def test_output_goes_to_a_log_of_each_rank_and_is_shown_with_its_name(launcher: 
     assert sorted(lines) == ["rank 0: 0 of 2", "rank 1: 1 of 2"]
     for rank in "01":
         assert (launcher.here / f"output/log/rank_{rank}.log").read_text() == f"{rank} of 2\n"
+
+
+def test_a_job_goes_on_when_nobody_reads_what_it_shows(launcher: Launcher) -> None:
+    order = launcher.script("x.sh", f"echo first; {UNTIL_CLOSED}; echo second; echo third")
+    process = launcher.on_two_ranks(order)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    (launcher.here / "closed").touch()
+    assert process.wait(60) == 0
+    for rank in "01":
+        assert (launcher.here / f"output/log/rank_{rank}.log").read_text() == "first\nsecond\nthird\n"
 
 
 def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launcher) -> None:
