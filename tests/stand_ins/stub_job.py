@@ -91,17 +91,19 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 class Interrupting:
-    """A generator that is interrupted after some steps."""
+    """A generator that is interrupted after some steps, or fails with an error."""
 
-    def __init__(self, llm: LLM, steps: int) -> None:
+    def __init__(self, llm: LLM, steps: int, error: BaseException | None = None) -> None:
         self._llm = llm
         self._steps = steps
+        self._error = error or KeyboardInterrupt()
+        self.is_closed = False
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         for number, step in enumerate(self._llm.steps(rows)):
             yield step
             if number == self._steps:
-                raise KeyboardInterrupt
+                raise self._error
 
     @property
     def statistics(self) -> EngineStatistics:
@@ -109,6 +111,7 @@ class Interrupting:
 
     def close(self) -> None:
         self._llm.close()
+        self.is_closed = True
 
 
 def interrupted(config: BatchConfig, steps: int, **options: Any) -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError, RankError
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import Prompt
 from shadow_llm import greedy_tokens, make_llm
 from stub_job import (
+    Interrupting,
     interrupted,
     job_config,
     lines_of,
@@ -41,6 +42,21 @@ def test_every_row_has_its_generation_in_the_order_of_the_data(tmp_path: Path, d
     assert manifest["rows"] == {"total": 30, "done": 30, "failed": 0}
     assert manifest["tokens"]["generated"] == 120
     assert manifest["dataset"]
+
+
+def test_a_run_whose_ranks_have_failed_says_how_to_go_on(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = job_config(data, tmp_path / "run", key_column="id")
+    config.progress = "plain"
+    failing = Interrupting(make_llm(shared_tokenizer()), 9, RankError("rank 1 ended with signal 9"))
+    with pytest.raises(RankError):
+        make_job(config, load=lambda: failing).run()
+    assert failing.is_closed
+    done = orjson.loads((tmp_path / "run/manifest.json").read_bytes())["rows"]["done"]
+    assert 0 < done < 30
+    assert f"run: {done} of 30 rows done; the same command resumes\n" in capsys.readouterr().err
+    assert make_job(config).run() == EXIT_DONE
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, data: Path) -> None:
