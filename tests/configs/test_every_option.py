@@ -14,7 +14,6 @@ from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_name
-from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
@@ -24,7 +23,6 @@ EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.n
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
 OF_DECODING = {(group, name) for group, name in EVERY if group == "decoding"}
 IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
-DISTRIBUTED = {("parallel", "mp2"), ("parallel", "mp8")}
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +71,7 @@ def test_tasks_share_their_sections(task: str) -> None:
         assert issubclass(own[name], tuple(set(tried) - {object}))
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - DISTRIBUTED - OF_A_DATASET))
+@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - OF_A_DATASET))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
@@ -81,9 +79,7 @@ def test_option_validates(group: str, name: str, model_folder: Path) -> None:
 
 
 # Decoding's are the same section, judged by the same function, as those of `generate`.
-@pytest.mark.parametrize(
-    "overrides", together("batch", DISTRIBUTED | OF_DECODING | IN_NEED_OF_A_TABLE), ids=" ".join
-)
+@pytest.mark.parametrize("overrides", together("batch", OF_DECODING | IN_NEED_OF_A_TABLE), ids=" ".join)
 def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run"]
@@ -129,16 +125,6 @@ def test_the_worked_sums_are_right() -> None:
     for terms, result in sums:
         assert eval(terms, {"__builtins__": {}}) == int(result)
     assert config.data.template.endswith("\n\nQuestion: {{ question }}\nAnswer:")
-
-
-@pytest.mark.parametrize(("group", "name"), sorted(DISTRIBUTED))
-def test_distributed_option_says_that_there_is_no_launch_yet(
-    group: str, name: str, model_folder: Path
-) -> None:
-    given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
-    with pytest.raises(ConfigError, match="not available in this version") as caught:
-        compose_task(TASKS["generate"], given).finish()
-    assert len(caught.value.faults) == 1
 
 
 def test_the_shipped_model_is_found_in_the_shipped_data() -> None:

@@ -59,7 +59,7 @@ class RandomWeights:
 
     def __init__(self, arch: Architecture) -> None:
         self.path = Path(f"tiny {arch.model_type}")
-        self.shard, self.stage = WHOLE, None
+        self.shard, self.stages = WHOLE, 1
         self._shapes = source_shapes(tensor_specs(arch))
         self._centre = 0.0 if arch.model_type == "gemma" else 1.0  # of norms; Gemma's are 1 + weight
 

@@ -77,6 +77,16 @@ class ParallelConfig:
     data_parallel: int = option(1, "copies of the model; each takes a share of the rows", minimum=1)
     model_parallel: int = option(1, "slices of every layer; must divide the attention heads", minimum=1)
     pipeline_stage: int = option(1, "groups of successive layers", minimum=1)
+    device_map: Any = option(
+        None,
+        "layers of each stage: auto divides the bytes of the weights, null the layers evenly",
+        accepts="auto, a list with the number of layers of each stage, or null",
+    )
+
+    @property
+    def layer_counts(self) -> str | tuple[int, ...] | None:
+        """`device_map`, its list as a tuple."""
+        return tuple(self.device_map) if isinstance(self.device_map, list) else self.device_map
 
 
 @dataclass

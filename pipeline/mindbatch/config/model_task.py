@@ -23,9 +23,6 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 LARGEST_MODEL_CONFIG = 1 << 20
 SMALLEST_NPU_BLOCK = 16
 
-LAUNCHED = ("data_parallel", "model_parallel")
-"""The keys of `parallel` for which processes can be started."""
-
 
 @dataclass
 class ModelTaskConfig(TaskConfig):
@@ -147,17 +144,27 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
 
 
 def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
-    """Numbers of ranks that the model cannot be cut for, or that this version cannot launch."""
+    """Numbers of ranks that the model cannot be cut for."""
     size = parallel.model_parallel
     heads = attention_heads(Path(model.checkpoint_name_or_path)) if model.checkpoint_name_or_path else None
     if heads and size > 0 and heads % size:
         yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
-    for name, value in dataclasses.asdict(parallel).items():
-        if value > 1 and name not in LAUNCHED:
-            yield (
-                f"parallel.{name}={value}: distributed launch is not available in this version: "
-                f"set parallel.{name} to 1"
-            )
+    yield from _device_map_faults(parallel)
+
+
+def _device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
+    """What cannot be a division of any model's layers; whether it is one of this model's is found later."""
+    value, stages = parallel.device_map, parallel.pipeline_stage
+    if value is None:
+        return
+    name = f"parallel.device_map={shown(value)}"
+    counts = isinstance(value, list | tuple) and all(type(count) is int and count > 0 for count in value)
+    if value != "auto" and not counts:
+        yield f"{name}: must be auto, a list with the number of layers of each stage, or null"
+    elif stages == 1:
+        yield f"{name}: has no effect with parallel.pipeline_stage=1; remove it, or ask for more stages"
+    elif counts and len(value) != stages:
+        yield f"{name}: has {len(value)} numbers; needed is one for each of parallel.pipeline_stage={stages}"
 
 
 def attention_heads(folder: Path) -> int | None:

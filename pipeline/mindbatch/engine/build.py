@@ -17,14 +17,15 @@ from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
-from mindbatch.engine.runner import Runner
+from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
+from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.ascend.limits import limit_faults
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.model_facts import ModelFacts
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -43,11 +44,15 @@ class LoadedModel:
 
 
 def engine_settings(
-    facts: ModelFacts, model: ModelConfig, runtime: RuntimeConfig, assistant: ModelFacts | None = None
+    facts: ModelFacts,
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    assistant: ModelFacts | None = None,
+    engines: int = 1,
 ) -> EngineSettings:
-    """The engine's limits for a model; the options are valid in themselves.
+    """The limits of each of so many engines for a model; the options are valid in themselves.
 
-    The cache budget is shared with the `assistant`, whose cache holds as many tokens.
+    The cache budget is shared with the `assistant`, whose cache holds as many tokens, and by the engines.
 
     Raises:
         ConfigError: the device does not run the model, seq_length is beyond the model's positions, the cache
@@ -64,7 +69,8 @@ def engine_settings(
     if runtime.device_target == "Ascend":
         _refuse_beyond_operators(seq_length, runtime.block_size, facts, assistant)
     token_bytes = _token_bytes(model, runtime, facts, assistant)
-    blocks = affordable_blocks(parse_bytes(runtime.cache_memory), token_bytes, runtime.block_size)
+    budget = parse_bytes(runtime.cache_memory)
+    blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
         batch_size=model.batch_size,
         seq_length=seq_length,
@@ -112,12 +118,25 @@ class PreparedModel:
     """A model whose folder and options were found in order, before MindSpore is loaded.
 
     drafter: its assistant, if it has one.
+    settings: of one engine; there are as many as stages.
+    part: of the model, that this process holds.
     """
 
     described: DescribedModel
     drafter: AssistantFolder | None
     tokenizer: Tokenizer | None
     settings: EngineSettings
+    part: ModelPart
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the cache, which all engines share."""
+        return self.settings.num_blocks * self.part.stages
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return self.num_blocks * self.settings.block_size
 
     @property
     def assistant_facts(self) -> ModelFacts | None:
@@ -125,19 +144,19 @@ class PreparedModel:
         return None if self.drafter is None else self.drafter.model.facts
 
 
-def prepare_model(model: ModelConfig, runtime: RuntimeConfig, shard: TensorSlice = WHOLE) -> PreparedModel:
-    """Reads the descriptions in a model folder; the options are valid in themselves. shard: see `open_model`.
+def prepare_model(model: ModelConfig, runtime: RuntimeConfig, part: ModelPart = WHOLE_MODEL) -> PreparedModel:
+    """Reads the descriptions in a model folder; the options are valid in themselves. part: see `open_model`.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    described = open_model(model, shard)
+    described = open_model(model, part)
     tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
-    drafter = find_assistant(model, described, tokenizer, shard)
+    drafter = find_assistant(model, described, tokenizer, part.shard)
     smaller = None if drafter is None else drafter.model.facts
-    settings = engine_settings(described.facts, model, runtime, smaller)
-    return PreparedModel(described, drafter, tokenizer, settings)
+    settings = engine_settings(described.facts, model, runtime, smaller, part.stages)
+    return PreparedModel(described, drafter, tokenizer, settings, part)
 
 
 class Runners(NamedTuple):
@@ -163,7 +182,7 @@ def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lamb
     """
     prepared = prepare_model(model, runtime)
     facts, smaller = prepared.described.facts, prepared.assistant_facts
-    refuse_beyond_memory(model, runtime, prepared.settings, facts, smaller)
+    refuse_beyond_memory(model, runtime, prepared.cache_tokens, facts, smaller)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)
     return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes)
@@ -204,41 +223,63 @@ def load_runners(
         notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
 
     def run(described: DescribedModel, settings: EngineSettings) -> ModelRunner:
-        geometry = CacheGeometry(settings.num_blocks, settings.block_size)
+        geometry = CacheGeometry(prepared.num_blocks, settings.block_size)
         return ModelRunner(described.load(kernels, geometry, loaded), settings, compiling)
 
     settings, drafter = prepared.settings, prepared.drafter
     main = run(prepared.described, settings)
-    assistant = None if drafter is None else run(drafter.model, drafter.settings(settings))
+    # An assistant drafts for whoever has the logits.
+    drafts = drafter if prepared.part.is_last else None
+    assistant = None if drafts is None else run(drafts.model, drafts.settings(settings))
     notice("")
     return Runners(main, assistant)
 
 
 def engine_of(prepared: PreparedModel, runner: Runner, drafting: Runner | None) -> Engine:
     """The engine of a model over the runners of its steps and, if it has an assistant, of that one's."""
+    return _engine_maker(prepared)(runner, drafting)
+
+
+def virtual_engines_of(
+    prepared: PreparedModel, runner: StageRunner, drafting: StageRunner | None
+) -> VirtualEngines:
+    """As `engine_of`, with an engine for each pipeline stage and its own blocks of the cache."""
+    make, size = _engine_maker(prepared), prepared.settings.num_blocks
+    firsts = [stage * size for stage in range(prepared.part.stages)]
+    parts = [CachePart(runner, first) for first in firsts]
+    drafters = [None if drafting is None else CachePart(drafting, first) for first in firsts]
+    return VirtualEngines([make(*pair) for pair in zip(parts, drafters, strict=True)], parts)
+
+
+def _engine_maker(prepared: PreparedModel) -> Callable[[Runner, Runner | None], Engine]:
+    """Makes engines of a model from its runner and its assistant's."""
     settings, drafter, tokenizer = prepared.settings, prepared.drafter, prepared.tokenizer
-    assistant = None
-    if drafter is not None and drafting is not None:
-        assistant = Assistant(drafting, drafter.settings(settings))
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     constraints = ConstraintFactory(tokenizer, prepared.described.facts.vocab_size)
     eos = model_eos_ids(prepared.described.folder, tokenizer)
-    return Engine(runner, settings, make, eos, constraints.make, assistant)
+
+    def engine(runner: Runner, drafting: Runner | None) -> Engine:
+        assistant = None
+        if drafter is not None and drafting is not None:
+            assistant = Assistant(drafting, drafter.settings(settings))
+        return Engine(runner, settings, make, eos, constraints.make, assistant)
+
+    return engine
 
 
 def refuse_beyond_memory(
     model: ModelConfig,
     runtime: RuntimeConfig,
-    settings: EngineSettings,
+    cache_tokens: int,
     *models: ModelFacts | None,
     copies: int = 1,
 ) -> None:
     """ConfigError when the cache is larger than the whole memory: a part of that it may find in use.
 
-    copies: processes on this machine, each of which has a cache.
+    copies: processes on this machine, each of which has a cache of so many tokens.
     """
     token_bytes = _token_bytes(model, runtime, *models)
-    there, needed = whole_memory(), copies * settings.num_blocks * settings.block_size * token_bytes
+    there, needed = whole_memory(), copies * cache_tokens * token_bytes
     if there is not None and needed > there:
         each = f" for each of {copies} processes" if copies > 1 else ""
         free = (free_memory() or 0) / GIB

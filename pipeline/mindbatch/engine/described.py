@@ -12,14 +12,16 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_fold
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
 from mindbatch.models.registry import chosen_type, describe, tensor_specs
+from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import shard_specs
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, ModelPart, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -52,35 +54,39 @@ def ignored_keys(model: ModelConfig) -> IgnoredKeys:
     return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)
 
 
-def open_model(model: ModelConfig, shard: TensorSlice = WHOLE) -> DescribedModel:
+def open_model(model: ModelConfig, part: ModelPart = WHOLE_MODEL) -> DescribedModel:
     """Reads config.json and the heads of the weights, no more.
 
-    shard: the rank that is to be loaded: out of a whole folder, or its own of the rank folders that
-        `mindbatch reshard` made.
+    part: what is to be loaded: out of a whole folder, or of the rank folders that `mindbatch reshard` made.
 
     Raises:
         CheckpointError: the folder does not hold a model that the provider runs, or not all of it, or more.
         ConfigError: there is no such folder, `model.type` contradicts its config.json, or the model cannot
             be cut so.
     """
-    return _open(model, model.checkpoint_name_or_path, model.type, shard)
+    return _open(model, model.checkpoint_name_or_path, model.type, part)
 
 
 def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> DescribedModel:
-    """The same of `model.assistant`, whose type is in its config.json."""
-    return _open(model, model.assistant, "auto", shard)
+    """The same of `model.assistant`, whose type is in its config.json and whose layers are never divided."""
+    return _open(model, model.assistant, "auto", ModelPart(shard))
 
 
-def _open(model: ModelConfig, path: str | None, model_type: str, shard: TensorSlice) -> DescribedModel:
+def _open(model: ModelConfig, path: str | None, model_type: str, part: ModelPart) -> DescribedModel:
     home, ignore = existing_folder(path or ""), ignored_keys(model)
     if model.provider == "mindformers":
         from mindbatch.backends.mindformers.folder_model import open_folder
 
-        return open_folder(home, model_type, ignore, shard)
-    return _open_native(home, model_type, ignore, shard)
+        if part.stages > 1:
+            raise ConfigError(
+                f"parallel.pipeline_stage={part.stages}: not with model.provider=mindformers, whose networks "
+                "are not divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
+            )
+        return open_folder(home, model_type, ignore, part.shard)
+    return _open_native(home, model_type, ignore, part)
 
 
-def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorSlice) -> NativeModel:
+def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPart) -> NativeModel:
     source, config = str(home / CONFIG_NAME), None
     with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
         config = read_config(home)
@@ -89,11 +95,30 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, shard: Tensor
     ):  # before the weights: those of a model that is not run may be of any form
         with naming_provider(config, ignore):
             chosen_type(config, model_type, source, ignore=ignore)
-        check_sizes(
-            tensor_specs(describe(config, model_type, source, ignore=ignore)), shard.size, keys="parallel."
-        )
-    folder = ModelFolder(home, shard if shard != WHOLE and is_cut(home) else None)
+        _refuse_uncuttable(describe(config, model_type, source, ignore=ignore), part)
+    folder = _native_folder(home, part)
     arch = describe(folder.config, model_type, source, ignore=ignore)
+    _refuse_uncuttable(arch, part)
     specs = tensor_specs(arch)
-    check_tensors(arch, specs if folder.shard == WHOLE else shard_specs(specs, shard), folder)
-    return NativeModel(folder, arch, shard)
+    stages = cut(specs, part.stages, part.device_map)
+    held = stage_specs(specs, stages[part.stage]) if folder.stages > 1 else specs
+    check_tensors(arch, held if folder.shard == WHOLE else shard_specs(held, part.shard), folder)
+    most_layers = max(len(stage.layers) for stage in stages)
+    return NativeModel(folder, arch, part.shard, stages[part.stage], most_layers)
+
+
+def _refuse_uncuttable(arch: Architecture, part: ModelPart) -> None:
+    check_sizes(tensor_specs(arch), part.shard.size, part.stages, part.device_map, keys="parallel.")
+
+
+def _native_folder(home: Path, part: ModelPart) -> ModelFolder:
+    """A whole folder, or the rank's of those that were cut for such ranks."""
+    if part.shard == WHOLE and part.stages == 1 or not is_cut(home):
+        return ModelFolder(home)
+    if part.stages > 1 and part.device_map is not None:
+        value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]
+        raise ConfigError(
+            f"parallel.device_map={value}: {home} was cut into even stages before; remove it, or give the "
+            "folder of the whole model"
+        )
+    return ModelFolder(home, part.shard, stage=part.stage, stages=part.stages)

@@ -69,9 +69,17 @@ class ModelRunner:
         self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
         self._graphs = StepGraphs(model, on_compile)
 
-    def run(self, step: Step, first_block: int = 0) -> ModelOutput:
+    def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
-        return ModelOutput(self.compute(self.prepare(step, first_block)), self.project)
+        return self.complete(self.prepare(step))
+
+    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+        """See `StageRunner.announce`; in a model of one rank there is nobody to tell."""
+        return self.prepare(step, first_block)
+
+    def complete(self, inputs: StepInputs) -> ModelOutput:
+        """See `StageRunner.complete`."""
+        return ModelOutput(self.compute(inputs), self.project)
 
     def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
         """The arrays of a step, which are the same for every rank of the model.

@@ -16,7 +16,7 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.models.model_facts import ModelFacts
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 
@@ -25,6 +25,7 @@ class ModelOutline:
     """The sizes of one model.
 
     assistant: the model that drafts for it, if any.
+    settings: of one engine; there are as many as pipeline stages, which share the cache.
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
         its assistant. itemsize: bytes of one number of weights or cache.
     """
@@ -36,6 +37,7 @@ class ModelOutline:
     stored_bytes: int
     num_parameters: int
     itemsize: int
+    engines: int = 1
 
     @property
     def weight_bytes(self) -> int:
@@ -54,12 +56,12 @@ class ModelOutline:
     @property
     def cache_tokens(self) -> int:
         """Tokens that the cache holds."""
-        return self.settings.num_blocks * self.settings.block_size
+        return self.engines * self.settings.num_blocks * self.settings.block_size
 
     @property
     def cache_bytes(self) -> int:
         """Of the whole cache; a block more than it holds is for padding."""
-        return (self.settings.num_blocks + 1) * self.settings.block_size * self.cache_bytes_per_token
+        return (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
 
     def idle_engine(self) -> Engine:
         """An engine that accepts and refuses requests as the real one does, and cannot run them."""
@@ -71,20 +73,27 @@ class ModelOutline:
         )
 
 
-def outline(model: ModelConfig, runtime: RuntimeConfig, shard: TensorSlice = WHOLE) -> ModelOutline:
-    """Reads a model folder's descriptions; the options are valid in themselves. shard: see `open_model`.
+def outline(model: ModelConfig, runtime: RuntimeConfig, part: ModelPart = WHOLE_MODEL) -> ModelOutline:
+    """Reads a model folder's descriptions; the options are valid in themselves. part: see `open_model`.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    prepared = prepare_model(model, runtime, shard)
+    prepared = prepare_model(model, runtime, part)
     facts, smaller, drafter = prepared.described.facts, prepared.assistant_facts, prepared.drafter
     parameters = facts.num_parameters + (0 if smaller is None else smaller.num_parameters)
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
     stored_bytes = prepared.described.folder.nbytes + (0 if drafter is None else drafter.model.folder.nbytes)
     return ModelOutline(
-        facts, smaller, prepared.settings, prepared.tokenizer, stored_bytes, parameters, itemsize
+        facts,
+        smaller,
+        prepared.settings,
+        prepared.tokenizer,
+        stored_bytes,
+        parameters,
+        itemsize,
+        part.stages,
     )
 
 

@@ -40,17 +40,18 @@ class EngineSettings:
         return -(-tokens // self.block_size)
 
 
-def affordable_blocks(cache_bytes: int, bytes_per_token: int, block_size: int) -> int:
-    """Blocks that fit a budget; one more, for padding, is paid from it too.
+def affordable_blocks(cache_bytes: int, bytes_per_token: int, block_size: int, engines: int = 1) -> int:
+    """Blocks that each of the engines which share a budget gets; one more, for padding, is paid from it too.
 
     Raises:
         ConfigError: the budget holds less than one usable block.
     """
     block_bytes = bytes_per_token * block_size
-    blocks = cache_bytes // block_bytes - 1
+    blocks = (cache_bytes // block_bytes - 1) // engines
     if blocks < 1:
+        least = "two" if engines == 1 else f"{engines + 1}, one for each pipeline stage and one for padding,"
         raise ConfigError(
             f"runtime.cache_memory={cache_bytes} bytes: too small; a block of {block_size} tokens takes "
-            f"{block_bytes} bytes and two are the least"
+            f"{block_bytes} bytes and {least} are the least"
         )
     return blocks

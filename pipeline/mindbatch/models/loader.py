@@ -51,10 +51,10 @@ def load_weights(
     names = checkpoint_names(arch, folder)
     specs = tensor_specs(arch)
     held = specs if stage is None else stage_specs(specs, stage)
-    if folder.stage is not None:
+    if folder.stages > 1:
         specs = held
-    if folder.shard != WHOLE or folder.stage is not None:
-        _refuse_other_rank(folder, shard, stage)
+    if folder.shard != WHOLE:
+        _refuse_other_rank(folder, shard)
         specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
     check_tensors(arch, specs, folder)
     parameters, outputs = {}, {}
@@ -66,15 +66,11 @@ def load_weights(
     return Weights(parameters, outputs, kernels.absent())
 
 
-def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice, stage: Stage | None) -> None:
+def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
     if folder.shard != shard:
         raise CheckpointError(
             f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
             f"{shard.rank} of {shard.size}"
-        )
-    if folder.stage not in (None, stage):
-        raise CheckpointError(
-            f"{folder.path}: was opened for {folder.stage}; needed is {stage or 'all layers'}"
         )
 
 

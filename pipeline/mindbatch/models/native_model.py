@@ -23,27 +23,32 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 class NativeModel:
     """A folder that holds a model of MODEL_TYPES, or one rank of it, not yet loaded.
 
-    shard: the rank that is loaded, of a whole folder or of one that was cut for it.
+    shard, stage: the rank that is loaded, of a whole folder or of one that was cut for it; a stage of None is
+        all layers.
+    most_layers: of any stage, for all ranks of a model have caches of as many tokens; None: all.
     """
 
     folder: ModelFolder
     architecture: Architecture
     shard: TensorSlice = WHOLE
+    stage: Stage | None = None
+    most_layers: int | None = None
 
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        return facts_of(self.architecture, self.shard.size)
+        return facts_of(self.architecture, self.shard.size, self.most_layers)
 
     def load(
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
     ) -> RunnableModel:
         """See `DescribedModel.load`."""
-        return load_native(self.architecture, self.folder, kernels, geometry, progress, self.shard)
+        arch, shard, stage = self.architecture, self.shard, self.stage
+        return load_native(arch, self.folder, kernels, geometry, progress, shard, stage)
 
 
-def facts_of(arch: Architecture, model_parallel: int = 1) -> ModelFacts:
-    """The sizes of a model; the cache is that of one of its ranks."""
+def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:
+    """The sizes of a model; the cache is that of one of its ranks, of so many layers or all."""
     kv_heads = max(1, arch.kv_heads // model_parallel)
     return ModelFacts(
         model_type=arch.model_type,
@@ -52,7 +57,9 @@ def facts_of(arch: Architecture, model_parallel: int = 1) -> ModelFacts:
         num_parameters=sum(
             spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
         ),
-        cached_numbers=arch.num_layers * kv_heads * (arch.head_dim + padded_head(arch.head_dim)),
+        cached_numbers=(num_layers or arch.num_layers)
+        * kv_heads
+        * (arch.head_dim + padded_head(arch.head_dim)),
         head_dim=arch.head_dim,
         window=min(filter(None, arch.windows), default=0),
     )

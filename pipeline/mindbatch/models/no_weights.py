@@ -14,7 +14,7 @@ from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
-from mindbatch.parallel.topology import Stage, TensorSlice
+from mindbatch.parallel.topology import TensorSlice
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class NoWeights:
     architecture: Architecture
     shard: TensorSlice
     path: Path = Path("no weights")
-    stage: Stage | None = None
+    stages: int = 1
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.parallel.topology import WHOLE, Stage, stage_layers
+from mindbatch.parallel.topology import WHOLE, DeviceMap, Stage, stage_layers
 
 AUTO = "auto"
 """The device_map that divides the bytes of the weights."""
@@ -53,14 +52,14 @@ def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:
     return [spec for spec in specs if holds(stage, spec, tied=tied)]
 
 
-def stage_faults(layers: int, stages: int, device_map: Any = None) -> Iterator[str]:
+def stage_faults(layers: int, stages: int, device_map: DeviceMap = None) -> Iterator[str]:
     """Why so many layers cannot be divided so; each fault begins with the name of a key of `parallel`.
 
     device_map: None for as many layers to each stage, AUTO, or the number of layers of each stage.
     """
     if not 1 <= stages <= layers:
         yield f"pipeline_stage={stages}: the model has {layers} layers; allowed: 1 to {layers}"
-    elif isinstance(device_map, list | tuple) and sum(device_map) != layers:
+    elif isinstance(device_map, tuple) and sum(device_map) != layers:
         even = [len(stage_layers(layers, index, stages)) for index in range(stages)]
         yield (
             f"device_map={[*device_map]}: {sum(device_map)} layers in all, and the model has {layers}; even "
@@ -68,15 +67,15 @@ def stage_faults(layers: int, stages: int, device_map: Any = None) -> Iterator[s
         )
 
 
-def cut(specs: Sequence[TensorSpec], stages: int, device_map: Any = None) -> list[Stage]:
+def cut(specs: Sequence[TensorSpec], stages: int, device_map: DeviceMap = None) -> list[Stage]:
     """The stages of a model in which `stage_faults` finds nothing."""
     layers = number_of_layers(specs)
-    if device_map == AUTO:
-        sizes = _sizes_by_bytes(specs, layers, stages)
-    elif device_map is None:
-        sizes = [len(stage_layers(layers, index, stages)) for index in range(stages)]
-    else:
+    if isinstance(device_map, tuple):
         sizes = [*device_map]
+    elif device_map == AUTO:
+        sizes = _sizes_by_bytes(specs, layers, stages)
+    else:
+        sizes = [len(stage_layers(layers, index, stages)) for index in range(stages)]
     ends = accumulate(sizes, initial=0)
     return [Stage(range(*pair), index, stages) for index, pair in enumerate(pairwise(ends))]
 

@@ -43,6 +43,28 @@ class RankPlace(NamedTuple):
     tensor_rank: int
 
 
+DeviceMap = str | tuple[int, ...] | None
+"""How layers are divided over stages: see `ParallelConfig.device_map`."""
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """What a rank holds of a model: the shard of every layer of one of its stages."""
+
+    shard: TensorSlice = WHOLE
+    stage: int = 0
+    stages: int = 1
+    device_map: DeviceMap = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the head, and so the logits."""
+        return self.stage == self.stages - 1
+
+
+WHOLE_MODEL = ModelPart()
+
+
 @dataclass(frozen=True)
 class Topology:
     """data_parallel replicas of pipeline_stage x model_parallel processes.
@@ -55,6 +77,7 @@ class Topology:
     data_parallel: int = 1
     model_parallel: int = 1
     pipeline_stage: int = 1
+    device_map: DeviceMap = None
 
     @property
     def replica_size(self) -> int:
@@ -81,6 +104,11 @@ class Topology:
     def slice_of(self, rank: int) -> TensorSlice:
         """The slice of every layer that a global rank holds."""
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
+
+    def part_of(self, rank: int) -> ModelPart:
+        """What a global rank holds of the model."""
+        stage = self.coordinates(rank).stage
+        return ModelPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
 
     def hand_over_groups(self, rank: int) -> list[tuple[str, list[int]]]:
         """The groups of a local rank and who meets there: with the stage before, then the one after."""

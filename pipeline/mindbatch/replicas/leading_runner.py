@@ -18,7 +18,7 @@ class RankRunner(Protocol):
 
     vocab_size: int
 
-    def prepare(self, step: Step) -> StepInputs: ...
+    def prepare(self, step: Step, first_block: int = 0) -> StepInputs: ...
 
     def compute(self, inputs: StepInputs) -> StepValues: ...
 
@@ -26,7 +26,10 @@ class RankRunner(Protocol):
 
 
 class Followers:
-    """The other ranks of a replica, which are told what the leader computes, in the same order.
+    """The other ranks of a replica, which are told what the leader computes.
+
+    Those of its own stage compute everything in the order in which it does. Those of earlier stages are
+    told of steps before, when these are announced, and compute them in that order.
 
     connections: by local rank. comparing: those that have the logits, too, as the leader's stage has.
     """
@@ -34,11 +37,18 @@ class Followers:
     def __init__(self, connections: Mapping[int, MessageConnection], comparing: Collection[int]) -> None:
         self._connections = dict(connections)
         self._comparing = [*comparing]
+        self._earlier = [rank for rank in connections if rank not in comparing]
         self.digest = TokenDigest()
         self._steps = 0
 
+    def announce(self, runner: int, inputs: StepInputs) -> None:
+        """Tells the stages before the leader's to compute a step; an assistant is on the leader's alone."""
+        if runner == 0:
+            fields, arrays = step_parts(inputs)
+            self._tell(self._earlier, COMPUTE, arrays, runner=runner, **fields)
+
     def compute(self, runner: int, inputs: StepInputs) -> None:
-        """Tells all to compute a step; before every sixteenth the digests are compared.
+        """Tells those of the leader's stage to compute a step; before every sixteenth digests are compared.
 
         Raises:
             MindBatchError: a rank has other tokens than this one.
@@ -47,7 +57,7 @@ class Followers:
             self._compare()
         self._steps += 1
         fields, arrays = step_parts(inputs)
-        self._tell(self._connections, COMPUTE, arrays, runner=runner, **fields)
+        self._tell(self._comparing, COMPUTE, arrays, runner=runner, **fields)
 
     def project(self, runner: int, hidden: FloatArray) -> None:
         """Tells those of the leader's stage to compute the logits of hidden states."""
@@ -79,7 +89,7 @@ class Followers:
 
 
 class LeadingRunner:
-    """A `Runner` whose steps all ranks compute; the leader's own part is computed here."""
+    """A `StageRunner` whose steps all ranks compute; the leader's own part is computed here."""
 
     def __init__(self, runner: RankRunner, followers: Followers, number: int = 0) -> None:
         """`number`: of the runner among those of a rank, the model's and its assistant's."""
@@ -89,13 +99,22 @@ class LeadingRunner:
         self._number = number
 
     def run(self, step: Step) -> ModelOutput:
-        """See `Runner.run`.
+        """See `Runner.run`. Errors: see `complete`."""
+        return self.complete(self.announce(step))
+
+    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+        """See `StageRunner.announce`. OSError: a follower has gone."""
+        inputs = self._runner.prepare(step, first_block)
+        self._followers.announce(self._number, inputs)
+        return inputs
+
+    def complete(self, inputs: StepInputs) -> ModelOutput:
+        """See `StageRunner.complete`.
 
         Raises:
             MindBatchError: ranks differ, see `Followers`.
             OSError: a follower has gone.
         """
-        inputs = self._runner.prepare(step)
         self._followers.compute(self._number, inputs)
         values = self._runner.compute(inputs)
         if values.logits is not None:

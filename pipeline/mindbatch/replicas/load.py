@@ -36,10 +36,10 @@ def load_replicas(
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
     setup = set_up(config.launch, topology, os.environ)
-    outlined = outline(model, runtime, topology.slice_of(0))
+    outlined = outline(model, runtime, topology.part_of(0))
     models = (outlined.facts, outlined.assistant)
     local_size = 0 if setup.launcher == "ray" else setup.place.layout.local_size
-    refuse_beyond_memory(model, runtime, outlined.settings, *models, copies=max(1, local_size))
+    refuse_beyond_memory(model, runtime, outlined.cache_tokens, *models, copies=max(1, local_size))
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
@@ -95,7 +95,8 @@ def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
 
 def topology_of(parallel: ParallelConfig) -> Topology:
     """The ranks that the section `parallel` makes."""
-    return Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
+    sizes = (parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
+    return Topology(*sizes, parallel.layer_counts)
 
 
 def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeLogs:

@@ -71,7 +71,7 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     prepare_environment(runtime.verbose, runtime.num_threads)
     folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
     link.send(MODEL, digests=[folder_digest(folder) for folder in folders])
-    replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage)
+    replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
     rank = environment.rank % replica.world_size
     meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
     loaded = load_rank(model, runtime, replica, rank, link.notice, meeting)

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import Notice, PreparedModel, Runners, engine_of, load_runners, prepare_model
-from mindbatch.engine.engine import Engine
-from mindbatch.engine.runner import Runner
+from mindbatch.engine.build import (
+    Notice,
+    PreparedModel,
+    Runners,
+    engine_of,
+    load_runners,
+    prepare_model,
+    virtual_engines_of,
+)
+from mindbatch.engine.engine import StepEngine
+from mindbatch.engine.runner import StageRunner
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection
 from mindbatch.replicas.follower import Follower
@@ -42,16 +50,19 @@ class RankModel:
     def engine(
         self,
         connections: Mapping[int, MessageConnection],
-        around: Callable[[Runner], Runner] = lambda runner: runner,
-    ) -> Engine:
+        around: Callable[[StageRunner], StageRunner] = lambda runner: runner,
+    ) -> StepEngine:
         """The leader's engine, whose steps all ranks compute.
 
         connections: to the followers, by local rank. around: what is put around the model's runner.
         """
         main, assistant = self._leading(connections) if connections else self.runners
-        return engine_of(self.prepared, around(main), assistant)
+        make = virtual_engines_of if self.topology.pipeline_stage > 1 else engine_of
+        return make(self.prepared, around(main), assistant)
 
-    def _leading(self, connections: Mapping[int, MessageConnection]) -> tuple[Runner, Runner | None]:
+    def _leading(
+        self, connections: Mapping[int, MessageConnection]
+    ) -> tuple[StageRunner, StageRunner | None]:
         leader, drafting = self.topology.leader_of(0), self.runners.assistant
         followers = Followers(connections, [rank for rank in self.followers if rank > leader])
         assistant = None if drafting is None else LeadingRunner(drafting, followers, number=1)
@@ -83,5 +94,5 @@ def load_rank(
         if meeting is not None:
             kernels.meet(topology.slice_of(rank), f"{meeting}-{topology.coordinates(rank).stage}")
 
-    prepared = prepare_model(model, runtime, topology.slice_of(rank))
+    prepared = prepare_model(model, runtime, topology.part_of(rank))
     return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

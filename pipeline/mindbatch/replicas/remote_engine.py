@@ -45,7 +45,8 @@ WAIT_SECONDS = 0.1
 class RemoteEngine:
     """Runs requests over the replicas of a job.
 
-    settings: of the engine of one replica. checks: an engine that accepts and refuses as theirs do.
+    settings: of an engine; a replica has one for each pipeline stage.
+    checks: an engine that accepts and refuses as theirs do.
     admission: what ranks are told, and which of them may take part.
     notice: see `build.load_model`.
     max_restarts: how often a replica that has ended is started again, all of them together.
@@ -66,14 +67,15 @@ class RemoteEngine:
         hang_seconds: float = 60.0,
         warn: Callable[[str], None] = say,
     ) -> None:
+        at_once = settings.batch_size * topology.pipeline_stage  # each stage has a batch
         # So many as all replicas have: whoever feeds this engine reckons with it.
-        self.settings = replace(settings, batch_size=settings.batch_size * topology.data_parallel)
+        self.settings = replace(settings, batch_size=at_once * topology.data_parallel)
         self.replicas = [
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
         ]
         # A few more than its batch, so that it need not wait for the next one.
-        self._dealing = Dealing(self.replicas, settings.batch_size + max(2, settings.batch_size // 4))
+        self._dealing = Dealing(self.replicas, at_once + max(2, at_once // 4))
         self._checks = checks
         self._topology = topology
         self._links, self._ranks, self._admission = links, ranks, admission

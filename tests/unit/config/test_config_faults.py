@@ -172,6 +172,28 @@ def test_an_unknown_type_is_one_fault(usable: tuple[str, str]) -> None:
     assert line.startswith("model.dtype=float17: must be one of auto, ")
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("quick", "must be auto, a list with the number of layers of each stage, or null"),
+        ("[3,0]", "must be auto, a list with the number of layers of each stage, or null"),
+        ("[3,true]", "must be auto, a list with the number of layers of each stage, or null"),
+        ("[1,2,3]", "has 3 numbers; needed is one for each of parallel.pipeline_stage=2"),
+    ],
+)
+def test_layers_that_no_model_has_so(given: str, fault: str, usable: tuple[str, str]) -> None:
+    [found] = faults(*usable, "parallel.pipeline_stage=2", f"parallel.device_map={given}")
+    assert found.startswith("parallel.device_map=")
+    assert found.endswith(fault)
+
+
+def test_a_device_map_of_one_stage_has_no_effect(usable: tuple[str, str]) -> None:
+    assert faults(*usable, "parallel.device_map=auto") == (
+        "parallel.device_map=auto: has no effect with parallel.pipeline_stage=1; remove it, or ask for more "
+        "stages",
+    )
+
+
 def test_heads_that_do_not_divide_are_named(usable: tuple[str, str]) -> None:
     assert faults(*usable, "parallel.model_parallel=3") == (
         "parallel.model_parallel=3: must divide the model's 32 attention heads",

@@ -18,7 +18,7 @@ def numbers(specs: list[TensorSpec]) -> int:
 
 def largest(specs: list[TensorSpec], sizes: list[int]) -> int:
     """Numbers of the stage that holds most."""
-    return max(numbers(stage_specs(specs, stage)) for stage in cut(specs, len(sizes), sizes))
+    return max(numbers(stage_specs(specs, stage)) for stage in cut(specs, len(sizes), tuple(sizes)))
 
 
 @given(models(), st.data())
@@ -53,7 +53,7 @@ def test_a_large_vocabulary_leaves_its_stages_fewer_layers() -> None:
     specs = llama_specs(vocabulary=600, layers=9)
     assert [len(stage.layers) for stage in cut(specs, 3)] == [3, 3, 3]
     assert [len(stage.layers) for stage in cut(specs, 3, AUTO)] == [1, 7, 1]
-    assert [stage.layers for stage in cut(specs, 3, [2, 3, 4])] == [range(2), range(2, 5), range(5, 9)]
+    assert [stage.layers for stage in cut(specs, 3, (2, 3, 4))] == [range(2), range(2, 5), range(5, 9)]
 
 
 def test_the_ends_of_a_model_are_on_the_ends_of_the_pipeline() -> None:
@@ -75,12 +75,12 @@ def test_the_ends_of_a_model_are_on_the_ends_of_the_pipeline() -> None:
     [
         (3, None, "pipeline_stage=3: the model has 2 layers; allowed: 1 to 2"),
         (0, None, "pipeline_stage=0: the model has 2 layers; allowed: 1 to 2"),
-        (2, [2, 1], "device_map=[2, 1]: 3 layers in all, and the model has 2; even stages are [1, 1]"),
+        (2, (2, 1), "device_map=[2, 1]: 3 layers in all, and the model has 2; even stages are [1, 1]"),
     ],
 )
-def test_what_a_model_cannot_be_cut_into(stages: int, device_map: list[int] | None, fault: str) -> None:
+def test_what_a_model_cannot_be_cut_into(stages: int, device_map: tuple[int, ...] | None, fault: str) -> None:
     assert [*stage_faults(2, stages, device_map)] == [fault]
-    assert not [*stage_faults(2, 2, device_map and [1, 1])]
+    assert not [*stage_faults(2, 2, device_map and (1, 1))]
 
 
 def test_a_stage_says_which_layers_it_has() -> None:

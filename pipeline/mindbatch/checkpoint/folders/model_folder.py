@@ -23,7 +23,7 @@ from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
 from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.errors import CheckpointError
-from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
 
@@ -42,7 +42,7 @@ class ModelWeights(Protocol):
     """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
 
     shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.
-    stage: the pipeline stage whose tensors alone were stored; None for all layers.
+    stages: into so many pipeline stages the layers were cut; 1 for all layers.
     Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
     """
 
@@ -53,7 +53,7 @@ class ModelWeights(Protocol):
     def shard(self) -> TensorSlice: ...
 
     @property
-    def stage(self) -> Stage | None: ...
+    def stages(self) -> int: ...
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -85,12 +85,13 @@ class ModelFolder:
         path: str | os.PathLike[str],
         rank: TensorSlice | None = None,
         *,
-        stage: Stage | None = None,
+        stage: int = 0,
+        stages: int = 1,
         names: str = "hf",
     ) -> None:
         """Opens a whole model, or one rank of the rank folders that `mindbatch reshard` made.
 
-        stage: the rank's, where the folders were cut for several; rank.size folders for each.
+        stage: the rank's; each of the `stages` has rank.size folders.
         names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
@@ -98,13 +99,15 @@ class ModelFolder:
             CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
         """
         self.path = existing_folder(path)
-        self.shard, self.stage = rank or WHOLE, stage
+        self.shard, self.stages = rank or WHOLE, stages
         faults: list[str] = []
         with collecting(faults):
             self.config, self.generation_config = read_configs(self.path)
         with collecting(faults):
             self._tensors = (
-                model_tensors(self.path) if rank is None else _rank_tensors(self.path, rank, stage, names)
+                model_tensors(self.path)
+                if rank is None
+                else _rank_tensors(self.path, rank, (stage, stages), names)
             )
         if faults and hasattr(self, "_tensors"):
             self.close()
@@ -165,17 +168,20 @@ def is_cut(home: Path) -> bool:
     return not whole and bool(rank_folders(home))
 
 
-def _rank_tensors(home: Path, needed: TensorSlice, stage: Stage | None, names: str) -> TensorSet:
-    """The tensors of one rank, when all ranks are there and were cut for so many."""
+def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names: str) -> TensorSet:
+    """The tensors of one rank, when all ranks are there and were cut for so many.
+
+    place: the rank's stage, and the number of stages.
+    """
     if has_file(home, JOURNAL_NAME):
         raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
     ranks = rank_folders(home)
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
-    marker, (index, stages) = read_marker(home), (stage.index, stage.count) if stage else (0, 1)
+    marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
     raise_if_any(_cut_faults(settings, len(ranks), needed.size, stages, names), str(home))
-    source = open_source(ranks[index * needed.size + needed.rank])
+    source = open_source(ranks[stage * needed.size + needed.rank])
     try:
         source.check_sums()
     except CheckpointError:

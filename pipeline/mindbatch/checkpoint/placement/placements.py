@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import DeviceMap, TensorSlice
 
 
 def placements(
@@ -50,10 +50,16 @@ def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
 
 
 def check_sizes(
-    specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
+    specs: Sequence[TensorSpec],
+    model_parallel: int,
+    pipeline_stage: int = 1,
+    device_map: DeviceMap = None,
+    *,
+    keys: str = "",
 ) -> None:
     """Raises ConfigError with the number, what it does not divide, and the numbers that are allowed."""
-    faults = [*_slice_faults(specs, model_parallel), *stage_faults(number_of_layers(specs), pipeline_stage)]
+    layers = number_of_layers(specs)
+    faults = [*_slice_faults(specs, model_parallel), *stage_faults(layers, pipeline_stage, device_map)]
     if faults:
         raise ConfigError(keys + fault for fault in faults)
 

@@ -26,7 +26,7 @@ class WholeModel:
     one file comes into memory, a tensor at a time, checked against the digests on its way.
     """
 
-    shard, stage = WHOLE, None
+    shard, stages = WHOLE, 1
 
     def __init__(self, config: ReshardConfig) -> None:
         """config: what `source...` says of the checkpoint; its target and adapter are left out.
