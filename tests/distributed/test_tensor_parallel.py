@@ -1,72 +1,15 @@
 """A model over several real processes gives the tokens of one process, whatever is asked of it at a time."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from model_folders import descriptions, write_folder
 
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import load_model
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
-from rank_group import answers, outputs_of
+from mixed_requests import CACHED, PLAIN, SCHEMA, STORIES, TINY, compare, requests
 
 pytestmark = pytest.mark.slow
-
-TINY = Path(__file__).parents[2] / "examples/tiny_gpt2"
-STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
-PLAIN: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "again": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-    "sampled": {"do_sample": True, "seed": 7, "top_p": 0.9, "temperature": 1.4},
-    "samples": {"do_sample": True, "seed": 3, "num_return_sequences": 3, "top_k": 20},
-    "beams": {"num_beams": 3, "num_return_sequences": 2},
-    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
-    "scored": {"logprobs": 2, "prompt_logprobs": 2},
-}
-CACHED: dict[str, dict[str, Any]] = {
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
-    "looked_up": {"prompt_lookup_num_tokens": 3},
-}
-SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
-
-
-def requests(kinds: dict[str, dict[str, Any]], vocabulary: int) -> list[dict[str, Any]]:
-    """Prompts of several lengths, some of which begin alike, longer than a step and a block."""
-    common = [(3 * place + 1) % vocabulary for place in range(20)]
-    asked = []
-    for index, (kind, params) in enumerate(kinds.items()):
-        prompt = [*common[: 20 - index], index, *common[index : 2 * index]]
-        asked.append({"key": kind, "prompt": prompt, "params": {"max_new_tokens": 18, **params}})
-    return asked
-
-
-def of_one_process(model: dict[str, Any], asked: list[dict[str, Any]], **runtime: Any) -> dict[str, Any]:
-    loaded = load_model(ModelConfig(**model), RuntimeConfig(**runtime))
-    found: dict[str, Any] = json.loads(json.dumps(outputs_of(loaded.engine, asked)))
-    return found
-
-
-def compare(
-    out: Path,
-    size: int,
-    model: dict[str, Any],
-    asked: list[dict[str, Any]],
-    *,
-    through_mindspore: bool = False,
-    **runtime: Any,
-) -> dict[str, Any]:
-    """Runs the requests in so many processes and in one; the leader's whole answer."""
-    runtime = {"block_size": 4, "max_batched_tokens": 24, "cache_memory": "2MB", **runtime}
-    found = answers(out, size, model, asked, runtime, through_mindspore=through_mindspore)
-    expected = of_one_process(
-        {**model, "checkpoint_name_or_path": str(out.parent / "whole")}, asked, **runtime
-    )
-    assert found["outputs"] == expected
-    assert not any(output["error"] for output in expected.values())
-    return found
 
 
 def test_a_mixture_with_an_assistant_and_a_schema(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mindbatch.parallel.topology import DeviceMap
+
 KEY = bytes(range(32))
 SECONDS = 240
 
@@ -69,18 +71,22 @@ def answers(
     requests: Sequence[dict[str, Any]],
     runtime: dict[str, Any],
     *,
+    stages: int = 1,
+    device_map: DeviceMap = None,
     through_mindspore: bool = False,
 ) -> dict[str, Any]:
     """What the leader answers: outputs by request, and the engine's statistics.
 
+    size: processes, of `stages` pipeline stages. device_map: see `Topology`.
     model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
     through_mindspore: the ranks do not share memory.
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
     meeting = None if through_mindspore else secrets.token_hex(16)
+    topology = [1, size // stages, stages, device_map]
     asked = {"model": model, "runtime": runtime, "requests": requests}
-    job.write_text(json.dumps({"size": size, "meeting": meeting, **asked}))
+    job.write_text(json.dumps({"topology": topology, "meeting": meeting, **asked}))
     answer = out / "answers.json"
     with processes(job, out, size) as started:
         deadline = time.monotonic() + SECONDS
@@ -126,8 +132,9 @@ def main(job_path: str, out: str) -> None:
     job = json.loads(Path(job_path).read_text())
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**{"num_threads": 1, **job["runtime"]})
     prepare_environment(runtime.verbose, runtime.num_threads)
+    *sizes, device_map = job["topology"]
+    topology = Topology(*sizes, tuple(device_map) if isinstance(device_map, list) else device_map)
     rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
-    topology = Topology(1, job["size"])
     loaded = load_rank(model, runtime, topology, rank, lambda text: None, job["meeting"])
     if loaded.is_leader:
 
