@@ -155,3 +155,25 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(launcher: str, tmp_path
     assert {ended.rank for ended in found} == {0, 1, 2, 3}
     assert all(ended.how.startswith("lost with its node ") for ended in found)
     job.ranks.end()
+
+
+@pytest.mark.parametrize("launcher", ["dynamic", "mpirun", "msrun"])
+def test_a_command_that_is_killed_takes_everything_along(launcher: str, tmp_path: Path) -> None:
+    if shutil.which(launcher) is None and launcher == "mpirun":
+        pytest.skip("no OpenMPI here")
+    front = os.fork()
+    if front == 0:  # the command
+        try:
+            kept = Job(launcher, tmp_path)  # noqa: F841
+            signal.pause()
+        finally:
+            os._exit(1)
+    folder = tmp_path / STRANGE
+    try:
+        until(lambda: len([*folder.glob("*_0.json")]) == 4)
+        pids = [json.loads(path.read_text())["pid"] for path in folder.glob("*.json")]
+        pids += [parent for pid in pids if (parent := parent_of(pid)) != front]  # the agents
+    finally:
+        os.kill(front, signal.SIGKILL)
+        os.waitpid(front, 0)
+    until(lambda: not any(map(lives, pids)), seconds=5)
