@@ -114,3 +114,24 @@ def test_more_prompts_than_replicas_by_msrun_launcher(odd_folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"[{row}] {TEXT}" for row in range(3)]
     assert {"rank_0.log", "rank_1.log"} <= {*os.listdir(odd_folder / "output/msrun_log")}
+
+
+CLUSTER_PROGRAM = """
+import mindspore
+from mindspore.communication import get_group_size, get_rank, init
+
+mindspore.set_device("CPU")
+init()
+print("rank", get_rank(), "of", get_group_size(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_of_the_users_meets_in_mindspores_cluster(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(CLUSTER_PROGRAM)
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = run(tmp_path, "msrun_launcher.sh", "user.py", "2", PATH=programs, GLOG_v="3")
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        said = (tmp_path / f"output/msrun_log/worker_{rank}.log").read_text().splitlines()
+        assert f"rank {rank} of 2" in said
