@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "checkpoint",
         "config",
         "interrupts",
+        "parallel",
     }
     | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import xxhash
 
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.engine.described import open_assistant, open_model
+from mindbatch.engine.described import DescribedModel, open_assistant, open_model
 from mindbatch.errors import CheckpointError
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
 from mindbatch.run.batch_config import BatchConfig
@@ -48,16 +51,17 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
-    folder = open_model(model).folder
+    size = config.parallel.model_parallel
+    folder, weights = _opened(partial(open_model, model), size)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
     fields = {
-        "weights": digest_of(folder.weight_paths),
+        "weights": digest_of(weights),
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
         "adapter": None,
-        "assistant": _assistant_digest(model),
+        "assistant": _assistant_digest(model, size),
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
@@ -105,12 +109,22 @@ def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
     return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
 
 
-def _assistant_digest(model: ModelConfig) -> str | None:
+def _opened(
+    open_part: Callable[[TensorSlice], DescribedModel], size: int
+) -> tuple[ModelFolder, Sequence[Path]]:
+    """A model's folder with the files of its weights: of one that was cut for `size` ranks, those of all."""
+    parts = [open_part(TensorSlice(0, size)).folder]
+    if parts[0].shard != WHOLE:
+        parts += [open_part(TensorSlice(rank, size)).folder for rank in range(1, size)]
+    return parts[0], [path for part in parts for path in part.weight_paths]
+
+
+def _assistant_digest(model: ModelConfig, size: int) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
     if model.assistant is None:
         return None
-    files = open_assistant(model).folder
-    return digest_of([*files.weight_paths, *_existing(files.path, _MODEL_FILES)])
+    folder, weights = _opened(partial(open_assistant, model), size)
+    return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)])
 
 
 def digest_of(paths: Iterable[Path]) -> str:

@@ -10,6 +10,8 @@ from mindbatch.config.paths import data_root
 from mindbatch.errors import CheckpointError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
+from mindbatch.tasks.reshard.schema import ReshardConfig
+from mindbatch.tasks.reshard.task import run as reshard
 from small_qwen3 import write_small_qwen3
 
 
@@ -147,3 +149,16 @@ def test_a_newer_decoding_parameter_is_in_it_where_it_has_an_effect(folder: Path
     """Elsewhere it is that of runs from before there was one."""
     before, after = fields(folder), fields(folder, decoding__do_sample=True, decoding__top_n_sigma=1.5)
     assert after.keys() - before.keys() == {"decoding.top_n_sigma"}
+
+
+def test_the_files_of_all_ranks_count_where_the_model_is_cut(folder: Path, tmp_path: Path) -> None:
+    config = ReshardConfig(source=str(folder))
+    config.target.dir, config.target.model_parallel = str(tmp_path / "cut"), 2
+    assert reshard(config) == 0
+    before = fields(tmp_path / "cut", parallel__model_parallel=2)
+    assert changed(before, fields(folder)) == {"weights"}
+    [last] = (tmp_path / "cut/rank_1").glob("*.safetensors")
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    assert changed(before, fields(tmp_path / "cut", parallel__model_parallel=2)) == {"weights"}
