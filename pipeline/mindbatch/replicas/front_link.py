@@ -74,7 +74,14 @@ class FrontLink:
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
             seconds = time.monotonic() - self._since
-            self.send(BEAT, doing=self._activity, seconds=round(seconds, 3), steps=self._steps)
+            processor = round(time.process_time(), 3)
+            self.send(
+                BEAT,
+                doing=self._activity,
+                seconds=round(seconds, 3),
+                steps=self._steps,
+                processor_seconds=processor,
+            )
 
     def _leave(self, error: Exception) -> None:
         """Ends this process from whatever thread; nobody is left to be told."""

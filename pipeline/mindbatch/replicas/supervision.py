@@ -11,12 +11,15 @@ from typing import Any
 from mindbatch.launch.process_state import ProcessState, process_state
 from mindbatch.launch.ranks import EndedRank, Ranks
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.watch import Watch
+from mindbatch.replicas.watch import LATE, Watch
 
 CHECK_SECONDS = 0.25
 
 SECONDS_TO_END = 2.0
 """In which a process whose connection has ended is expected to end too, to be asked how."""
+
+_COMPUTING = 0.05
+"""Processor seconds between two signs of life, with which a rank on another machine counts as running."""
 
 _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
 
@@ -54,6 +57,8 @@ class Supervision:
         self._clock, self._state_of = clock, state_of
         self._watch = Watch(hang_seconds)
         self._processes: dict[int, int] = {}  # of the ranks on this machine
+        self._computed: dict[int, float] = {}  # processor seconds, as a rank said last
+        self._running_until: dict[int, float] = {}
         self._disconnected: dict[int, float] = {}
         self._next_check = 0.0
         for replica in range(topology.data_parallel):
@@ -70,8 +75,8 @@ class Supervision:
         ranks = self._topology.ranks_of(replica)
         self._watch.forget(ranks)
         for rank in ranks:
-            self._processes.pop(rank, None)
-            self._disconnected.pop(rank, None)
+            for known in (self._processes, self._computed, self._running_until, self._disconnected):
+                known.pop(rank, None)
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
         """A rank has said who it is."""
@@ -80,6 +85,10 @@ class Supervision:
 
     def beat(self, rank: int, beat: Mapping[str, Any]) -> None:
         """A rank has said what it does."""
+        computed = float(beat["processor_seconds"])
+        if computed - self._computed.get(rank, computed) >= _COMPUTING:
+            self._running_until[rank] = self._clock() + LATE
+        self._computed[rank] = computed
         self._watch.hear(rank, beat["doing"], beat["steps"])
 
     def disconnected(self, rank: int) -> None:
@@ -119,8 +128,9 @@ class Supervision:
                 yield self._failure_of([rank], f"rank {rank}: its connection has ended", may_be_a_row=False)
 
     def _failures_of_hung(self, now: float) -> Iterable[Failure]:
-        processes = {rank: self._processes[rank] for rank in self._watch.suspects if rank in self._processes}
-        states = {rank: state for rank, process in processes.items() if (state := self._state_of(process))}
+        states = {
+            rank: state for rank in self._watch.suspects if (state := self._state(rank, now)) is not None
+        }
         for hung in self._watch.tick(now, states):
             who = ", ".join(self._described(rank, states.get(rank)) for rank in hung.ranks)
             are_stopped = any(states.get(rank) == "stopped" for rank in hung.ranks)
@@ -128,6 +138,12 @@ class Supervision:
             reason = f"{who}: {hung.reason} (launch.hang_seconds={self._hang_seconds:g})"
             may_be_a_row = not (are_stopped or may_be_cut_off)
             yield self._failure_of(hung.ranks, reason, may_be_a_row=may_be_a_row)
+
+    def _state(self, rank: int, now: float) -> ProcessState | None:
+        """Of a process of this machine the kernel knows; of another's, what it has said a moment ago."""
+        if rank in self._processes:
+            return self._state_of(self._processes[rank])
+        return "running" if self._running_until.get(rank, 0.0) > now else None
 
     def _described(self, rank: int, state: ProcessState | None) -> str:
         process = self._processes.get(rank)

@@ -1,7 +1,7 @@
 """What is said of replicas that cannot go on, and whether a row may be the cause."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pytest
 
@@ -36,12 +36,16 @@ class TwoByTwo:
 
     end = restart
 
-    def pass_seconds(self, seconds: int, beating: Mapping[int, str]) -> list[Failure]:
-        """Until something fails, or so long; each rank says what it does."""
+    def pass_seconds(
+        self, seconds: int, beating: Mapping[int, str], computing: Container[int] = ()
+    ) -> list[Failure]:
+        """Until something fails, or so long; each rank says what it does, some that they compute."""
         for _ in range(seconds):
             self.now += 1
             for rank, doing in beating.items():
-                self.supervision.beat(rank, {"doing": doing, "steps": 5})
+                computed = self.now if rank in computing else 7.0
+                beat = {"doing": doing, "steps": 5, "processor_seconds": computed}
+                self.supervision.beat(rank, beat)
             if found := self.supervision.check():
                 return found
         return []
@@ -105,3 +109,16 @@ def test_a_rank_elsewhere_has_no_process_here(job: TwoByTwo) -> None:
     [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
     assert failure.reason == "rank 3: has not been heard from for 60 s (launch.hang_seconds=60)"
     assert not failure.may_be_a_row  # its host may be cut off
+
+
+def test_a_step_that_computes_on_another_machine_is_no_hang(job: TwoByTwo) -> None:
+    doing = {0: "idle", 1: "idle", 2: "step", 3: "step"}
+    assert job.pass_seconds(200, doing, computing={3}) == []
+    [failure] = job.pass_seconds(100, doing)
+    assert failure.reason.startswith("rank 2, rank 3: step 5 has lasted 2")
+
+
+def test_a_rank_that_computed_and_fell_silent_hangs(job: TwoByTwo) -> None:
+    job.pass_seconds(10, dict.fromkeys(range(4), "step"), computing={3})
+    [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
+    assert failure.reason.startswith("rank 3: has not been heard from")
