@@ -180,6 +180,7 @@ def assert_same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
+@pytest.mark.on_demand
 def test_a_replica_of_two_ranks_has_a_place_on_two_nodes(
     cluster: Cluster, command: CommandLine, tmp_path: Path
 ) -> None:
