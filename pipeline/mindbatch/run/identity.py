@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import orjson
 import xxhash
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.described import DescribedModel, open_assistant, open_model
 from mindbatch.errors import CheckpointError
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
 from mindbatch.run.batch_config import BatchConfig
@@ -51,8 +50,8 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
-    size = config.parallel.model_parallel
-    folder, weights = _opened(partial(open_model, model), size)
+    topology = _replica(config.parallel)
+    folder, weights = _opened(lambda rank: open_model(model, topology.part_of(rank)), topology)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
@@ -61,7 +60,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
         "adapter": None,
-        "assistant": _assistant_digest(model, size),
+        "assistant": _assistant_digest(model, topology),
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
@@ -109,21 +108,27 @@ def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
     return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
 
 
+def _replica(parallel: ParallelConfig) -> Topology:
+    """The ranks of one replica."""
+    return Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
+
+
 def _opened(
-    open_part: Callable[[TensorSlice], DescribedModel], size: int
+    open_part: Callable[[int], DescribedModel], topology: Topology
 ) -> tuple[ModelFolder, Sequence[Path]]:
-    """A model's folder with the files of its weights: of one that was cut for `size` ranks, those of all."""
-    parts = [open_part(TensorSlice(0, size)).folder]
-    if parts[0].shard != WHOLE:
-        parts += [open_part(TensorSlice(rank, size)).folder for rank in range(1, size)]
+    """A model's folder with the files of its weights: of one that was cut for these ranks, those of all."""
+    parts = [open_part(0).folder]
+    if parts[0].shard != WHOLE or parts[0].stages > 1:
+        parts += [open_part(rank).folder for rank in range(1, topology.replica_size)]
     return parts[0], [path for part in parts for path in part.weight_paths]
 
 
-def _assistant_digest(model: ModelConfig, size: int) -> str | None:
+def _assistant_digest(model: ModelConfig, topology: Topology) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
     if model.assistant is None:
         return None
-    folder, weights = _opened(partial(open_assistant, model), size)
+    slices = Topology(1, topology.model_parallel)  # its layers are never divided
+    folder, weights = _opened(lambda rank: open_assistant(model, slices.slice_of(rank)), slices)
     return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)])
 
 

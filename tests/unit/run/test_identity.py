@@ -151,14 +151,16 @@ def test_a_newer_decoding_parameter_is_in_it_where_it_has_an_effect(folder: Path
     assert after.keys() - before.keys() == {"decoding.top_n_sigma"}
 
 
-def test_the_files_of_all_ranks_count_where_the_model_is_cut(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", ["model_parallel", "pipeline_stage"])
+def test_the_files_of_all_ranks_count_where_the_model_is_cut(cut: str, folder: Path, tmp_path: Path) -> None:
     config = ReshardConfig(source=str(folder))
-    config.target.dir, config.target.model_parallel = str(tmp_path / "cut"), 2
+    config.target.dir = str(tmp_path / "cut")
+    setattr(config.target, cut, 2)
     assert reshard(config) == 0
-    before = fields(tmp_path / "cut", parallel__model_parallel=2)
+    before = fields(tmp_path / "cut", **{f"parallel__{cut}": 2})
     assert changed(before, fields(folder)) == {"weights"}
     [last] = (tmp_path / "cut/rank_1").glob("*.safetensors")
     content = bytearray(last.read_bytes())
     content[-1] ^= 1
     last.write_bytes(content)
-    assert changed(before, fields(tmp_path / "cut", parallel__model_parallel=2)) == {"weights"}
+    assert changed(before, fields(tmp_path / "cut", **{f"parallel__{cut}": 2})) == {"weights"}
