@@ -30,7 +30,8 @@ def folder(path: Path) -> Path:
 
 
 def admission(path: Path) -> RankAdmission:
-    return RankAdmission(ModelConfig(checkpoint_name_or_path=str(path)), RUNTIME, PARALLEL)
+    model = ModelConfig(checkpoint_name_or_path=str(path))
+    return RankAdmission(model, RUNTIME, PARALLEL, replicas_are_local=True)
 
 
 def hello(**found: str) -> dict[str, Any]:
