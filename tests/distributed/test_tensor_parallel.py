@@ -1,9 +1,10 @@
 """A model over several real processes gives the tokens of one process, whatever is asked of it at a time."""
 
+import json
 from pathlib import Path
 
 import pytest
-from model_folders import descriptions, write_folder
+from model_folders import MINDFORMERS_FIXTURE, descriptions, write_folder
 
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
@@ -45,3 +46,13 @@ def test_a_trained_llama(size: int, tmp_path: Path) -> None:
     kinds = PLAIN | CACHED | {"schema": {"json_schema": SCHEMA}}
     model = {"checkpoint_name_or_path": str(STORIES), "batch_size": 8}
     compare(tmp_path / "out", size, model, requests(kinds, 300))
+
+
+@pytest.mark.on_demand
+def test_mindformers_own_model(tmp_path: Path) -> None:
+    """qwen3 of a vocabulary that two ranks share, for MindFormers pads none."""
+    description = json.loads(json.dumps(descriptions(MINDFORMERS_FIXTURE)["qwen3"]).replace("101", "102"))
+    write_folder(tmp_path / "whole", description)
+    model = {"checkpoint_name_or_path": str(tmp_path / "whole"), "provider": "mindformers", "batch_size": 8}
+    few = {kind: PLAIN[kind] for kind in ("greedy", "sampled", "beams")}
+    compare(tmp_path / "out", 2, model, requests(few, 90))

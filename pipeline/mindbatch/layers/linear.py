@@ -23,21 +23,17 @@ class ColumnLinear(nn.Cell):
 
 
 class RowLinear(nn.Cell):
-    """x W^T + b where each rank holds some inputs: the partial sums are reduced, then the bias added once."""
+    """x W^T + b where each rank holds some inputs: the partial sums are reduced, one of them with b."""
 
     def __init__(self, name: str, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get(f"{name}.weight")
-        self.bias = weights.optional(f"{name}.bias")
-        self.no_bias = weights.absent
+        self.bias = weights.optional(f"{name}.bias") if shard.rank == 0 else weights.absent
         self.product = kernels.linear(weights.outputs[f"{name}.weight"])
-        self.is_whole = shard.size == 1
         self.reduce = kernels.all_reduce(shard)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.is_whole:
-            return self.product(x, self.weight, self.bias)
-        return self.reduce(self.product(x, self.weight, self.no_bias)) + self.bias
+        return self.reduce(self.product(x, self.weight, self.bias))
 
 
 class VocabularyHead(nn.Cell):

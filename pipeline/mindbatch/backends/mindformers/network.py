@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn
 
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES, Family
+from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
 from mindbatch.cache.paged import PagedCache
@@ -81,7 +82,7 @@ def build_network(model: Description, kernels: Kernels, shard: TensorSlice = WHO
     if kernels.device_target == "Ascend":
         _refuse_for_ascend(model)
     configuration, kind = _classes(FAMILIES[model.model_type])
-    _enter_group(shard)
+    enter_group(shard, kernels.device_target)
     _forget_rotations()
     with quietly():
         network = kind(configuration(**model.arguments, **_types(kernels)))
@@ -124,16 +125,6 @@ def _refuse_for_ascend(model: Description) -> None:
             f"runtime.device_target=Ascend: kv_lora_rank={attention.latent_rank}: MindFormers 1.9 runs "
             f"{ASCEND_LATENT_RANK} there; allowed: CPU for this model"
         )
-
-
-def _enter_group(shard: TensorSlice) -> None:
-    """Sets MindFormers' groups up for tensor parallelism, once a process."""
-    if shard.size == 1:
-        return
-    from mindformers.parallel_core.inference import parallel_state
-
-    if not parallel_state.is_initialized():
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=shard.size)
 
 
 def _forget_rotations() -> None:

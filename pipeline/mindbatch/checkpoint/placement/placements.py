@@ -65,17 +65,20 @@ def check_sizes(
 
 
 def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
-    undivided = next(
-        (
-            f"does not divide the {part.units(sharding)} {_units_of(part, sharding)} of {part.source}"
-            for part, sharding in ((part, spec.sharding) for spec in specs for part in spec.parts)
-            if size > 0 and not part.divides(sharding, size)
-        ),
-        "must be at least 1" if size < 1 else None,
-    )
-    if undivided:
+    """All that the number does not divide, each kind of it once by the first tensor that has it.
+
+    Inputs are the outputs of another tensor, and are named where those divide.
+    """
+    undivided: dict[tuple[int | None, str], str] = {}
+    for part, sharding in ((part, spec.sharding) for spec in specs for part in spec.parts):
+        if size > 0 and not part.divides(sharding, size):
+            undivided.setdefault((part.units(sharding), _units_of(part, sharding)), part.source)
+    if undivided or size < 1:
+        named = {of: source for of, source in undivided.items() if of[1] != "inputs"} or undivided
+        sizes = [f"the {units} {kind} of {source}" for (units, kind), source in named.items()]
+        reason = f"does not divide {', '.join(sizes)}" if sizes else "must be at least 1"
         allowed = ", ".join(map(str, allowed_model_parallel(specs)))
-        yield f"model_parallel={size}: {undivided}; allowed for this model: {allowed}"
+        yield f"model_parallel={size}: {reason}; allowed for this model: {allowed}"
 
 
 def _units_of(part: Part, sharding: Sharding) -> str:

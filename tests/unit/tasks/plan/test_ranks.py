@@ -223,7 +223,8 @@ def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, 
             ["parallel.model_parallel=3", "parallel.pipeline_stage=4"],
             [
                 "parallel.model_parallel=3: does not divide the 8 heads of "
-                "model.layers.0.self_attn.q_proj.weight; allowed for this model: 1, 2, 4, 8",
+                "model.layers.0.self_attn.q_proj.weight, the 2 heads of "
+                "model.layers.0.self_attn.k_proj.weight; allowed for this model: 1, 2, 4, 8",
                 "parallel.pipeline_stage=4: the model has 3 layers; allowed: 1 to 3",
             ],
         ),

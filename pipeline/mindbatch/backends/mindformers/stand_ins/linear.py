@@ -17,6 +17,8 @@ from mindbatch.kernels.interface import (
     constant,
     shared_parameter,
 )
+from mindbatch.parallel.collectives import Identity
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
 def packed(name: str, weight: FloatArray, kernels: Kernels) -> Parameter:
@@ -27,28 +29,40 @@ def packed(name: str, weight: FloatArray, kernels: Kernels) -> Parameter:
 
 
 class Linear(nn.Cell):
-    """x [T, inputs] -> x W^T + b [T, outputs]."""
+    """x [T, inputs] -> x W^T + b [T, outputs], and what ranks do then: add their products, or gather them."""
 
-    def __init__(self, outputs: int, weight: Parameter, bias: FloatArray | None, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        outputs: int,
+        weight: Parameter,
+        bias: FloatArray | None,
+        kernels: Kernels,
+        meet: nn.Cell | None = None,
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.product = kernels.linear(outputs)
         self.weight = weight
         self.bias = kernels.absent() if bias is None else constant(bias, kernels.dtype)
+        self.meet = meet or Identity()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.product(x, self.weight, self.bias)
+        return self.meet(self.product(x, self.weight, self.bias))
 
 
 class Embedding(nn.Cell):
-    """ids [T] -> rows [T, width] of the matrix that the head has, too."""
+    """ids [T] -> rows [T, width] of the matrix that the head has, too; each rank has `outputs` of them."""
 
-    def __init__(self, weight: Parameter, kernels: Kernels) -> None:
+    def __init__(self, weight: Parameter, outputs: int, shard: TensorSlice, kernels: Kernels) -> None:
         super().__init__(auto_prefix=False)
         self.rows = kernels.embedding()
         self.weight = weight
+        self.first_id = shard.rank * outputs
+        self.reduce = kernels.all_reduce(shard)
 
     def construct(self, ids: Tensor) -> Tensor:
-        return self.rows(ids, self.weight)
+        if self.first_id > 0:
+            ids = ids - self.first_id
+        return self.reduce(self.rows(ids, self.weight))
 
 
 class RouterProduct(nn.Cell):
@@ -64,10 +78,23 @@ class RouterProduct(nn.Cell):
 
 def linear_of(module: Any, kernels: Kernels) -> Linear:
     """The same product as a module's of MindFormers, of its loaded weight and bias."""
+    from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
+
     weight = module.weight.asnumpy()
-    has_bias = getattr(module, "bias", None) is not None
-    bias = module.bias.asnumpy() if has_bias else None
-    return Linear(weight.shape[0], packed(module.weight.name, weight, kernels), bias, kernels)
+    outputs, shard = weight.shape[0], _shard_of(module)
+    is_row = isinstance(module, RowParallelLinear)
+    has_bias = getattr(module, "bias", None) is not None and not (is_row and shard.rank > 0)
+    bias, meet = module.bias.asnumpy() if has_bias else None, None
+    if is_row and not module.delay_allreduce and not module.skip_bias_add:
+        meet = kernels.all_reduce(shard)
+    elif getattr(module, "gather_output", False):
+        meet = kernels.all_gather(shard, outputs * shard.size)
+    return Linear(outputs, packed(module.weight.name, weight, kernels), bias, kernels, meet)
+
+
+def _shard_of(module: Any) -> TensorSlice:
+    group = getattr(module, "tp_group", None)
+    return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
 def put_in_router(module: Any, kernels: Kernels) -> None:
@@ -84,4 +111,6 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: Kernels) ->
 
 def share_with_head(model: Any, kernels: Kernels) -> None:
     """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
-    model.embedding.word_embeddings = Embedding(model.output_layer.weight, kernels)
+    embedding = model.embedding.word_embeddings
+    outputs, shard = embedding.weight.shape[0], _shard_of(embedding)
+    model.embedding.word_embeddings = Embedding(model.output_layer.weight, outputs, shard, kernels)
