@@ -18,7 +18,7 @@ CHECK_SECONDS = 0.25
 SECONDS_TO_END = 2.0
 """In which a process whose connection has ended is expected to end too, to be asked how."""
 
-_COMPUTING = 0.05
+_COMPUTING = 0.1
 """Processor seconds between two signs of life, with which a rank on another machine counts as running."""
 
 _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
