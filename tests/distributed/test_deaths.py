@@ -14,7 +14,7 @@ import pytest
 
 from process_tree import are_gone, descendants
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 MINDBATCH = Path(sys.executable).with_name("mindbatch")
 SECONDS_TO_END = 5.0

@@ -21,7 +21,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
 from processes import told_rank
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 FOUR = Topology(2, 2)
 FRONT = ("127.0.0.1", 7)

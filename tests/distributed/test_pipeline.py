@@ -13,7 +13,7 @@ from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from mixed_requests import CACHED, PLAIN, SCHEMA, STORIES, TINY, compare, requests
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 MINDBATCH = Path(sys.executable).with_name("mindbatch")
 CONSTRAINED: dict[str, dict[str, Any]] = {"schema": {"json_schema": SCHEMA}}

@@ -70,6 +70,7 @@ def test_results_are_those_of_one_process(replicas: LLM, one: LLM) -> None:
     assert replicas.statistics.blocks_total == 2 * one.statistics.blocks_total
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.on_demand)])
 def test_slices_give_the_tokens_of_the_whole(replicas: int, one: LLM) -> None:
     """Sums are added up in another order: the numbers behind the tokens may differ in their last digits."""
@@ -133,6 +134,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 def test_an_interrupted_batch_goes_on_with_another_number_of_replicas(
     rows: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

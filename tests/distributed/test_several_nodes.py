@@ -12,7 +12,7 @@ import pytest
 from mindbatch import LLM
 from processes import fake_srun
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 MINDBATCH = [sys.executable, "-m", "mindbatch"]
 PROMPTS = ["9 + 8 =", "-x $(touch hacked); 'one' \"two\"\nthree"]

@@ -22,6 +22,7 @@ def test_a_mixture_with_an_assistant_and_a_schema(tmp_path: Path) -> None:
     assert found["statistics"]["steps"] > 3 * 16  # their tokens were compared
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("case", ["gpt2", pytest.param("llama3", marks=pytest.mark.on_demand)])
 def test_without_a_cache(case: str, tmp_path: Path) -> None:
     write_folder(tmp_path / "whole", descriptions()[case])
@@ -29,6 +30,7 @@ def test_without_a_cache(case: str, tmp_path: Path) -> None:
     compare(tmp_path / "out", 2, model, requests(PLAIN, 90), max_batched_tokens=400)
 
 
+@pytest.mark.processes
 def test_key_value_heads_that_ranks_share_from_rank_folders(tmp_path: Path) -> None:
     """llama3: 4 heads, 2 of keys and values, a vocabulary of 101, over 4 ranks; MindSpore's collectives."""
     write_folder(tmp_path / "whole", descriptions()["llama3"])
@@ -39,6 +41,7 @@ def test_key_value_heads_that_ranks_share_from_rank_folders(tmp_path: Path) -> N
     compare(tmp_path / "out", 4, model, requests(PLAIN | CACHED, 90), through_mindspore=True)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not STORIES.exists(), reason="needs a folder beside the project")
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.on_demand)])
 def test_a_trained_llama(size: int, tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_trained_llama(size: int, tmp_path: Path) -> None:
     compare(tmp_path / "out", size, model, requests(kinds, 300))
 
 
-@pytest.mark.on_demand
+@pytest.mark.processes
 def test_mindformers_own_model(tmp_path: Path) -> None:
     """qwen3 of a vocabulary that two ranks share, for MindFormers pads none."""
     description = json.loads(json.dumps(descriptions(MINDFORMERS_FIXTURE)["qwen3"]).replace("101", "102"))

@@ -105,6 +105,7 @@ def test_run_dist_gen_prints_the_text_of_input_data(odd_folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_more_prompts_than_replicas_by_msrun_launcher(odd_folder: Path) -> None:
     (odd_folder / "p;$(touch made).txt").write_text(f"{START}\n" * 3)
     model = f"--model_type '{MODEL}' --use_parallel True --data_parallel 2"
@@ -127,6 +128,7 @@ print("rank", get_rank(), "of", get_group_size(), flush=True)
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_program_of_the_users_meets_in_mindspores_cluster(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(CLUSTER_PROGRAM)
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
