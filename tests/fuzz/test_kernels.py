@@ -92,7 +92,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _need(MEMORY, folder)
     kernels = [SOURCES / f"variant_{name}.cpp" for name in VARIANTS]
     ours = [DRIVER / "driver.cpp", DRIVER / "exact_pool.cpp"]
-    _compile([*kernels, SOURCES / "mindspore_ops.cpp", *ours], folder / "driver", MEMORY)
+    _compile(
+        [*kernels, SOURCES / "mindspore_ops.cpp", SOURCES / "meeting.cpp", *ours], folder / "driver", MEMORY
+    )
     return folder / "driver"
 
 
