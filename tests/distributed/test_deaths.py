@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import heed_signals
 from process_tree import are_gone, descendants
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -38,7 +39,11 @@ class Job:
     def started(self, *settings: str) -> Iterator[subprocess.Popen[str]]:
         command = [MINDBATCH, "batch", f"data.path={self.folder}/rows.jsonl", f"output.dir={self.folder}/run"]
         with subprocess.Popen(
-            [*command, *SETTINGS, *settings], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, *SETTINGS, *settings],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_signals,
         ) as process:
             try:
                 yield process

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command_line import heed_signals
 from mindbatch import LLM
 from mindbatch.errors import MindBatchError, PromptError
 
@@ -142,7 +143,9 @@ def test_an_interrupted_batch_goes_on_with_another_number_of_replicas(
     (other / "rows.jsonl").write_bytes((rows / "rows.jsonl").read_bytes())
     subprocess.run(batch(other), capture_output=True, timeout=300)
 
-    first = subprocess.Popen(batch(rows, "parallel.data_parallel=2"), stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        batch(rows, "parallel.data_parallel=2"), stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    )
     ranks: set[int] = set()
     while first.poll() is None and not any((rows / "run/parts").glob("*")):
         ranks |= children_of(first.pid)

@@ -13,6 +13,7 @@ from mixed_requests import CACHED, PLAIN, SCHEMA, STORIES, TINY, compare, reques
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.processes
 def test_a_mixture_with_an_assistant_and_a_schema(tmp_path: Path) -> None:
     (tmp_path / "whole").symlink_to(TINY)
     kinds = PLAIN | CACHED | {"schema": {"json_schema": SCHEMA}, "drafted": {"num_assistant_tokens": 3}}

@@ -10,6 +10,7 @@ from harness.scripts import run_script
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_sixty_faults(tmp_path: Path) -> None:
     printed = run_script("rank_kills", tmp_path / "runs", "--faults", 60)
     assert printed.endswith("\n60 faults\n")
@@ -19,6 +20,7 @@ def test_sixty_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_host_that_is_cut_off(tmp_path: Path) -> None:
     try:
         with other_host():

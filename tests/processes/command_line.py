@@ -1,6 +1,7 @@
 """Running the command as a user does: in an empty folder, with an empty home."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 LANGUAGE = ("PATH", "LANG", "LC_ALL")
+
+
+def heed_signals() -> None:
+    """In a process that will be sent them: behind nohup or in the background they are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_until(reached: Callable[[], bool], process: "subprocess.Popen[Any]") -> None:

@@ -23,7 +23,7 @@ MAY_HOLD_PROMPTS = {"results.jsonl", "out.jsonl"}
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "A_SECRET": SECRET})
-    monkeypatch.setattr(LLM, "from_config", lambda *settings: make_llm(shared_tokenizer()))
+    monkeypatch.setattr(LLM, "from_config", lambda *settings, **beside: make_llm(shared_tokenizer()))
     monkeypatch.setattr(sys, "argv", ["mindbatch"])
     monkeypatch.chdir(tmp_path)
 

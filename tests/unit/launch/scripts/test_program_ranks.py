@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import wait_until
+from command_line import heed_signals, wait_until
 from ended_processes import is_gone
 from mindbatch.launch.supervisor import EndedProcess
 
@@ -59,6 +59,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_signals,
         )
         self.running.append(process)
         return process
