@@ -13,6 +13,7 @@ HARNESS = Path(__file__).parents[1] / "harness"
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kills", "rows", "seed"),
     [(1, 40, 133), pytest.param(15, 120, 5, marks=pytest.mark.on_demand)],
