@@ -60,12 +60,7 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """MindFormers' flags, and words for what they cannot say."""
-    result = ToolParser(
-        prog=NAME,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    result = ToolParser.of_page(NAME, __doc__)
     add = result.add_argument
     add("--model_type", required=True, help="shipped model, folder, or name of the model's type")
     add("--checkpoint_path", help="Hugging Face folder")

@@ -48,12 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """A file to read, and one to write."""
-    result = ToolParser(
-        prog=NAME,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    result = ToolParser.of_page(NAME, __doc__)
     result.add_argument("file", metavar="FILE", help="predict YAML")
     result.add_argument("-o", "--output", metavar="OUT", help="file to make; standard output")
     return result

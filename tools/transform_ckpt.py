@@ -82,12 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The flags of both tools."""
-    result = ToolParser(
-        prog=NAME,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    result = ToolParser.of_page(NAME, __doc__)
     for names in (PLAIN, NAMED):
         for name, meaning in zip(names, MEANINGS, strict=True):
             result.add_argument(f"--{name}", default="", help=meaning)

@@ -65,12 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """MindFormers' flags."""
-    result = ToolParser(
-        prog=NAME,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    result = ToolParser.of_page(NAME, __doc__)
     for name in ("src_ckpt_strategy", "dst_ckpt_strategy"):
         result.add_argument(f"--{name}", default="", help="file, folder, or None for one that is not cut")
     result.add_argument("--src_ckpt_path_or_dir", default="", help="file, or folder of rank folders")
