@@ -1,0 +1,116 @@
+"""Reading the answer out of a generated text."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+LONGEST_NUMBER = 400
+"""Characters; a longer run of digits is no answer to anything."""
+# A sign, digits with or without thousands separators, a fraction; no digit or letter goes straight before it.
+_NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?!\d)")
+_FIRST_LETTER = re.compile(r"\s*\(?([A-Z])(?![A-Za-z'])(?!\s+[a-z])")
+_LETTER = re.compile(r"(?<![A-Za-z])([A-HJ-Z])(?![A-Za-z'])")
+_SAID_LETTER = re.compile(
+    r"(?:[Aa]nswer|ANSWER)(?:\s+is)?\s*[:\uff1a]?\s*\(?([A-Z])(?![A-Za-z])"
+    r"|\u7b54\u6848[\u662f\u4e3a\uff1a:\s]*\(?([A-Z])"
+)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """How the answer is read, by the name that `score.extract` gives.
+
+    of_reference: the same of a reference, which may be bare where an output is a whole solution.
+    """
+
+    meaning: str
+    of_output: Callable[[str], str | None]
+    of_reference: Callable[[str], str | None]
+
+
+def whole(text: str) -> str:
+    """All of it, without the white space around it."""
+    return text.strip()
+
+
+def first_line(text: str) -> str | None:
+    """The first line that has something in it; None where none has."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), None)
+
+
+def after_hashes(text: str) -> str | None:
+    """The number after the first `####`, as GSM8K's solutions end; else the last number of the text."""
+    _, marker, rest = text.partition("####")
+    return (first_number(rest) if marker else None) or last_number(text)
+
+
+def first_number(text: str) -> str | None:
+    """The first number of a text in its plain form: `$1,200.50` is `1200.5`; None where there is none."""
+    return next((found for match in _NUMBER.finditer(text) if (found := plain_number(match[0]))), None)
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text in its plain form."""
+    found = [match[0] for match in _NUMBER.finditer(text)]
+    return next((plain for each in reversed(found) if (plain := plain_number(each))), None)
+
+
+def plain_number(text: str) -> str | None:
+    """A number without separators, sign of a currency, plus and trailing zeros; None where it is none.
+
+    So that 72, 72.0 and $72.00 are one answer.
+    """
+    bare = text.strip().replace(",", "").replace("$", "").replace("\u2212", "-").rstrip(".")
+    if not bare or len(bare) > LONGEST_NUMBER:
+        return None
+    try:
+        number = Decimal(bare)
+    except InvalidOperation:
+        return None
+    if not number.is_finite():
+        return None
+    plain = format(number, "f")
+    plain = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return "0" if plain in ("-0", "+0", "") else plain.removeprefix("+").lstrip()
+
+
+def option_letter(text: str) -> str | None:
+    """The letter of a choice: that it begins with, or says to be the answer, or else has last by itself."""
+    begins, said = _FIRST_LETTER.match(text), _SAID_LETTER.search(text)
+    if begins:
+        return begins[1]
+    if said:
+        return said[1] or said[2]
+    alone: list[str] = _LETTER.findall(text)
+    return alone[-1] if alone else None
+
+
+EXTRACTIONS: Mapping[str, Extraction] = {
+    "text": Extraction("the whole text", whole, whole),
+    "first_line": Extraction("its first line that is not empty", first_line, first_line),
+    "number": Extraction("the last number, 1,200.0 as 1200", last_number, last_number),
+    "gsm8k": Extraction("the number after ####, else the last one", after_hashes, after_hashes),
+    "letter": Extraction("the letter of a choice", option_letter, option_letter),
+}
+
+
+def pattern_extraction(pattern: str) -> Extraction:
+    """The last match of a regular expression, or of its first group.
+
+    Raises:
+        ValueError: it is no regular expression.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+
+    def last_match(text: str) -> str | None:
+        found = deque(compiled.finditer(text), maxlen=1)
+        return (found[0][1 if compiled.groups else 0] or None) if found else None
+
+    return Extraction(f"the last match of {pattern!r}", last_match, whole)

@@ -1,0 +1,88 @@
+"""Metrics of given texts: which of several continuations is the likeliest, and how likely a text is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from mindbatch.evaluation.scoring.metric import ChoiceScores, FloatArray, MeanMetric, Metric, TextLikelihood
+
+
+class Accuracy(MeanMetric[ChoiceScores]):
+    """The share of rows whose likeliest continuation is the right one; the first of equals."""
+
+    name = "acc"
+    title = "Accuracy"
+    needs = "choices"
+    is_right_or_wrong = True
+
+    def score(self, row: ChoiceScores) -> float:
+        return float(int(np.argmax(row.logprobs)) == row.correct)
+
+
+class NormalisedAccuracy(MeanMetric[ChoiceScores]):
+    """As `acc`, of the log-probability per byte, so that long continuations are not behind.
+
+    Gao et al., lm-evaluation-harness: acc_norm.
+    """
+
+    name = "acc_norm"
+    title = "Accuracy by bytes"
+    needs = "choices"
+    is_right_or_wrong = True
+
+    def score(self, row: ChoiceScores) -> float:
+        lengths = np.maximum(np.array(row.lengths, np.float64), 1.0)
+        return float(int(np.argmax(np.array(row.logprobs) / lengths)) == row.correct)
+
+
+class _PerUnit(Metric[TextLikelihood]):
+    """exp of the mean negative log-probability of a unit."""
+
+    needs = "likelihood"
+    best = "low"
+    scale = 0.0
+    unit: ClassVar[str]
+
+    def sums(self, row: TextLikelihood) -> tuple[float, ...]:
+        return -row.logprob, float(getattr(row, self.unit))
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(super().value(sums)))
+
+
+class Perplexity(_PerUnit):
+    """exp(-log-probability / tokens) of all rows together; comparable between models of one tokenizer."""
+
+    name = "perplexity"
+    title = "Perplexity"
+    unit = "num_tokens"
+
+
+class WordPerplexity(_PerUnit):
+    """Perplexity per word, which does not depend on the tokenizer."""
+
+    name = "word_perplexity"
+    title = "Perplexity per word"
+    unit = "num_words"
+
+
+class BytePerplexity(_PerUnit):
+    """Perplexity per byte of UTF-8."""
+
+    name = "byte_perplexity"
+    title = "Perplexity per byte"
+    unit = "num_bytes"
+
+
+class BitsPerByte(_PerUnit):
+    """-log2 of the probability, per byte of UTF-8."""
+
+    name = "bits_per_byte"
+    title = "Bits per byte"
+    unit = "num_bytes"
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        return np.asarray(Metric.value(self, sums) / np.log(2.0))

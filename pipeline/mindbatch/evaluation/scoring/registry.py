@@ -1,0 +1,36 @@
+"""The metrics by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.evaluation.scoring.likelihood import (
+    Accuracy,
+    BitsPerByte,
+    BytePerplexity,
+    NormalisedAccuracy,
+    Perplexity,
+    WordPerplexity,
+)
+from mindbatch.evaluation.scoring.matching import ExactMatch, QuasiExactMatch, WordF1
+from mindbatch.evaluation.scoring.metric import Metric
+from mindbatch.evaluation.scoring.overlap import Bleu, ChineseBleu, Rouge1, Rouge2, RougeL
+
+_ALL: tuple[type[Metric[Any]], ...] = (
+    ExactMatch,
+    QuasiExactMatch,
+    WordF1,
+    Bleu,
+    ChineseBleu,
+    Rouge1,
+    Rouge2,
+    RougeL,
+    Accuracy,
+    NormalisedAccuracy,
+    Perplexity,
+    WordPerplexity,
+    BytePerplexity,
+    BitsPerByte,
+)
+METRICS: Mapping[str, Metric[Any]] = {metric.name: metric() for metric in _ALL}

@@ -1,0 +1,104 @@
+"""Intervals and p-values, beside SciPy's and known coverage."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from mindbatch.evaluation.scoring.bootstrap import Clusters, estimate
+from mindbatch.evaluation.scoring.differences import difference, holm, mcnemar
+from mindbatch.evaluation.scoring.metric import FloatArray
+from mindbatch.evaluation.scoring.registry import METRICS
+
+EXACT, F1, PERPLEXITY = METRICS["exact_match"], METRICS["f1"], METRICS["perplexity"]
+
+
+def shares(values: list[float] | FloatArray) -> FloatArray:
+    """Sums of rows whose score is the value."""
+    return np.stack([np.asarray(values, np.float64), np.ones(len(values))], axis=1)
+
+
+def alone(count: int) -> Clusters:
+    return Clusters(range(count))
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (5, 0), (3, 4), (20, 5), (900, 1000), (3000, 2800)])
+def test_mcnemar_is_the_binomial_test(gained: int, lost: int) -> None:
+    expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert mcnemar(gained, lost) == pytest.approx(expected, rel=1e-9)
+
+
+def test_holm_multiplies_the_smallest_by_all_and_never_decreases() -> None:
+    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "none": None})
+    assert adjusted == {
+        "a": pytest.approx(0.03),
+        "b": pytest.approx(0.06),
+        "c": pytest.approx(0.06),
+        "none": None,
+    }
+    assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(1)
+    covered = 0
+    for _ in range(60):
+        rows = shares((draw.random(120) < 0.3).astype(float))
+        found = estimate(EXACT, rows, alone(120)).interval
+        assert found is not None
+        covered += found.low <= 0.3 <= found.high
+    assert 52 <= covered <= 60
+
+
+def test_clusters_widen_the_interval_as_copies_of_rows_should() -> None:
+    draw = np.random.default_rng(2)
+    values = (draw.random(60) < 0.5).astype(float)
+    once = estimate(EXACT, shares(values), alone(60))
+    copied, clusters = shares(np.repeat(values, 5)), Clusters(np.repeat(np.arange(60), 5).tolist())
+    assert estimate(EXACT, copied, clusters).stderr == pytest.approx(once.stderr)
+    assert estimate(EXACT, copied, alone(300)).stderr == pytest.approx(
+        (once.stderr or 0) / math.sqrt(5), rel=0.1
+    )
+
+
+def test_too_few_rows_have_no_interval() -> None:
+    found = estimate(EXACT, shares([1, 1, 0, 1]), alone(4))
+    assert (found.value, found.num_rows, found.stderr, found.interval) == (0.75, 4, None, None)
+    assert math.isnan(estimate(EXACT, np.empty((0, 2)), alone(0)).value)
+
+
+def test_a_difference_beyond_chance_and_one_within() -> None:
+    draw = np.random.default_rng(3)
+    base = (draw.random(200) < 0.5).astype(float)
+    better, same = base.copy(), base.copy()
+    better[np.flatnonzero(base == 0)[:40]] = 1
+    same[:10] = 1 - same[:10]
+    found = difference(EXACT, shares(better), shares(base), alone(200))
+    assert (found.test, found.gained, found.lost, found.is_beyond_chance) == ("mcnemar", 40, 0, True)
+    assert found.value == pytest.approx(0.2)
+    assert found.interval is not None
+    assert found.interval.low < 0.2 < found.interval.high
+    assert not difference(EXACT, shares(same), shares(base), alone(200)).is_beyond_chance
+
+
+def test_scores_that_are_no_shares_are_compared_by_paired_resamples() -> None:
+    draw = np.random.default_rng(4)
+    base = draw.random(150)
+    found = difference(F1, shares(base + 0.02), shares(base), alone(150))
+    assert (found.test, found.gained) == ("bootstrap", None)
+    assert found.p_value is not None
+    assert found.p_value < 0.01, "each row is better by as much, however much rows differ"
+    noise = draw.normal(0, 0.1, 150)
+    within = difference(F1, shares(base + noise - noise.mean() + 0.001), shares(base), alone(150))
+    assert within.p_value is not None
+    assert within.p_value > 0.5
+
+
+def test_the_paired_bootstrap_is_seldom_wrong_without_a_difference() -> None:
+    draw = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(30):
+        system, base = (np.stack([draw.exponential(20, 80), np.full(80, 10.0)], axis=1) for _ in range(2))
+        wrong += difference(PERPLEXITY, system, base, alone(80)).is_beyond_chance
+    assert wrong <= 5
