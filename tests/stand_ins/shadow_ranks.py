@@ -41,9 +41,10 @@ class Rank:
         make_engine: Callable[[], Engine],
         load: Callable[[int], None],
         on_poison: Callable[[], None],
+        before_step: Callable[[int], None],
     ) -> None:
         self.rank = rank
-        self.on_poison = on_poison
+        self.on_poison, self.before_step = on_poison, before_step
         self.connection = connect(links.address, KEY)
         self._hello = {"rank": rank, "attempt": attempt, "host": "here", "versions": {}}
         self._make_engine, self._load = make_engine, load
@@ -78,9 +79,11 @@ class _Killable:
 
     def __init__(self, runner: Runner, rank: Rank) -> None:
         self.vocab_size = runner.vocab_size
-        self._runner, self._rank = runner, rank
+        self._runner, self._rank, self._steps = runner, rank, 0
 
     def run(self, step: Step) -> StepOutput:
+        self._rank.before_step(self._steps)
+        self._steps += 1
         output = self._runner.run(step)
         if any(POISON in tokens.group.request.prompt_token_ids for tokens in step.scheduled):
             self._rank.on_poison()
@@ -96,11 +99,25 @@ class ShadowRanks:
         self, links: RankLinks, count: int, make_engine: Callable[[], Engine], load: Callable[[int], None]
     ) -> None:
         self._start = lambda rank, attempt: Rank(
-            links, rank, attempt, make_engine, load, lambda: self._note(rank)
+            links, rank, attempt, make_engine, load, lambda: self._note(rank), self._wait
         )
         self.started = count
+        self._held_after, self._may_go_on = 0, threading.Event()
+        self.go_on()
         self.ranks = {rank: self._start(rank, 0) for rank in range(count)}
         self.has_ended: list[EndedRank] = []
+
+    def hold(self, steps: int) -> None:
+        """Lets every attempt of a rank compute so many steps, and no more until `go_on`."""
+        self._held_after = steps
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    def _wait(self, steps: int) -> None:
+        if steps >= self._held_after:
+            self._may_go_on.wait()
 
     def kill(self, rank: int, number: int = 9) -> None:
         """Ends a rank as a signal would."""

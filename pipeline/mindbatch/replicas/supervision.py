@@ -106,7 +106,9 @@ class Supervision:
             *self._failures_of_disconnected(now),
             *self._failures_of_hung(now),
         ]
-        first = {failure.replica: failure for failure in reversed(found)}
+        first: dict[int, Failure] = {}
+        for failure in found:
+            first.setdefault(failure.replica, failure)
         for replica in first:
             self.forget(replica)
         return list(first.values())

@@ -154,6 +154,7 @@ def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_
     """What was streamed before is not streamed again."""
     notices: list[str] = []
     engine, ranks = started(2, max_restarts=3, notices=notices)
+    ranks.hold(40)  # so that no row is finished before both are killed
     llm = llm_over(engine, shadow_tokenizer)
     given: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": [], "num_return_sequences": 2}
     given |= {"do_sample": True, "seed": 5}
@@ -162,6 +163,8 @@ def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_
         events.append(event)
         if number in (50, 200):
             ranks.kill(number // 200)
+        if number == 200:
+            ranks.go_on()
     for result in make_llm(shadow_tokenizer).generate(PROMPTS[:3] * 2, **given):
         for output in result.outputs:
             mine = [event for event in events if (event.key, event.index) == (result.key, output.index)]

@@ -69,8 +69,8 @@ def test_an_end_is_told_with_its_last_lines(job: TwoByTwo, how: str, may_be_a_ro
 def test_who_was_killed_is_named_before_those_that_ended_because_of_it(job: TwoByTwo) -> None:
     job.has_ended = [EndedRank(0, "exit code 1"), EndedRank(1, "signal 9"), EndedRank(2, "exit code 1")]
     assert [failure.reason for failure in job.supervision.check()] == [
-        "rank 2 ended with exit code 1",
         "rank 1 ended with signal 9",
+        "rank 2 ended with exit code 1",
     ]
 
 
