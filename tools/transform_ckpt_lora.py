@@ -58,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     say(*transform.notes, *outcome.notes, name=NAME)
     ranks = "1 rank" if transform.num_ranks == 1 else f"{transform.num_ranks} ranks"
     show(
-        printable(f"Merge succeed: {len(lora.pairs)} weights, scaling {lora.scaling:g}, {ranks} in {target}")
+        printable(
+            f"Merge succeed: {len(lora.modules)} weights, scaling {lora.scaling:g}, {ranks} in {target}"
+        )
     )
     return EXIT_DONE
 

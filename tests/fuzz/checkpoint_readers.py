@@ -21,7 +21,8 @@ from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
@@ -66,9 +67,8 @@ def read_folder(path: Path) -> None:
 def read_adapter(path: Path) -> None:
     """Every matrix of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
-    for pair in adapted_weights(adapter, SHAPES).values():
-        for name in pair:
-            adapter.matrix(name)
+    for module in adapted_weights(adapter, SHAPES).values():
+        module.low_rank()
 
 
 def _written(name: str, *contents: bytes | dict[str, Any]) -> Callable[[Path], list[Path]]:

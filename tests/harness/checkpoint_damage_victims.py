@@ -11,7 +11,8 @@ from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -118,9 +119,8 @@ def _adapters(folder: Path) -> list[Victim]:
 def read_adapter(path: Path) -> object:
     """All of an adapter: what it adds to which weight."""
     adapter = open_adapter(path)
-    pairs = adapted_weights(adapter, SHAPES)
-    found = {n: [adapter.matrix(each).tobytes() for each in pair] for n, pair in pairs.items()}
-    return adapter.settings, found
+    low_ranks = {name: module.low_rank() for name, module in adapted_weights(adapter, SHAPES).items()}
+    return adapter.settings, {name: (each.a.tobytes(), each.b.tobytes()) for name, each in low_ranks.items()}
 
 
 def _tables(folder: Path) -> list[Victim]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats.floats import array_type, converted
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.merge import product
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -71,12 +72,11 @@ def write_adapter_for(
 
 def product_of(adapter: LoraAdapter, weight: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The whole of what is added to a weight of this shape."""
-    [pair] = [pair for module, pair in adapter.pairs.items() if weight.endswith(f"{module}.weight")]
-    a, b = (adapter.matrix(name) for name in pair)
-    settings = adapter.settings
-    full = full_region(shape[::-1] if settings.fan_in_fan_out else shape)
-    found = product(b, a, full, np.float32(settings.scaling))
-    return found.T if settings.fan_in_fan_out else found
+    [module] = [found for name, found in adapter.modules.items() if weight.endswith(f"{name}.weight")]
+    low_rank, is_turned = module.low_rank(), adapter.settings.fan_in_fan_out
+    full = full_region(shape[::-1] if is_turned else shape)
+    found = product(low_rank.b, low_rank.a, full, np.float32(low_rank.scaling))
+    return found.T if is_turned else found
 
 
 def merged_at_once(held: Mapping[str, Stored], folder: Path) -> dict[str, Stored]:

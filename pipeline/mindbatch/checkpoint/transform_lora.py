@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, effect_faults, shape_faults
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank
+from mindbatch.checkpoint.lora.checks import effect_faults, shape_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
-from mindbatch.checkpoint.lora.merge import MatrixShard, StoredMatrix
-from mindbatch.checkpoint.lora.names import LoraPair, find_pairs, is_lora_name, unused_faults
+from mindbatch.checkpoint.lora.names import TensorNames, find_modules, is_lora_name, unused_faults
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
@@ -36,48 +37,48 @@ def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
     path = transform.source.path
     lora_names = [name for name in transform.placements if is_lora_name(name)]
     names = [name for name in lora_names if not name.startswith(_OPTIMIZER)]
-    found = find_pairs(names)
-    if not found.pairs and not found.faults:
+    found = find_modules(names)
+    if not found.modules and not found.faults:
         raise_if_any(["holds no lora_a and lora_b matrices"], str(path))
     raise_if_any([*found.faults, *unused_faults(found.others)], str(path))
     if dropped := len(lora_names) - len(names):
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
     dtypes = {name: transform.dtype(name) for name in transform.placements}
-    settings = _settings(transform, found.pairs, scaling)
+    settings = _settings(transform, found.modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
-    raise_if_any([*shape_faults(found.pairs, settings.rank, full)], str(path))
-    adapter = LoraAdapter(path, settings, found.pairs, _matrices(transform, names))
-    raise_if_any([*effect_faults(adapter)], str(path))
+    raise_if_any([*shape_faults(found.modules, settings.rank, full)], str(path))
+    modules = adapted_modules(found.modules, settings, _arrays(transform, names))
+    raise_if_any([*effect_faults(modules.values())], str(path))
+    adapter = LoraAdapter(path, settings, modules)
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
     }
     return plan_lora(adapter, shapes, {name: [dtype] for name, dtype in dtypes.items()})
 
 
-def _matrices(transform: Transform, names: Iterable[str]) -> dict[str, StoredMatrix]:
+def _arrays(transform: Transform, names: Iterable[str]) -> dict[str, StoredArray]:
     """The whole matrices, from the regions that the ranks hold. CheckpointError when one is damaged."""
     source = transform.files(names)
     whole = as_placed(whole_placements(source.shapes), 1)
     plans = proved_copies(source, whole)
-    return {plan.name: StoredMatrix(plan.name, plan.shape, _shards(transform, plan)) for plan in plans}
+    return {plan.name: StoredArray(plan.name, plan.shape, _shards(transform, plan)) for plan in plans}
 
 
-def _shards(transform: Transform, plan: TensorPlan) -> tuple[MatrixShard, ...]:
-    shards: list[MatrixShard] = []
+def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
+    shards: list[ArrayShard] = []
     for copy in plan.copies:
         rank, name = transform.source.ranks[copy.source_rank], copy.source_name
         [digest] = rank.checked_digests([name]).values()
         path = str(rank.file(name).path.resolve())
-        shards.append(MatrixShard(path, name, digest, copy.source, copy.target))
+        shards.append(ArrayShard(path, name, digest, copy.source, copy.target))
     return tuple(shards)
 
 
-def _settings(transform: Transform, pairs: Mapping[str, LoraPair], scaling: float | None) -> LoraSettings:
+def _settings(transform: Transform, modules: TensorNames, scaling: float | None) -> LoraSettings:
     """Of adapter_config.json beside the checkpoint, or of what was given and the matrices themselves."""
     path = transform.source.path
     folder = path if path.is_dir() else path.parent
-    first = transform.placements[next(iter(pairs.values())).a].shape
-    rank = first[0] if first else 1
+    rank = first_rank(modules, {name: placed.shape for name, placed in transform.placements.items()})
     if not has_file(folder, ADAPTER_CONFIG):
         if scaling is None:
             raise ConfigError(

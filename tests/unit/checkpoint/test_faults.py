@@ -8,7 +8,8 @@ import pytest
 from adapter_folders import write_adapter
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, located
-from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed

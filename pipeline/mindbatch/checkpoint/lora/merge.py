@@ -8,44 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.digests import digest_of
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, widened
+from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.placement.regions import Region, Shape
+from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
+from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import CheckpointError
 
 TILE = 512
 """Rows and columns of the product that are always made together, counted from its beginning."""
-
-Matrix = npt.NDArray[np.float32]
-
-
-class MatrixShard(NamedTuple):
-    """A region of a stored tensor that is a region of a matrix.
-
-    digest: the stored tensor's SHA-256 (as in digests.json) when the merge was planned.
-    """
-
-    path: str
-    name: str
-    digest: str
-    source: Region
-    target: Region
-
-
-class StoredMatrix(NamedTuple):
-    """A matrix of an adapter, whole in one file or cut over those of several ranks."""
-
-    name: str
-    shape: Shape
-    shards: tuple[MatrixShard, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +30,8 @@ class Addition:
     inputs_first: rows of the tensor are inputs there, not outputs.
     """
 
-    a: StoredMatrix
-    b: StoredMatrix
+    a: StoredArray
+    b: StoredArray
     scaling: float
     place: Region
     product: Region
@@ -66,7 +40,7 @@ class Addition:
     @property
     def paths(self) -> set[str]:
         """The files of the matrices."""
-        return {shard.path for matrix in (self.a, self.b) for shard in matrix.shards}
+        return self.a.paths | self.b.paths
 
     @property
     def along(self) -> tuple[int, int]:
@@ -88,10 +62,10 @@ class Adder:
 
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
-        self._matrices: dict[StoredMatrix, Matrix] = {}
-        self._strips: dict[object, tuple[int, Matrix]] = {}
+        self._matrices: dict[StoredArray, FloatArray] = {}
+        self._strips: dict[object, tuple[int, FloatArray]] = {}
 
-    def add(self, name: str, additions: Sequence[Addition], start: int, rows: Matrix) -> None:
+    def add(self, name: str, additions: Sequence[Addition], start: int, rows: FloatArray) -> None:
         """Adds, in place, to the rows from `start` on of the tensor `name`: float32 [rows, columns].
 
         CheckpointError when a matrix has changed since the planning, or a sum is too large for float32.
@@ -113,7 +87,7 @@ class Adder:
         self._strips.clear()
         self._matrices.clear()
 
-    def _strip(self, addition: Addition, first: int) -> Matrix:
+    def _strip(self, addition: Addition, first: int) -> FloatArray:
         """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
         key = (addition.a, addition.b, addition.scaling, addition.inputs_first, addition.across)
         if key in self._strips and self._strips[key][0] == first:
@@ -136,35 +110,13 @@ class Adder:
         self._strips[key] = first, strip
         return strip
 
-    def _matrix(self, matrix: StoredMatrix) -> Matrix:
+    def _matrix(self, matrix: StoredArray) -> FloatArray:
         if matrix not in self._matrices:
-            self._matrices[matrix] = read_matrix(matrix, self._files)
+            self._matrices[matrix] = read_array(matrix, self._files)
         return self._matrices[matrix]
 
 
-def read_matrix(matrix: StoredMatrix, files: OpenFiles) -> Matrix:
-    """The whole matrix, put together from its shards.
-
-    CheckpointError when one has changed since the merge was planned.
-    """
-    found = np.empty(matrix.shape, np.float32)
-    for shard in matrix.shards:
-        place, taken = (tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source))
-        found[place] = _stored(shard, files[shard.path])[taken]
-    return found
-
-
-def _stored(shard: MatrixShard, file: StoredFile) -> Matrix:
-    info = file.info(shard.name)
-    data = bytearray(info.nbytes)
-    file.read_into(shard.name, 0, memoryview(data))
-    digest = digest_of(info.dtype, info.shape, [memoryview(data)])
-    if digest != shard.digest or info.dtype not in FLOAT_DTYPES:
-        raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
-    return widened(data, info.dtype, info.shape)
-
-
-def _add(name: str, rows: Matrix, strip: Matrix) -> None:
+def _add(name: str, rows: FloatArray, strip: FloatArray) -> None:
     try:
         with np.errstate(over="raise", invalid="ignore"):
             np.add(rows, strip, out=rows)
@@ -174,7 +126,7 @@ def _add(name: str, rows: Matrix, strip: Matrix) -> None:
         ) from None
 
 
-def product(b: Matrix, a: Matrix, region: Region, scaling: np.float32) -> Matrix:
+def product(b: FloatArray, a: FloatArray, region: Region, scaling: np.float32) -> FloatArray:
     """scaling * (b @ a) within the region, in whole tiles: products of other sizes may round otherwise."""
     (top, bottom), (left, right) = region
     found = np.empty((bottom - top, right - left), np.float32)

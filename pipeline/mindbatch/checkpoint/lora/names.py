@@ -1,11 +1,11 @@
-"""Names of the tensors of LoRA adapters: which weight of the model each pair of matrices belongs to."""
+"""Names of the tensors of LoRA adapters: which module each is of, and what it is of it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
 
 from mindbatch.checkpoint.faults import shown
 
@@ -21,18 +21,25 @@ _KINDS = {
 }
 
 
-class LoraPair(NamedTuple):
-    """The names of A [rank, inputs] and B [outputs, rank], of which scaling * B @ A is added to a weight."""
+class Role(Enum):
+    """What a tensor is of its module."""
 
-    a: str
-    b: str
+    A = "lora_A"
+    B = "lora_B"
+    BIAS = "bias"
+    MAGNITUDE = "lora_magnitude_vector"
+    WEIGHT = "weight"
+
+
+TensorNames = Mapping[str, Mapping[Role, str]]
+"""The names of the tensors of each module."""
 
 
 @dataclass
-class FoundPairs:
-    """pairs: by the module that they adapt; others: the tensors that are no matrices of an adapter."""
+class FoundModules:
+    """modules: the names of the tensors of each; others: the tensors that are of none."""
 
-    pairs: dict[str, LoraPair]
+    modules: dict[str, dict[Role, str]]
     others: list[str]
     faults: list[str]
 
@@ -42,23 +49,21 @@ def is_lora_name(name: str) -> bool:
     return "lora_" in name.lower()
 
 
-def find_pairs(names: Iterable[str]) -> FoundPairs:
-    """Puts the matrices together; a fault line for each that lacks its other half, or is there twice."""
-    halves: dict[str, dict[str, str]] = {}
-    found = FoundPairs({}, [], [])
+def find_modules(names: Iterable[str]) -> FoundModules:
+    """Puts the tensors of each module together; a fault line for what lacks its other half, or is twice."""
+    found = FoundModules({}, [], [])
     for name in names:
         match = _MATRIX.fullmatch(name.removeprefix(_PEFT))
         if match is None:
             found.others.append(name)
             continue
-        half = halves.setdefault(match[1], {})
-        if half.setdefault(match[2].upper(), name) != name:
+        roles = found.modules.setdefault(match[1], {})
+        if roles.setdefault(Role(f"lora_{match[2].upper()}"), name) != name:
             found.faults.append(f"tensor {shown(name)}: module {shown(match[1])} has this matrix twice")
-    for module, half in halves.items():
-        if len(half) == 2:
-            found.pairs[module] = LoraPair(half["A"], half["B"])
-        else:
-            ((_, only),) = half.items()
+    for module, roles in [*found.modules.items()]:
+        if len(roles) == 1:
+            [only] = roles.values()
+            del found.modules[module]
             found.faults.append(
                 f"tensor {shown(only)}: its other half is missing; lora_A and lora_B go together"
             )
@@ -81,6 +86,6 @@ def _kind(name: str) -> str:
 
 
 def weight_of(module: str, renames: Mapping[str, str]) -> str:
-    """The weight that the matrices of a module are added to."""
+    """The weight of a module, by the name that the model has for it."""
     name = f"{module}.weight"
     return renames.get(name, name)

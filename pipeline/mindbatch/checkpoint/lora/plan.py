@@ -11,9 +11,11 @@ from pathlib import Path
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_weights
-from mindbatch.checkpoint.lora.merge import Addition, StoredMatrix
-from mindbatch.checkpoint.lora.names import LoraPair
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.merge import Addition
+from mindbatch.checkpoint.lora.modules import AdaptedModule
+from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
@@ -26,37 +28,36 @@ MERGED_KEY = "adapters"
 class LoraPlan:
     """An adapter that was checked against a model.
 
-    path: of the adapter. pairs: by the model's weight. matrices: by name.
-    inputs_first: the adapted weights are [inputs, outputs].
+    path: of the adapter. modules: by the model's weight. inputs_first: the adapted weights are
+    [inputs, outputs].
     """
 
     path: Path
     scaling: float
     inputs_first: bool
-    pairs: Mapping[str, LoraPair]
-    matrices: Mapping[str, StoredMatrix]
+    modules: Mapping[str, AdaptedModule]
 
     @property
     def digest(self) -> str:
         """Tells the adapter from others, wherever it is and whatever its scaling."""
-        shards = (shard for matrix in self.matrices.values() for shard in matrix.shards)
+        arrays = (array for module in self.modules.values() for array in module.arrays.values())
+        shards = (shard for array in arrays for shard in array.shards)
         content = json.dumps([self.inputs_first, sorted((shard.name, shard.digest) for shard in shards)])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def additions(self, stored: StoredShard) -> tuple[Addition, ...]:
         """What is added to a stored tensor."""
         return tuple(
-            self._addition(self.pairs[tensor], segment)
+            self._addition(self.modules[tensor], segment)
             for tensor, segment in stored.segments
-            if tensor in self.pairs
+            if tensor in self.modules
         )
 
-    def _addition(self, pair: LoraPair, segment: Segment) -> Addition:
-        a, b = (self.matrices[name] for name in pair)
+    def _addition(self, module: AdaptedModule, segment: Segment) -> Addition:
         return Addition(
-            a,
-            b,
-            self.scaling,
+            module.arrays[Role.A],
+            module.arrays[Role.B],
+            module.scaling,
             segment.local,
             product=oriented(segment.whole, self.inputs_first),
             inputs_first=self.inputs_first != segment.transposed,
@@ -78,11 +79,9 @@ def plan_lora(
     Raises:
         CheckpointError: what `adapted_weights` refuses, and weights that are not floating-point numbers.
     """
-    pairs = adapted_weights(adapter, shapes, renames, transposed)
-    raise_if_any([*_dtype_faults(pairs, dtypes)], str(adapter.path))
-    settings = adapter.settings
-    matrices = {name: adapter.matrices[name] for pair in pairs.values() for name in pair}
-    return LoraPlan(adapter.path, settings.scaling, settings.fan_in_fan_out, pairs, matrices)
+    modules = adapted_weights(adapter, shapes, renames, transposed)
+    raise_if_any([*_dtype_faults(modules, dtypes)], str(adapter.path))
+    return LoraPlan(adapter.path, adapter.settings.scaling, adapter.settings.fan_in_fan_out, modules)
 
 
 def merged_before(path: Path) -> dict[str, float]:

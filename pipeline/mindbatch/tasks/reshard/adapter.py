@@ -40,7 +40,7 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
             f"lora.merge={plan.path}: {opened.source.path} has this adapter merged already, with scaling "
             f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
         )
-    opened.notes.append(f"{plan.path}: added to {len(plan.pairs)} weights, scaling {plan.scaling:g}")
+    opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
     return plan
 
 

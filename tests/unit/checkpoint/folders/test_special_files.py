@@ -92,7 +92,7 @@ def test_many_targets_and_keys_of_an_adapter_are_compared_once(
 ) -> None:
     """40,000 pairs took 17 s: every target against every module, and a near name for each of them."""
     searches: list[str] = []
-    for home in ("adapter", "config"):
+    for home in ("targets", "config"):
         monkeypatch.setattr(
             f"mindbatch.checkpoint.lora.{home}.did_you_mean",
             lambda name, candidates: searches.append(name) or "",
@@ -103,4 +103,4 @@ def test_many_targets_and_keys_of_an_adapter_are_compared_once(
     with pytest.raises(CheckpointError, match="more faults"):
         open_adapter(write_adapter(tmp_path / "b", **dict.fromkeys(targets, 1)))
     assert len(searches) == 20
-    assert open_adapter(write_adapter(tmp_path / "c", target_modules=["self_attn.q_proj", "v_proj"])).pairs
+    assert open_adapter(write_adapter(tmp_path / "c", target_modules=["self_attn.q_proj", "v_proj"])).modules

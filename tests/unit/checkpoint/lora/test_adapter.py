@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from adapter_folders import (
     CONFIG,
+    INPUTS,
     MODULES,
     OUTPUTS,
     RANK,
@@ -15,7 +16,9 @@ from adapter_folders import (
     write_mindformers_adapter,
 )
 
-from mindbatch.checkpoint.lora.adapter import adapted_weights, open_adapter
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.modules import Kind
 from mindbatch.errors import CheckpointError, ConfigError
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -29,9 +32,26 @@ def fit(folder, shapes=SHAPES):
 def test_a_peft_folder(tmp_path):
     adapter = open_adapter(write_adapter(tmp_path))
     assert adapter.settings.scaling == 1.5
-    assert tuple(adapter.pairs) == MODULES
+    assert tuple(adapter.modules) == MODULES
     assert set(adapted_weights(adapter, SHAPES)) == {f"{module}.weight" for module in MODULES}
-    np.testing.assert_array_equal(adapter.matrix(f"{Q0}.lora_A.weight"), matrices()[f"{Q0}.lora_A.weight"])
+    module = adapter.modules[MODULES[0]]
+    assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.LINEAR, RANK, INPUTS, OUTPUTS)
+    low_rank = module.low_rank()
+    np.testing.assert_array_equal(low_rank.a, matrices()[f"{Q0}.lora_A.weight"])
+    np.testing.assert_array_equal(low_rank.b, matrices()[f"{Q0}.lora_B.weight"])
+    assert (low_rank.scaling, low_rank.bias, low_rank.magnitude) == (1.5, None, None)
+
+
+def test_the_digest_is_of_what_acts(tmp_path):
+    """Bytes and scaling, neither the place nor settings of the training."""
+
+    def digest(name, tensors=None, **changes):
+        return open_adapter(write_adapter(tmp_path / name, tensors, **changes)).digest
+
+    one = digest("one")
+    assert one == digest("moved", lora_dropout=0.5)
+    others = {digest("scaled", lora_alpha=4), digest("other", changed(B=ONES)), digest("r", use_rslora=True)}
+    assert len(others | {one}) == 4
 
 
 @pytest.mark.parametrize("letters", ["ab", "AB"])

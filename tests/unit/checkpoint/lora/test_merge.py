@@ -161,17 +161,17 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     """The scaling is the adapter's, or a given one; GPT-2's Conv1D stores inputs first."""
     folder = write_adapter(tmp_path, fan_in_fan_out=inputs_first, lora_alpha=None if scaling else 3)
     adapter = open_adapter(folder, scaling)
-    b, a = (adapter.matrix(name) for name in reversed(adapter.pairs[MODULES[0]]))
+    low_rank = adapter.modules[MODULES[0]].low_rank()
     shape = (4, 6) if inputs_first else (6, 4)
     weight = f"{MODULES[0]}.weight"
     shapes = {f"{module}.weight": shape for module in MODULES}
     plan = plan_lora(adapter, shapes, dict.fromkeys(shapes, ["F32"]))
-    assert set(plan.pairs) == set(shapes)
+    assert set(plan.modules) == set(shapes)
     found = np.zeros(shape, np.float32)
     whole = full_region(shape)
     with OpenFiles() as files:
         Adder(files).add(weight, plan.additions(stored((weight, Segment(whole, whole)))), 0, found)
-    expected = (scaling or 1.5) * b @ a
+    expected = (scaling or 1.5) * low_rank.b @ low_rank.a
     np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 
 

@@ -1,0 +1,63 @@
+"""Arrays of adapters as they are stored, whole in one file or cut over ranks, each shard with its digest."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.folders.digests import digest_of
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
+from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.stored import StoredFile
+from mindbatch.checkpoint.placement.regions import Region, Shape
+from mindbatch.errors import CheckpointError
+
+
+class ArrayShard(NamedTuple):
+    """A region of a stored tensor that is a region of an array.
+
+    digest: the stored tensor's SHA-256 (as in digests.json) when the adapter was opened.
+    """
+
+    path: str
+    name: str
+    digest: str
+    source: Region
+    target: Region
+
+
+class StoredArray(NamedTuple):
+    """A matrix or vector of an adapter; name: of its tensor."""
+
+    name: str
+    shape: Shape
+    shards: tuple[ArrayShard, ...]
+
+    @property
+    def paths(self) -> set[str]:
+        """The files of its shards."""
+        return {shard.path for shard in self.shards}
+
+
+def read_array(array: StoredArray, files: OpenFiles) -> FloatArray:
+    """The whole array in float32, put together from its shards.
+
+    CheckpointError when one has changed since the adapter was opened.
+    """
+    found = np.empty(array.shape, np.float32)
+    for shard in array.shards:
+        place, taken = (tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source))
+        found[place] = _stored(shard, files[shard.path])[taken]
+    return found
+
+
+def _stored(shard: ArrayShard, file: StoredFile) -> FloatArray:
+    info = file.info(shard.name)
+    data = bytearray(info.nbytes)
+    file.read_into(shard.name, 0, memoryview(data))
+    digest = digest_of(info.dtype, info.shape, [memoryview(data)])
+    if digest != shard.digest or info.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
+    return widened(data, info.dtype, info.shape)
