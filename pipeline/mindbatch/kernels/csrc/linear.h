@@ -7,20 +7,27 @@
 
 constexpr int kVecs = kPanel / kLanes;
 constexpr int kTileRows = kLanes == 16 ? 14 : (kLanes == 8 ? 3 : 2);
-constexpr int64_t kDepth = 256;
-constexpr int64_t kPrefetchFloats = 4096;
+constexpr int64_t kDepth = 128;
+constexpr int64_t kRowBytes = kPanel * 4;
+
+// What a tile prefetches at each k: the line at `bytes` and the one `second` bytes behind it; then `step` further.
+struct Ahead {
+  const char* bytes;
+  int64_t step, second;
+};
 
 // acc[r][c] += sum over k of x[k][r] * panel[k][c]; x: [depth, Rows], panel: [depth, kPanel].
 template <int Rows>
-inline void tile(const float* x, const float* panel, int64_t depth, float* acc) {
+inline void tile(const float* x, const float* panel, int64_t depth, float* acc, Ahead ahead) {
   Vec sum[Rows][kVecs];
   for (int r = 0; r < Rows; r++)
     for (int v = 0; v < kVecs; v++) sum[r][v] = load(acc + r * kPanel + v * kLanes);
   for (int64_t k = 0; k < depth; k++) {
     Vec w[kVecs];
     for (int v = 0; v < kVecs; v++) w[v] = load(panel + k * kPanel + v * kLanes);
-    for (int line = 0; line < kPanel; line += 16)
-      __builtin_prefetch(panel + k * kPanel + line + kPrefetchFloats, 0, 2);
+    __builtin_prefetch(ahead.bytes, 0, 2);
+    __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
+    ahead.bytes += ahead.step;
     for (int r = 0; r < Rows; r++) {
       const Vec value = splat(x[k * Rows + r]);
       for (int v = 0; v < kVecs; v++) sum[r][v] = value * w[v] + sum[r][v];
@@ -30,7 +37,7 @@ inline void tile(const float* x, const float* panel, int64_t depth, float* acc) 
     for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, sum[r][v]);
 }
 
-using TileFn = void (*)(const float*, const float*, int64_t, float*);
+using TileFn = void (*)(const float*, const float*, int64_t, float*, Ahead);
 
 template <int Rows>
 inline TileFn pick_tile(int64_t rows) {
@@ -74,16 +81,21 @@ inline void store_rows(const LinearArgs& a, const float* acc, int64_t first_colu
   }
 }
 
-// One panel of outputs for all rows; `acc` holds [rows, kPanel].
+// One panel of outputs for all rows; `acc` holds [rows, kPanel]. While the tiles compute with one slice of weights
+// they read the next one into the second-level cache, each its share: so memory is read during all of the arithmetic.
 inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const float* x, int64_t p, float* acc) {
   __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
   const float* panel = a.weights + p * a.depth * kPanel;
   for (int64_t k = 0; k < a.depth; k += kDepth) {
     const int64_t depth = a.depth - k < kDepth ? a.depth - k : kDepth;
+    const float* slice = panel + k * kPanel;
+    Ahead ahead = {reinterpret_cast<const char*>(slice + depth * kPanel), kRowBytes / tiling.tiles,
+                   tiling.tiles == 1 ? kRowBytes / 2 : 0};
     for (int64_t t = 0; t < tiling.tiles; t++) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
       const float* rows = x + first * a.depth + k * height;
-      pick_tile<kTileRows>(height)(rows, panel + k * kPanel, depth, acc + first * kPanel);
+      pick_tile<kTileRows>(height)(rows, slice, depth, acc + first * kPanel, ahead);
+      ahead.bytes += ahead.step * depth;
     }
   }
   store_rows(a, acc, p * kPanel);
