@@ -8,8 +8,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import os
 from typing import NoReturn
 
-from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
-from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.screen_text import say
 
 
@@ -21,10 +20,10 @@ def start() -> NoReturn:
     except BaseException:
         if signal_notes.came is None:
             raise
-        is_terminated = signal_notes.came is Terminated
-        say("terminated" if is_terminated else "interrupted")
+        text, code = interrupt_outcome(signal_notes.came)
+        say(text)
         sys.stderr.flush()
-        os._exit(EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED)
+        os._exit(code)
     entry_point()
 
 

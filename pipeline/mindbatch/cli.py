@@ -11,19 +11,10 @@ from typing import NoReturn
 
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.config.paths import configs_folder, expand_home
-from mindbatch.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
-    ConfigError,
-    MindBatchError,
-)
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
 from mindbatch.fault_lines import did_you_mean
-from mindbatch.interrupts import PUT_OFF, Terminated, signal_notes
+from mindbatch.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
-from mindbatch.tasks.launching import run_in_job
 from mindbatch.tasks.registry import TASKS, Task
 
 SWITCHES = {
@@ -101,8 +92,9 @@ def _accept_every_character() -> None:
 
 
 def _report_interrupt(kind: type[KeyboardInterrupt]) -> int:
-    say("terminated" if kind is Terminated else "interrupted")
-    return EXIT_TERMINATED if kind is Terminated else EXIT_INTERRUPTED
+    text, code = interrupt_outcome(kind)
+    say(text)
+    return code
 
 
 def _report_error(error: Exception, verbose: bool) -> int:
@@ -163,6 +155,10 @@ def _run(task: Task, line: CommandLine) -> int:
         line.switches.add(VERBOSE)
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
     say(*config.notes)
+    if not config.is_launched:
+        return task.run(config)
+    from mindbatch.tasks.launching import run_in_job  # not needed where there is one process
+
     return run_in_job(config, task.run)
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
+from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 PUT_OFF = (signal.SIGINT, signal.SIGTERM)
@@ -18,6 +20,13 @@ _SIGACTION_BYTES = 512  # room for a struct sigaction of any C library
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came: an interrupt too, what was begun is tidied up, but the exit code says which it was."""
+
+
+def interrupt_outcome(kind: type[KeyboardInterrupt]) -> tuple[str, int]:
+    """What a command that an interrupt has ended says, and its exit code."""
+    if issubclass(kind, Terminated):
+        return "terminated", EXIT_TERMINATED
+    return "interrupted", EXIT_INTERRUPTED
 
 
 class SignalNotes:

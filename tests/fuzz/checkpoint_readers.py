@@ -27,7 +27,7 @@ from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.engine.build import model_eos_ids
+from mindbatch.engine.prepare import model_eos_ids
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.models.registry import describe, tensor_specs
 from rank_tables import plain_table, super_pod_table

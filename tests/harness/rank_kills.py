@@ -33,7 +33,7 @@ from harness.job_kills import COMPARED, entries_in, write_data
 from harness.networks import OtherHost, other_host
 from mindbatch.engine.build import LoadedModel
 from mindbatch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
-from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.ledger.entries import Entry
 from mindbatch.llm import LLM
 from mindbatch.parallel.topology import Topology
@@ -246,7 +246,7 @@ def _run_front(config: BatchConfig, writing: int, host: OtherHost | None) -> Non
         with open(os.devnull, "w") as sys.stderr:
             code = _run_job(config, ranks, "127.0.0.1" if host is None else "0.0.0.0")
     except KeyboardInterrupt as interrupt:
-        code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
+        _, code = interrupt_outcome(type(interrupt))
     finally:
         os._exit(code)
 

@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "config": {"decoding", "models", "kernels.memory", "storage"} | LOWEST,
     "engine": BELOW_ENGINE | DECLARATIONS | {"backends", "interrupts"} | LOWEST,
-    "interrupts": set(),
+    "interrupts": {"errors"},
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.interrupts import PUT_OFF, SignalNotes, Terminated, interruptible
+from mindbatch.interrupts import PUT_OFF, SignalNotes, Terminated, interrupt_outcome, interruptible
 
 
 def ends_the_process(number: int, frame: object) -> None:
@@ -125,3 +125,8 @@ def test_other_threads_leave_the_signals_alone() -> None:
     thread.start()
     thread.join()
     assert not done[0] & set(PUT_OFF)
+
+
+def test_what_ends_a_command_is_said_and_in_its_exit_code() -> None:
+    assert interrupt_outcome(KeyboardInterrupt) == ("interrupted", 128 + signal.SIGINT)
+    assert interrupt_outcome(Terminated) == ("terminated", 128 + signal.SIGTERM)

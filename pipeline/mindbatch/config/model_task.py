@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from mindbatch.config.faults import shown
-from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths
+from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
@@ -45,9 +45,19 @@ class ModelTaskConfig(TaskConfig):
     launch: LaunchConfig = section(LaunchConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
 
+    # Not annotated, as in TaskConfig.
+    job_setup = cast(Any, None)
+    """The JobSetup that `launch` and this machine have come to, once it is known. It is of these ranks: a
+    configuration made with others by `dataclasses.replace` has none."""
+
     @property
     def thread_count(self) -> int | None:
         return self.runtime.num_threads
+
+    @property
+    def is_launched(self) -> bool:
+        is_plain = self.launch.launcher == "dynamic" and not self.launch.dry_run
+        return self.starts_processes and (world_size_of(self.parallel) > 1 or not is_plain)
 
     def settle_paths(self) -> list[str]:
         faults = settle_model_paths(self.model)

@@ -97,6 +97,11 @@ class TaskConfig:
         """Threads asked for; None leaves the choice to the machine."""
         return None
 
+    @property
+    def is_launched(self) -> bool:
+        """Whether the keys ask for more than the task in this process: others, a launcher, or a dry run."""
+        return False
+
     def settle_paths(self) -> list[str]:
         """Replaces `shipped:` and ~ in the paths by what they mean; returns their faults."""
         return []

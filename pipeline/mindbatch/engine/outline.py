@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
-from mindbatch.engine.build import prepare_model
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.prepare import prepare_model
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings

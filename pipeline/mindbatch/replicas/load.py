@@ -9,8 +9,9 @@ from pathlib import Path
 from mindbatch.config.environment import thread_settings
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.engine.build import LoadedModel, Notice, refuse_beyond_memory
+from mindbatch.engine.build import LoadedModel, Notice
 from mindbatch.engine.outline import outline
+from mindbatch.engine.prepare import refuse_beyond_memory
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
@@ -35,7 +36,7 @@ def load_replicas(
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    setup = set_up(config.launch, topology, os.environ)
+    setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.part_of(0))
     models = (outlined.facts, outlined.assistant)
     local_size = 0 if setup.launcher == "ray" else setup.place.layout.local_size

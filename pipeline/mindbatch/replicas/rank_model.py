@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import (
     Notice,
-    PreparedModel,
     Runners,
     engine_of,
     load_runners,
-    prepare_model,
     virtual_engines_of,
 )
 from mindbatch.engine.engine import StepEngine
+from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import StageRunner
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection

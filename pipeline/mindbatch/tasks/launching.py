@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindbatch.config.launch_schema import world_size_of
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
 from mindbatch.errors import EXIT_DONE
 from mindbatch.screen_text import data_output, say
 
 if TYPE_CHECKING:
-    from mindbatch.config.model_task import ModelTaskConfig
     from mindbatch.launch.preflight import JobSetup
 
 Run = Callable[[TaskConfig], int]
@@ -22,23 +23,19 @@ _ONE = "one process: this one; nothing else would be started"
 
 
 def run_in_job(config: TaskConfig, run: Run) -> int:
-    """Runs a task, if this process is the one to do it; returns the exit code.
+    """Runs a task that `is_launched`, if this process is the one to do it; returns the exit code.
 
     Raises:
         ConfigError: with every fault of the section `launch` and of this machine.
         MindBatchError: this node's part of the job has failed.
     """
-    from mindbatch.config.launch_schema import world_size_of
-    from mindbatch.config.model_task import ModelTaskConfig  # help needs none of this
-
-    if not isinstance(config, ModelTaskConfig) or not config.starts_processes:
-        return run(config)
+    assert isinstance(config, ModelTaskConfig)
     if world_size_of(config.parallel) == 1 and config.launch.launcher != "srun":
         return _tell([_ONE]) if config.launch.dry_run else _run_alone(config, run)
     from mindbatch.launch.preflight import set_up  # not needed where there is one process
     from mindbatch.replicas.load import topology_of
 
-    setup = set_up(config.launch, topology_of(config.parallel), os.environ)
+    setup = config.job_setup = set_up(config.launch, topology_of(config.parallel), os.environ)
     if config.launch.dry_run:
         return _tell_of(config, setup)
     if setup.copy is not None and setup.copy.is_scheduler:  # of msrun; replicas have schedulers of their own

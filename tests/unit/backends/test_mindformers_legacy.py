@@ -12,7 +12,7 @@ from mindbatch.backends.mindformers.folder_model import open_folder
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
 from mindbatch.backends.mindformers.legacy.models import generation_options
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import engine_settings
+from mindbatch.engine.prepare import engine_settings
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models import registry
 from mindbatch.models.config_reader import NONE_IGNORED

@@ -1,27 +1,31 @@
 """Which `mindbatch` of a job runs the task: the one of the first node, and none in a dry run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mindbatch.config.compose import compose_task
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
 from mindbatch.errors import ConfigError
 from mindbatch.replicas import node_agent
 from mindbatch.tasks.launching import run_in_job
 from mindbatch.tasks.registry import TASKS
 
-Configure = Callable[..., TaskConfig]
+Configure = Callable[..., ModelTaskConfig]
 TWO = "parallel.data_parallel=2"
 NODES = ("launch.local_worker_num=1", "launch.master_addr=127.0.0.1", "launch.master_port=47119")
 
 
 @pytest.fixture
 def configure(model_folder: Path) -> Configure:
-    def configured(*overrides: str) -> TaskConfig:
+    def configured(*overrides: str) -> ModelTaskConfig:
         given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", *overrides]
-        return compose_task(TASKS["generate"], given).finish()
+        config = compose_task(TASKS["generate"], given).finish()
+        assert isinstance(config, ModelTaskConfig)
+        return config
 
     return configured
 
@@ -35,9 +39,17 @@ def run(config: TaskConfig) -> int:
     return 7
 
 
-@pytest.mark.parametrize("overrides", [(), (TWO,), (TWO, *NODES)], ids=" ".join)
+@pytest.mark.parametrize("overrides", [(TWO,), (TWO, *NODES)], ids=" ".join)
 def test_the_first_node_runs_the_task(overrides: tuple[str, ...], configure: Configure) -> None:
-    assert run_in_job(configure(*overrides), run) == 7
+    config = configure(*overrides)
+    assert run_in_job(config, run) == 7
+    assert config.job_setup.place.ranks == range(2 if len(overrides) == 1 else 1)
+    assert replace(config).job_setup is None
+
+
+def test_only_what_asks_for_more_than_this_process_is_launched(configure: Configure) -> None:
+    asked = {"launch=srun", "launch.dry_run=true", TWO}
+    assert {each for each in (*asked, "launch.hang_seconds=9") if configure(each).is_launched} == asked
 
 
 def test_one_process_needs_no_launcher(configure: Configure, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from mindbatch.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
-    ConfigError,
-    MindBatchError,
-)
-from mindbatch.interrupts import Terminated, signal_notes
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.launch.scripts.execute_order import Order
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, run_ranks
 from mindbatch.screen_text import say, show
@@ -57,7 +49,7 @@ def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]]
         say(*error.faults, name=script.name)
         code = error.exit_code
     except KeyboardInterrupt as interrupt:
-        code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
+        _, code = interrupt_outcome(type(interrupt))
     except BrokenPipeError:
         code = EXIT_FAILED
     _flush()

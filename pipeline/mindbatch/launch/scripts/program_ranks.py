@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch import children
-from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED
-from mindbatch.interrupts import Terminated
+from mindbatch.errors import EXIT_DONE
+from mindbatch.interrupts import interrupt_outcome
 from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
@@ -45,9 +45,9 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
             failed = _first_failure(supervisor, lambda: bool(supervisor.names), _SECONDS_FOR_HELPERS)
     except KeyboardInterrupt as interrupt:
         supervisor.end()
-        is_terminated = isinstance(interrupt, Terminated)
-        say(f"{'terminated' if is_terminated else 'interrupted'}: all processes are ended", name=script)
-        return EXIT_TERMINATED if is_terminated else EXIT_INTERRUPTED
+        text, code = interrupt_outcome(type(interrupt))
+        say(f"{text}: all processes are ended", name=script)
+        return code
     finally:
         supervisor.end()
     if failed is None:

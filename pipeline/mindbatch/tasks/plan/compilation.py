@@ -10,8 +10,8 @@ from typing import Any
 
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.config.memory import parse_bytes
-from mindbatch.engine.build import engine_settings
 from mindbatch.engine.compilation import compile_ranks
+from mindbatch.engine.prepare import engine_settings
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.kernels.memory import kernel_dtype

@@ -43,7 +43,8 @@ def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
 
 def _with_one_replica(config: ReplayConfig) -> ReplayConfig:
     """One row keeps no second one busy, and none changes what comes out; unless the processes are counted."""
-    if config.launch.worker_num is not None or config.launch.local_worker_num is not None:
+    counted = config.launch.worker_num is not None or config.launch.local_worker_num is not None
+    if counted or config.parallel.data_parallel == 1:
         return config
     return replace(config, parallel=replace(config.parallel, data_parallel=1))
 
