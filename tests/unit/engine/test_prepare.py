@@ -1,0 +1,52 @@
+"""What is read of a model folder before MindSpore is loaded."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.paths import data_root
+from mindbatch.engine.build import load_model
+from mindbatch.engine.prepare import model_eos_ids, prepare_model
+from mindbatch.errors import CheckpointError
+
+SHIPPED = data_root() / "examples/tiny_gpt2"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SHIPPED, tmp_path / "model"))
+
+
+def write_eos(folder: Path, name: str, ids: Any) -> None:
+    content = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    (folder / name).write_text(json.dumps({**content, "eos_token_id": ids}))
+
+
+def test_the_nearest_file_says_what_ends_a_sequence(folder: Path) -> None:
+    write_eos(folder, "config.json", 5)
+    write_eos(folder, "generation_config.json", [7, 9])
+    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    assert read.eos_token_ids == (7, 9)
+    write_eos(folder, "generation_config.json", None)
+    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    assert read.eos_token_ids == (5,)
+    write_eos(folder, "config.json", None)
+    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    assert read.tokenizer is not None
+    assert read.eos_token_ids == read.tokenizer.eos_token_ids
+    assert model_eos_ids(read.described.folder, None) == ()
+
+
+@pytest.mark.parametrize("ids", ["2", True, [1, None], {}])
+def test_what_is_no_token_id_is_refused_before_mindspore(
+    ids: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    write_eos(folder, "generation_config.json", ids)
+    with pytest.raises(CheckpointError, match=r"generation_config.json: eos_token_id=.*: must be a token id"):
+        load_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
