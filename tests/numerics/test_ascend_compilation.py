@@ -35,20 +35,25 @@ FUSED = {
 }
 
 
-def job(model_type: str, size: int, ranks: list[int]) -> dict[str, Any]:
+def job(model_type: str, size: int, ranks: list[int], stages: int = 1) -> dict[str, Any]:
+    """A layer for each stage."""
     config = {"model_type": model_type, **(GPT2 if model_type == "gpt2" else LLAMA)}
-    return compile_job("native", config, size, ranks, max_batched_tokens=2)
+    config["n_layer" if model_type == "gpt2" else "num_hidden_layers"] = stages
+    return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
 
 
 # The last of 8 ranks pads the vocabulary and shares its key/value head with others.
 ALWAYS = {"qwen3 mp=8": job("qwen3", 8, [7])}
+OF_STAGES = "qwen3 mp=2 pp=3"
+HAND_OVERS = {0: 1, 3: 2, 5: 1}
+"""A rank of each of three stages: with how many other stages it meets."""
 LIKE_LLAMA = {"minimind", "mistral"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
     for each in sorted({*MODEL_TYPES} - LIKE_LLAMA)
     for size in (1, 2, 8)
-}
+} | {OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 
 
 @pytest.fixture(
@@ -84,7 +89,7 @@ def sizes_of(model_type: str) -> Architecture:
 
 def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) -> None:
     for which, graphs in compiled.items():
-        if which[0] == "float32":
+        if which[0] in ("float32", OF_STAGES):
             continue
         assert [graph.get("kind") for graph in graphs] == [DECODE, PROMPT, CHUNK, HEAD, COPY], (
             which,
@@ -94,6 +99,19 @@ def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) ->
             assert "rule" not in graph, (which, graph)
             assert FUSED.get(graph["kind"], set()) <= {*graph["kernels"]}, (which, graph)
             assert ("AllReduce" in graph["kernels"]) == ("mp=1" not in which[0] and graph["kind"] in FUSED)
+
+
+def test_stages_are_compiled_with_what_they_hand_over(compiled: Compiled) -> None:
+    if all(name != OF_STAGES for name, _ in compiled):
+        pytest.skip("in the sweep")
+    for rank, meetings in HAND_OVERS.items():
+        graphs = {graph["kind"]: graph for graph in compiled[OF_STAGES, rank]}
+        assert [graph for graph in graphs.values() if "rule" in graph] == []
+        assert {*graphs} == {DECODE, PROMPT, CHUNK, COPY} | ({HEAD} if rank == 5 else set())
+        slices = 2 + (rank == 0)  # attention, MLP, and the embedding of the first stage
+        for kind, fused in FUSED.items():
+            assert fused <= {*graphs[kind]["kernels"]}
+            assert graphs[kind]["kernels"]["AllReduce"] == slices + meetings
 
 
 def test_float32_is_refused_by_the_operator_and_its_layer(compiled: Compiled) -> None:

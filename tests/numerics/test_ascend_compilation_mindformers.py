@@ -1,4 +1,4 @@
-"""MindFormers' families compile for Ascend, as the first rank and the last of one, two and eight.
+"""MindFormers' models compile for Ascend, as the first rank and the last of one, two and eight.
 
 scripts/compile_for_ascend.sh runs it.
 """
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.backends.mindformers.legacy.models import generation_options
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.sample_steps import DECODE, PROMPT
+from mindbatch.models.registry import describe
 from mindformers_configs import config
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
@@ -38,6 +40,26 @@ JOBS = {
     for family in FAMILIES
     for size in (1, 2, 8)
 }
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 64,
+}
+
+
+def legacy_job(size: int, *, qkv_concat: bool) -> dict[str, Any]:
+    options = generation_options(describe(LLAMA), size, qkv_concat=qkv_concat)
+    return compile_job("legacy", LLAMA, size, first_and_last(size), max_batched_tokens=4, options=options)
+
+
+JOBS |= {f"legacy llama mp={size}": legacy_job(size, qkv_concat=size == 2) for size in (1, 2, 8)}
 
 
 def test_decoding_and_prompts_are_compiled_with_the_fused_operators() -> None:

@@ -8,27 +8,40 @@ from typing import Any
 from mindbatch.engine.compilation import compile_ranks
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels import memory
+from mindbatch.parallel.topology import stage_layers
 
 
 def compile_job(
-    provider: str, config: Mapping[str, Any], size: int, ranks: Sequence[int], *, max_batched_tokens: int
+    network: str,
+    config: Mapping[str, Any],
+    size: int,
+    ranks: Sequence[int],
+    *,
+    max_batched_tokens: int,
+    stages: int = 1,
+    **others: Any,
 ) -> dict[str, Any]:
-    """A job of `compile_ranks`: all layers of a config.json, cut over `size` ranks."""
+    """A job of `compile_ranks`: all layers of a config.json, as many to each stage, cut over `size` ranks.
+
+    others: further keys of the job.
+    """
     settings = EngineSettings(
         batch_size=1, seq_length=32, block_size=16, num_blocks=16, max_batched_tokens=max_batched_tokens
     )
+    num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
     return {
-        "provider": provider,
+        "network": network,
         "config": config,
         "source": "config.json",
         "model_type": "auto",
         "ignore": [],
-        "layers": [*range(config.get("num_hidden_layers", 1))],
+        "layers": [[*stage_layers(num_layers, stage, stages)] for stage in range(stages)],
         "dtype": "auto",
         "settings": asdict(settings),
-        "data_parallel": 1,
         "model_parallel": size,
+        "pipeline_stage": stages,
         "ranks": ranks,
+        **others,
     }
 
 

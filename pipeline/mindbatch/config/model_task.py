@@ -159,10 +159,10 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     heads = attention_heads(Path(model.checkpoint_name_or_path)) if model.checkpoint_name_or_path else None
     if heads and size > 0 and heads % size:
         yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
-    yield from _device_map_faults(parallel)
+    yield from device_map_faults(parallel)
 
 
-def _device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
+def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
     """What cannot be a division of any model's layers; whether it is one of this model's is found later."""
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
@@ -78,10 +79,7 @@ def _open(model: ModelConfig, path: str | None, model_type: str, part: ModelPart
         from mindbatch.backends.mindformers.folder_model import open_folder
 
         if part.stages > 1:
-            raise ConfigError(
-                f"parallel.pipeline_stage={part.stages}: not with model.provider=mindformers, whose networks "
-                "are not divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
-            )
+            raise ConfigError(stages_fault(part.stages))
         return open_folder(home, model_type, ignore, part.shard)
     return _open_native(home, model_type, ignore, part)
 

@@ -55,12 +55,12 @@ class NoWeights:
         return np.zeros(shape, np.float32)
 
 
-def sampled_layers(arch: Architecture) -> tuple[int, ...]:
-    """Layers that stand for all: the first two, the last, and the first of each kind."""
+def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
+    """Those of a stage's layers that stand for all: the first two, the last, and the first of each kind."""
     kinds: dict[object, int] = {}
-    for layer, kind in enumerate(zip(arch.windows, arch.attention_scales, strict=True)):
-        kinds.setdefault(kind, layer)
-    return tuple(sorted({*range(min(2, arch.num_layers)), arch.num_layers - 1, *kinds.values()}))
+    for layer in layers:
+        kinds.setdefault((arch.windows[layer], arch.attention_scales[layer]), layer)
+    return tuple(sorted({*layers[:2], layers[-1], *kinds.values()}))
 
 
 def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:

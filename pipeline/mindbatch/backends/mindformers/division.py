@@ -1,10 +1,18 @@
-"""Over how many tensor-parallel ranks MindFormers' classes divide a model: told from its sizes alone."""
+"""Over how many ranks MindFormers' classes divide a model: told from its sizes alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
+
+
+def stages_fault(stages: int) -> str:
+    """Why there is one stage only."""
+    return (
+        f"parallel.pipeline_stage={stages}: not with model.provider=mindformers, whose networks are not "
+        "divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
+    )
 
 
 def division_faults(model: Description, size: int) -> Iterator[str]:

@@ -24,6 +24,7 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) ->
     Raises:
         BackendError: one line: what the function raised, or how the fork ended.
     """
+    who = f"rank {rank} of {num_ranks}"
     ours, theirs = os.pipe()
     parent = os.getpid()
     process = os.fork()
@@ -36,13 +37,13 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) ->
             for line in pipe:
                 kind, value = json.loads(line)
                 if kind == ERROR:
-                    raise BackendError(f"rank {rank}: {value}")
+                    raise BackendError(f"{who}: {value}")
                 yield value
     finally:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     if code:
         how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise BackendError(f"rank {rank}: {how}")
+        raise BackendError(f"{who}: {how}")
 
 
 def _answer(

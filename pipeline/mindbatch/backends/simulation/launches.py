@@ -42,6 +42,10 @@ FUSED = frozenset(
 """Operators that do the work of several; what an engineer looks for in a graph."""
 
 
+COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "ReduceScatter"})
+"""Operators in which ranks meet."""
+
+
 def launched(folder: Path) -> dict[str, int]:
     """How often each kernel is launched by the graphs compiled last; what MindSpore saved of them is removed.
 
@@ -61,3 +65,8 @@ def launched(folder: Path) -> dict[str, int]:
 def fused(kernels: Mapping[str, int]) -> dict[str, int]:
     """Those of FUSED."""
     return {name: count for name, count in kernels.items() if name in FUSED}
+
+
+def collectives(kernels: Mapping[str, int]) -> dict[str, int]:
+    """Those of COLLECTIVES."""
+    return {name: count for name, count in kernels.items() if name in COLLECTIVES}

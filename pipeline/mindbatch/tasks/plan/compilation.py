@@ -20,7 +20,7 @@ from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.compilation_page import compilation_page
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 from mindbatch.tasks.plan.compile_keys import RESERVE_BYTES, chosen_ranks
-from mindbatch.tasks.plan.compiled_model import compiled_model
+from mindbatch.tasks.plan.compiled_model import CompiledStage, compiled_model
 from mindbatch.tasks.plan.schema import PlanConfig
 
 _COMPILED_BLOCKS = 16
@@ -47,31 +47,36 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
     model, parallel = compiled_model(config), config.parallel
-    float_type = kernel_dtype(config.model.dtype, "Ascend")
-    settings = engine_settings(model.facts, config.model, config.runtime)
-    topology = Topology(parallel.data_parallel, parallel.model_parallel)
-    held = DeviceMemory(
-        parse_bytes(config.runtime.device_memory) - RESERVE_BYTES,
-        0,
-        model.facts.cache_bytes_per_token(float_type.itemsize),
-        settings,
+    stages = parallel.pipeline_stage
+    topology = Topology(parallel.data_parallel, parallel.model_parallel, stages, parallel.layer_counts)
+    settings = engine_settings(model.facts, config.model, config.runtime, engines=stages)
+    dtype = kernel_dtype(config.model.dtype, "Ascend")
+    ranks = tuple(
+        _rank(rank, model.stages[topology.coordinates(rank).stage], topology, config, settings)
+        for rank in chosen_ranks(config.ranks, parallel)
     )
-    ranks = []
-    for rank in chosen_ranks(config.ranks, parallel):
-        numbers = 0 if model.numbers is None else model.numbers(topology.slice_of(rank))
-        ranks.append(RankReport(rank, replace(held, weights=numbers * float_type.itemsize), model.counts))
-    report = Report(
-        model.facts.model_type, float_type.name, topology, model.num_layers, model.layers, tuple(ranks)
-    )
+    report = Report(model.facts.model_type, dtype.name, topology, model.num_layers, ranks)
     job = {
         **model.job,
         "dtype": config.model.dtype,
         "settings": asdict(_compiled_settings(settings)),
-        "data_parallel": parallel.data_parallel,
         "model_parallel": parallel.model_parallel,
+        "pipeline_stage": stages,
         "ranks": [rank.rank for rank in ranks],
     }
     return report, job
+
+
+def _rank(
+    rank: int, held: CompiledStage, topology: Topology, config: PlanConfig, settings: EngineSettings
+) -> RankReport:
+    shard, itemsize = topology.slice_of(rank), kernel_dtype(config.model.dtype, "Ascend").itemsize
+    numbers = 0 if held.numbers is None else held.numbers(shard)
+    available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
+    token_bytes = held.facts.cache_bytes_per_token(itemsize)
+    whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
+    memory = DeviceMemory(available, numbers * itemsize, token_bytes, whole)
+    return RankReport(rank, held.stage, shard, held.layers, memory, held.counts)
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mindbatch.screen_text import printable
 from mindbatch.tasks.formatting import ranges, size, table
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 
-_TITLES = ["graph", "tokens", "seconds", "compiled: fused operators, or refused"]
+_TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]
 
 
 def compilation_page(report: Report) -> str:
@@ -21,19 +21,26 @@ def _head(report: Report) -> Iterator[str]:
     topology = report.topology
     yield f"{report.model_type} compiled for Ascend, simulated: {report.dtype}"
     yield (
-        f"data_parallel {topology.data_parallel} x model_parallel {topology.model_parallel}: "
-        f"{topology.world_size} {'rank' if topology.world_size == 1 else 'ranks'}"
+        f"data_parallel {topology.data_parallel} x model_parallel {topology.model_parallel} x pipeline_stage "
+        f"{topology.pipeline_stage}: {topology.world_size} {'rank' if topology.world_size == 1 else 'ranks'}"
     )
-    if len(report.layers) < report.num_layers:
-        layers = ranges(report.layers)
-        yield f"layers {layers} of {report.num_layers} were compiled and stand for all of them"
-    else:
-        yield f"all {report.num_layers} layers were compiled"
+    if topology.pipeline_stage == 1:
+        yield _layers(report.layers, range(report.num_layers))
     yield "shapes, types and the choice of kernels are proved; numbers, speed and kernels' insides are not"
 
 
+def _layers(compiled: Sequence[int], there: range) -> str:
+    if len(compiled) < len(there):
+        return f"layers {ranges(compiled)} of {len(there)} were compiled and stand for all of them"
+    return f"all {len(there)} layers were compiled"
+
+
 def _rank(rank: RankReport) -> Iterator[str]:
-    yield f"rank {rank.rank}"
+    if rank.stage.count == 1:
+        yield f"rank {rank.rank}"
+    else:
+        yield f"rank {rank.rank}: {rank.stage}, tensor rank {rank.shard.rank} of {rank.shard.size}"
+        yield _layers(rank.layers, rank.stage.layers)
     if rank.graphs:
         rows = [
             [graph.kind, f"{graph.tokens:,}", f"{graph.seconds:.1f}", _outcome(graph)]
@@ -49,7 +56,8 @@ def _rank(rank: RankReport) -> Iterator[str]:
 
 def _outcome(graph: CompiledGraph) -> str:
     if graph.rule is None:
-        return ", ".join(f"{count} {name}" for name, count in graph.fused.items()) or "none fused"
+        shown = {**graph.fused, **graph.collectives}
+        return ", ".join(f"{count} {name}" for name, count in shown.items()) or "none fused"
     where = f" in {graph.layer}" if graph.layer else ""
     return printable(f"refused: {graph.operator or 'an operator'}{where}: {graph.rule}")
 

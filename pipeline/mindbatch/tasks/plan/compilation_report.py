@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mindbatch.backends.simulation.launches import fused
+from mindbatch.backends.simulation.launches import collectives, fused
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.parallel.topology import Topology
+from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,11 @@ class CompiledGraph:
         """The fused operators among the kernels."""
         return fused(self.kernels)
 
+    @property
+    def collectives(self) -> dict[str, int]:
+        """The collective operations among the kernels."""
+        return collectives(self.kernels)
+
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "fused": self.fused, "is_compiled": self.rule is None}
 
@@ -81,10 +86,14 @@ class CompiledGraph:
 class RankReport:
     """One rank. error: why no more graphs were tried; None where all were.
 
+    stage, shard: what it holds of the model. layers: those of the stage that were compiled.
     counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
     """
 
     rank: int
+    stage: Stage
+    shard: TensorSlice
+    layers: tuple[int, ...]
     memory: DeviceMemory
     counts: tuple[int, ...] = ()
     graphs: list[CompiledGraph] = field(default_factory=list)
@@ -108,6 +117,10 @@ class RankReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "rank": self.rank,
+            "stage": self.stage.index,
+            "tensor_rank": self.shard.rank,
+            "stage_layers": [*self.stage.layers],
+            "compiled_layers": [*self.layers],
             "memory": self.memory.as_json(),
             "graphs": [graph.as_json() for graph in self.graphs],
             "error": self.error,
@@ -116,14 +129,18 @@ class RankReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All ranks that were compiled for. layers: those of num_layers that were compiled."""
+    """All ranks that were compiled for. num_layers: of the model."""
 
     model_type: str
     dtype: str
     topology: Topology
     num_layers: int
-    layers: tuple[int, ...]
     ranks: tuple[RankReport, ...]
+
+    @property
+    def layers(self) -> list[int]:
+        """Those that were compiled, on any rank."""
+        return sorted({layer for rank in self.ranks for layer in rank.layers})
 
     @property
     def is_good(self) -> bool:
@@ -137,8 +154,9 @@ class Report:
             "dtype": self.dtype,
             "data_parallel": self.topology.data_parallel,
             "model_parallel": self.topology.model_parallel,
+            "pipeline_stage": self.topology.pipeline_stage,
             "num_layers": self.num_layers,
-            "compiled_layers": [*self.layers],
+            "compiled_layers": self.layers,
             "ranks": [rank.as_json() for rank in self.ranks],
             "is_good": self.is_good,
         }

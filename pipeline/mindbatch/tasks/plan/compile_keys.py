@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.memory import GIB, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_task import device_map_faults
 
 RESERVE_BYTES = 4 * GIB
 """Of an NPU, for what is neither weights nor cache: its driver and CANN, the buffers of communication (two of
@@ -23,10 +25,16 @@ USED_TO_COMPILE = {
         "model.ignore_config_keys",
     ),
     *("model.batch_size", "model.seq_length", "parallel.data_parallel", "parallel.model_parallel"),
-    *("parallel.pipeline_stage", "runtime.device_target", "runtime.cache_memory", "runtime.block_size"),
+    *(
+        "parallel.pipeline_stage",
+        "parallel.device_map",
+        "layout.qkv_concat",
+        "runtime.device_target",
+        "runtime.cache_memory",
+        "runtime.block_size",
+    ),
     *("runtime.max_batched_tokens", "runtime.verbose"),
 }
-_STAGES = "parallel.pipeline_stage={}: only 1 with compile=true, for models run in one stage in this version"
 
 
 def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
@@ -36,8 +44,9 @@ def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runtim
             f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
             "runtime.device_target=Ascend, or runtime=ascend for larger blocks and cache, too"
         )
-    if parallel.pipeline_stage > 1:
-        yield _STAGES.format(parallel.pipeline_stage)
+    if parallel.pipeline_stage > 1 and model.provider == "mindformers":
+        yield stages_fault(parallel.pipeline_stage)
+    yield from device_map_faults(parallel)
     if runtime.max_batched_tokens < model.batch_size:
         yield (
             f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
@@ -62,7 +71,7 @@ def device_memory_faults(text: str) -> Iterator[str]:
 
 def ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
     """Ranks that there are not."""
-    size = parallel.data_parallel * parallel.model_parallel
+    size = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
     if ranks == ALL:
         return
     given = ranks if isinstance(ranks, list | tuple) else [ranks]
@@ -76,5 +85,5 @@ def ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
 def chosen_ranks(ranks: Any, parallel: ParallelConfig) -> list[int]:
     """The ranks to compile for; ALL are those of the first copy of the model, which the others are like."""
     if ranks == ALL:
-        return [*range(parallel.model_parallel)]
+        return [*range(parallel.model_parallel * parallel.pipeline_stage)]
     return [*ranks] if isinstance(ranks, list | tuple) else [ranks]

@@ -7,31 +7,43 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
-from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.engine.described import ignored_keys
+from mindbatch.engine.weightless import LEGACY, MINDFORMERS, NATIVE
 from mindbatch.errors import ConfigError
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import facts_of
 from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.models.stage_cut import cut, stage_specs
+from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import Stage, TensorSlice
 from mindbatch.tasks.plan.schema import PlanConfig
 
 
 @dataclass(frozen=True)
-class CompiledModel:
-    """facts: with the cache of one rank. layers: those that are compiled, of num_layers.
+class CompiledStage:
+    """What the ranks of a pipeline stage hold. facts: with the cache of one rank.
 
-    counts: how many layers each of them stands for.
+    layers: those of the stage that are compiled. counts: how many layers each of them stands for.
     numbers: of a rank's weights; None where only the network that is built can tell.
-    job: what the simulation is told of it.
     """
+
+    stage: Stage
+    facts: ModelFacts
+    layers: tuple[int, ...]
+    counts: tuple[int, ...] = ()
+    numbers: Callable[[TensorSlice], int] | None = None
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """facts: with the cache of the rank that has the most layers. job: what the simulation is told of it."""
 
     facts: ModelFacts
     num_layers: int
-    layers: tuple[int, ...]
-    counts: tuple[int, ...]
-    numbers: Callable[[TensorSlice], int] | None
+    stages: tuple[CompiledStage, ...]
     job: Mapping[str, Any]
 
 
@@ -41,51 +53,79 @@ def compiled_model(config: PlanConfig) -> CompiledModel:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, or cut over the ranks.
     """
+    from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
+
     assert config.model.checkpoint_name_or_path is not None
     folder = existing_folder(config.model.checkpoint_name_or_path)
+    content = read_config(folder)
     job = {
-        "provider": config.model.provider,
-        "config": read_config(folder),
+        "config": content,
         "source": str(folder / CONFIG_NAME),
         "model_type": config.model.type,
         "ignore": [*ignored_keys(config.model).names],
     }
-    make = _mindformers if config.model.provider == "mindformers" else _native
-    return make(config, job)
+    is_legacy = config.model.provider == MINDFORMERS and content.get("model_type") in LEGACY_TYPES
+    if is_legacy:
+        return _legacy(config, job)
+    if config.layout.qkv_concat:
+        raise ConfigError(
+            "layout.qkv_concat=true: with compile=true for MindFormers' legacy models alone "
+            f"({', '.join(LEGACY_TYPES)} with model.provider=mindformers); remove it"
+        )
+    return _mindformers(config, job) if config.model.provider == MINDFORMERS else _native(config, job)
 
 
 def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
-    ignore, size = ignored_keys(config.model), config.parallel.model_parallel
-    arch = describe(job["config"], job["model_type"], job["source"], ignore=ignore)
-    specs = tensor_specs(arch)
-    placements(specs, size, 1, keys="parallel.")
-    layers = sampled_layers(arch) if config.layers == "sample" else tuple(range(arch.num_layers))
+    arch, parallel = _architecture(config, job), config.parallel
+    specs, size, device_map = tensor_specs(arch), parallel.model_parallel, parallel.layer_counts
+    check_sizes(specs, size, parallel.pipeline_stage, device_map, keys="parallel.")
+    stages = tuple(
+        CompiledStage(
+            stage,
+            facts_of(arch, size, len(stage.layers)),
+            sampled_layers(arch, stage.layers) if config.layers == "sample" else (*stage.layers,),
+            numbers=_counter(stage_specs(specs, stage)),
+        )
+        for stage in cut(specs, parallel.pipeline_stage, device_map)
+    )
+    facts = facts_of(arch, size, max(len(each.stage.layers) for each in stages))
+    told = {**job, "network": NATIVE, "layers": [each.layers for each in stages]}
+    return CompiledModel(facts, arch.num_layers, stages, told)
 
-    def numbers(shard: TensorSlice) -> int:
-        return sum(spec.local_outputs(shard) * (spec.local_inputs(shard) or 1) for spec in specs)
 
-    facts = facts_of(arch, size)
-    return CompiledModel(facts, arch.num_layers, layers, (), numbers, {**job, "layers": layers})
+def _counter(specs: list[TensorSpec]) -> Callable[[TensorSlice], int]:
+    """Counts the numbers that a rank holds of these parameters."""
+    return lambda shard: sum(spec.local_outputs(shard) * (spec.local_inputs(shard) or 1) for spec in specs)
 
 
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     from mindbatch.backends.mindformers import families, folder_model, layer_sample
-    from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
+    from mindbatch.backends.mindformers.legacy.models import refuse_not_run
 
-    if (model_type := job["config"].get("model_type")) in LEGACY_TYPES:
-        raise ConfigError(
-            f"compile=true: not for a {model_type} with model.provider=mindformers, a legacy model; allowed: "
-            "compile=false, which works out its layout, or model.provider=native"
-        )
+    refuse_not_run(job["config"].get("model_type"), job["source"])
     model = families.describe(job["config"], job["source"], ignore=ignored_keys(config.model))
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(model, job["config"])
     facts = folder_model.facts_of(model, config.parallel.model_parallel)
-    return CompiledModel(
-        facts,
-        model.num_layers,
-        sample.layers,
-        sample.counts,
-        None,
-        {**job, "config": sample.config, "layers": []},
-    )
+    stage = CompiledStage(Stage(range(model.num_layers)), facts, sample.layers, sample.counts)
+    told = {**job, "network": MINDFORMERS, "config": sample.config}
+    return CompiledModel(facts, model.num_layers, (stage,), told)
+
+
+def _legacy(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
+    """All of its layers are alike; no more of it is known than MindFormers' options can say."""
+    from mindbatch.backends.mindformers.legacy.models import generation_options
+
+    arch, size = _architecture(config, job), config.parallel.model_parallel
+    options = generation_options(arch, size, qkv_concat=config.layout.qkv_concat)
+    layers = (0,) if config.layers == "sample" else tuple(range(arch.num_layers))
+    counts = (arch.num_layers,) if config.layers == "sample" else (1,) * arch.num_layers
+    facts = facts_of(arch, size)
+    told = {**job, "network": LEGACY, "options": {**options, "num_layers": len(layers)}}
+    stage = CompiledStage(Stage(range(arch.num_layers)), facts, layers, counts)
+    return CompiledModel(facts, arch.num_layers, (stage,), told)
+
+
+def _architecture(config: PlanConfig, job: Mapping[str, Any]) -> Architecture:
+    ignore = ignored_keys(config.model)
+    return describe(job["config"], job["model_type"], job["source"], ignore=ignore)

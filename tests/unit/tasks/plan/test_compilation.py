@@ -25,7 +25,7 @@ CONFIG = {
     "intermediate_size": 96,
     "max_position_embeddings": 64,
 }
-KERNELS = {"PagedAttention": 3, "AddRmsNorm": 7, "MatMul": 13}
+KERNELS = {"AllReduce": 8, "PagedAttention": 3, "AddRmsNorm": 7, "MatMul": 13}
 DECODE = {"kind": "decode", "tokens": 1}
 REFUSED = {"operator": "Foo", "layer": "decoder.norm", "rule": "For 'Foo', not \033[2J"}
 
@@ -72,9 +72,9 @@ def test_the_page(given: list[str], simulation: Simulation, capsys: pytest.Captu
     assert run([*given, "parallel.model_parallel=2", "model.batch_size=2"]) == EXIT_DONE
     page = capsys.readouterr().out
     assert "llama compiled for Ascend, simulated: bfloat16\n" in page
-    assert "data_parallel 1 x model_parallel 2: 2 ranks\n" in page
+    assert "data_parallel 1 x model_parallel 2 x pipeline_stage 1: 2 ranks\n" in page
     assert "layers 0-1, 4 of 5 were compiled and stand for all of them\n" in page
-    assert "decode       1      1.5  3 PagedAttention, 7 AddRmsNorm\n" in page
+    assert "decode       1      1.5  3 PagedAttention, 7 AddRmsNorm, 8 AllReduce\n" in page
     assert "1 graphs compiled, 0 refused\n" in page
     assert ": fits 60.0 GiB, which would hold" in page
 
@@ -83,8 +83,8 @@ def test_the_simulation_is_told_what_ranks_run(given: list[str], simulation: Sim
     words = ["parallel.model_parallel=4", "parallel.data_parallel=2", "ranks=all", "layers=all"]
     run([*given, *words, "layout.timeout=77"])
     job = simulation.job
-    assert (job["ranks"], job["data_parallel"], job["model_parallel"]) == ([0, 1, 2, 3], 2, 4)
-    assert (job["layers"], job["config"]) == ([0, 1, 2, 3, 4], CONFIG)
+    assert (job["ranks"], job["model_parallel"], job["pipeline_stage"]) == ([0, 1, 2, 3], 4, 1)
+    assert (job["layers"], job["config"]) == ([[0, 1, 2, 3, 4]], CONFIG)
     assert simulation.seconds == 77
     assert job["settings"]["num_blocks"] == 16  # not the 8 GiB of the configuration
     run([*given, *words[:2], "ranks=[7,0]"])
@@ -103,6 +103,36 @@ def test_bytes_are_those_of_a_rank(
     assert sizes["4"]["weight_bytes"] == 2 * (2 * 25 * 64 + 64 + 5 * (attention // 4 + mlp // 4 + norms))
     assert sizes["1"]["bytes_per_token"] == 4 * sizes["4"]["bytes_per_token"]
     assert sizes["1"]["fits"]
+
+
+def test_each_stage_is_named_and_has_the_bytes_of_its_layers(
+    given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*given, "parallel.model_parallel=2", "parallel.pipeline_stage=3", "ranks=[0,3,5]"]
+    words += ["parallel.device_map=[1,3,1]", "layers=all"]
+    assert run([*words, "report=json"]) == EXIT_DONE
+    job, found = simulation.job, json.loads(capsys.readouterr().out)
+    assert (job["layers"], job["pipeline_stage"]) == ([[0], [1, 2, 3], [4]], 3)
+    attention, mlp, norms = (8 + 2 * 4) * 8 * 64 + 64 * 64, 3 * 64 * 96, 2 * 64
+    layer = attention // 2 + mlp // 2 + norms
+    held = [each["memory"]["weight_bytes"] for each in found["ranks"]]
+    assert held == [2 * (50 * 64 + layer), 2 * 3 * layer, 2 * (50 * 64 + 64 + layer)]
+    assert [each["stage_layers"] for each in found["ranks"]] == [[0], [1, 2, 3], [4]]
+    assert [each["tensor_rank"] for each in found["ranks"]] == [0, 1, 1]
+    tokens = [each["memory"]["bytes_per_token"] for each in found["ranks"]]
+    assert tokens == [2 * layers * 2 * (8 + 16) for layers in (1, 3, 1)]  # values are padded
+    blocks = ((8 << 30) // (tokens[1] * 128) - 1) // 3  # of each engine: the largest cache has the budget
+    assert {each["memory"]["cache_tokens"] for each in found["ranks"]} == {blocks * 3 * 128}
+    run(words)
+    page = capsys.readouterr().out
+    assert "data_parallel 1 x model_parallel 2 x pipeline_stage 3: 6 ranks\n" in page
+    assert "rank 3: stage 1 of 3, layers 1 to 3, tensor rank 1 of 2\nall 3 layers were compiled\n" in page
+
+
+def test_stages_have_a_sample_each(given: list[str], simulation: Simulation) -> None:
+    run([*given, "parallel.pipeline_stage=2", "parallel.device_map=[1,4]", "ranks=all"])
+    assert simulation.job["layers"] == [[0], [1, 2, 4]]
+    assert simulation.job["ranks"] == [0, 1]
 
 
 def test_what_is_refused_fails_the_command(
@@ -145,15 +175,21 @@ def test_what_does_not_fit_fails_the_command(
 
 def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> None:
     words = [*given, "runtime.device_target=CPU", "runtime.device_memory=4GiB", "ranks=[0,0]"]
-    assert faults([*words, "parallel.pipeline_stage=2", "layout.dir=s", "runtime.cache_memory=much"]) == (
+    words += ["parallel.device_map=[1,1]", "model.provider=mindformers", "parallel.pipeline_stage=3"]
+    assert faults([*words, "layout.dir=s", "runtime.cache_memory=much"]) == (
         "layout.dir=s: has no effect with compile=true; remove it",
         "runtime.device_target=CPU: compile=true compiles for Ascend; set runtime.device_target=Ascend, or "
         "runtime=ascend for larger blocks and cache, too",
-        "parallel.pipeline_stage=2: only 1 with compile=true, for models run in one stage in this version",
+        "parallel.pipeline_stage=3: not with model.provider=mindformers, whose networks are not divided by "
+        "layers; allowed: 1 with parallel.model_parallel, or model.provider=native",
+        "parallel.device_map=[1, 1]: has 2 numbers; needed is one for each of parallel.pipeline_stage=3",
         "runtime.cache_memory=much: must be bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, "
         "MiB, GiB, TiB (powers of 1024)",
         "runtime.device_memory=4GiB: must be above 4GiB, left to all but weights and cache",
-        "ranks=[0, 0]: must be a rank of 0 to 0, a list of different ones, or all",
+        "ranks=[0, 0]: must be a rank of 0 to 2, a list of different ones, or all",
+    )
+    assert faults([*given, "parallel.pipeline_stage=6"]) == (
+        "parallel.pipeline_stage=6: the model has 5 layers; allowed: 1 to 5",
     )
     assert any("does not divide" in line for line in faults([*given, "parallel.model_parallel=3"]))
     assert faults([*given, "model.dtype=float32"])[0].startswith("model.dtype=float32: not with")
@@ -168,9 +204,29 @@ def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
     }
 
 
-def test_a_legacy_model_of_mindformers_is_refused_with_what_is_done(given: list[str]) -> None:
-    (line,) = faults([*given, "model.provider=mindformers"])
-    assert line.startswith("compile=true: not for a llama with model.provider=mindformers, a legacy model")
+def test_a_legacy_model_is_compiled_by_its_options(
+    given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulation.reports = ({"layer_bytes": [100], "other_bytes": 7}, *simulation.reports)
+    words = [*given, "model.provider=mindformers", "parallel.model_parallel=2", "layout.qkv_concat=true"]
+    assert run([*words, "report=json"]) == EXIT_DONE
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"][0]["memory"]["weight_bytes"] == 7 + 5 * 100
+    job = simulation.job
+    assert (job["network"], job["options"]["num_layers"], job["options"]["qkv_concat"]) == ("legacy", 1, True)
+    simulation.reports = ({"layer_bytes": [100] * 5, "other_bytes": 7},)
+    run([*words, "layers=all"])
+    assert simulation.job["options"]["num_layers"] == 5
+
+
+def test_fused_tensors_are_of_legacy_models_alone(given: list[str]) -> None:
+    (line,) = faults([*given, "layout.qkv_concat=true"])
+    assert line.startswith("layout.qkv_concat=true: with compile=true for MindFormers' legacy models alone")
+
+
+def test_what_a_legacy_network_does_not_have_is_refused(given: list[str]) -> None:
+    (line,) = faults([*given, "model.provider=mindformers", "parallel.model_parallel=8"])
+    assert line == "model.provider=mindformers: parallel.model_parallel=8: must divide key/value heads, 4"
 
 
 def test_a_model_of_mindformers_tells_its_weights_itself(
@@ -184,5 +240,5 @@ def test_a_model_of_mindformers_tells_its_weights_itself(
     found = json.loads(capsys.readouterr().out)
     assert (found["num_layers"], found["compiled_layers"]) == (9, [0, 2])
     assert found["ranks"][0]["memory"]["weight_bytes"] == 5 + 2 * 10 + 7 * 100
-    assert simulation.job["provider"] == "mindformers"
+    assert simulation.job["network"] == "mindformers"
     assert simulation.job["config"] == content | {"num_hidden_layers": 2, "first_k_dense_replace": 1}

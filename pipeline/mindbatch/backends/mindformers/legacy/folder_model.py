@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ from mindbatch.models.registry import describe, tensor_specs, unused_tensors
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindspore import nn
+
     from mindbatch.kernels.interface import CacheGeometry, Kernels
     from mindbatch.models.runnable import RunnableModel
 
@@ -58,22 +60,38 @@ class LegacyModel:
         self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`. With several ranks, `join_group` has been called."""
-        from mindbatch.backends.mindformers.legacy import network as legacy
-        from mindbatch.backends.mindformers.legacy.step import assemble
         from mindbatch.backends.mindformers.legacy.weights import load_rank
-        from mindbatch.layers.attention import attention_shape
 
         shard = self.folder.shard
-        legacy.enter_parallel_mode(shard)
-        parallel = legacy.ParallelSizes(model_parallel=shard.size)
-        cache = legacy.CacheSizes(geometry.num_blocks + 1, geometry.block_size)  # one more: of padding
-        with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
-            network = legacy.llama_network(self.options, parallel, cache, kernels.float_type.name)
-            if shard != WHOLE:
-                legacy.infer_layout(network, self.options["batch_size"], SEQUENCE_LENGTH)
+        network = built_network(self.options, shard, geometry, kernels)
         load_rank(network, self.folder, kernels.float_type, progress)
-        shape = attention_shape(self.architecture, 0, shard)
-        return assemble(network, shape, kernels, geometry, shard.size)
+        return assembled(network, self.architecture, shard, kernels, geometry)
+
+
+def built_network(
+    options: Mapping[str, Any], shard: TensorSlice, geometry: CacheGeometry, kernels: Kernels
+) -> nn.Cell:
+    """A rank's network with its cache, without memory for its weights. options: of `generation_options`."""
+    from mindbatch.backends.mindformers.legacy import network as legacy
+
+    legacy.enter_parallel_mode(shard)
+    parallel = legacy.ParallelSizes(model_parallel=shard.size)
+    cache = legacy.CacheSizes(geometry.num_blocks + 1, geometry.block_size)  # one more: of padding
+    with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+        network = legacy.llama_network(options, parallel, cache, kernels.float_type.name)
+        if shard != WHOLE:
+            legacy.infer_layout(network, options["batch_size"], SEQUENCE_LENGTH)
+    return network
+
+
+def assembled(
+    network: nn.Cell, arch: Architecture, shard: TensorSlice, kernels: Kernels, geometry: CacheGeometry
+) -> RunnableModel:
+    """The step of a network of `built_network` whose weights are there."""
+    from mindbatch.backends.mindformers.legacy.step import assemble
+    from mindbatch.layers.attention import attention_shape
+
+    return assemble(network, attention_shape(arch, 0, shard), kernels, geometry, shard.size)
 
 
 def open_legacy(home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorSlice = WHOLE) -> LegacyModel:

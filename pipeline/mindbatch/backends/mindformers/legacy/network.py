@@ -54,6 +54,12 @@ def enter_parallel_mode(shard: TensorSlice) -> None:
     )
 
 
+def import_llama() -> None:
+    """Imports MindFormers' classes: some seconds, once for all processes that are forked then."""
+    prepare_for_mindformers()
+    import mindformers  # noqa: F401
+
+
 def llama_network(
     options: Mapping[str, Any], parallel: ParallelSizes, cache: CacheSizes, dtype: str
 ) -> nn.Cell:
@@ -62,7 +68,7 @@ def llama_network(
     options: keyword arguments of LlamaConfig. dtype: of weights, rotations and cache; norms and softmax are
     computed in float32.
     """
-    prepare_for_mindformers()
+    import_llama()
     from mindformers import LlamaConfig, LlamaForCausalLM
     from mindformers.modules.transformer import TransformerOpParallelConfig
     from mindspore.nn.utils import no_init_parameters

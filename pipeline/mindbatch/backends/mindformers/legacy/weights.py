@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mindspore import load_checkpoint, load_param_into_net, nn
+from mindspore import Parameter, Tensor, load_checkpoint, load_param_into_net, nn
+from mindspore.common.initializer import Zero
 
 from mindbatch.backends.mindformers.legacy.network import is_cache
 from mindbatch.checkpoint.faults import raise_if_any, shown
@@ -40,6 +41,16 @@ def load_rank(
         if not is_cache(name)
     ]
     raise_if_any(faults, str(folder.path))
+
+
+def fill_with_zeros(network: nn.Cell) -> None:
+    """As `load_rank`, of files of zeros: for graphs that are compiled and never compute."""
+    zeros = {
+        name: Parameter(Tensor(shape=each.shape, dtype=each.dtype, init=Zero()).init_data(), name=name)
+        for name, each in network.parameters_and_names()
+        if not is_cache(name)
+    }
+    load_param_into_net(network, zeros)
 
 
 def _load(network: nn.Cell, tensors: dict[str, object], path: Path) -> set[str]:

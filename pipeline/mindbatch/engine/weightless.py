@@ -1,0 +1,97 @@
+"""One rank of a model without its weights, whoever runs the model: what the simulation of Ascend compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.native_model import load_native
+from mindbatch.models.no_weights import NoWeights, with_layers
+from mindbatch.models.registry import describe
+from mindbatch.parallel.topology import ModelPart, Stage
+
+if TYPE_CHECKING:  # in the simulating process alone
+    from mindbatch.backends.mindformers.weight_bytes import WeightBytes
+    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.models.runnable import RunnableModel
+
+NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"
+"""Whose network: this project's, MindFormers' of `use_legacy=False`, and its older one."""
+
+
+@dataclass(frozen=True)
+class WeightlessRank:
+    """weights: None where they are known without the network."""
+
+    model: RunnableModel
+    hidden_size: int
+    weights: WeightBytes | None = None
+
+
+def weightless_rank(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+) -> WeightlessRank:
+    """The rank's network with its cache; of several ranks, `join_group` has been called.
+
+    todo: a job of `compilation.compile_ranks`.
+    """
+    make = {NATIVE: _native, MINDFORMERS: _mindformers, LEGACY: _legacy}[todo["network"]]
+    return make(todo, kernels, geometry, part)
+
+
+def import_networks(todo: Mapping[str, Any]) -> None:
+    """Imports all that the ranks of a job need, once for all forks."""
+    import mindbatch.engine.model_runner  # noqa: F401  MindSpore
+
+    if todo["network"] == MINDFORMERS:
+        from mindbatch.backends.mindformers.network import import_network
+
+        import_network(todo["config"]["model_type"])
+    if todo["network"] == LEGACY:
+        from mindbatch.backends.mindformers.legacy.network import import_llama
+
+        import_llama()
+
+
+def _native(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+) -> WeightlessRank:
+    """The job's layers of the rank's stage."""
+    ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
+    whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
+    arch = with_layers(whole, layers)
+    stage = Stage(range(len(layers)), part.stage, part.stages)
+    model = load_native(arch, NoWeights(arch, part.shard), kernels, geometry, stage=stage)
+    return WeightlessRank(model, arch.hidden_size)
+
+
+def _mindformers(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+) -> WeightlessRank:
+    from mindbatch.backends.mindformers import families
+    from mindbatch.backends.mindformers.network import assemble, build_network
+    from mindbatch.backends.mindformers.weight_bytes import weight_bytes
+
+    described = families.describe(todo["config"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
+    network = build_network(described, kernels, part.shard)
+    weights = weight_bytes(network, network.model.decoder.layers)
+    return WeightlessRank(assemble(network, described, kernels, geometry), described.hidden_size, weights)
+
+
+def _legacy(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+) -> WeightlessRank:
+    from mindbatch.backends.mindformers.legacy.folder_model import assembled, built_network
+    from mindbatch.backends.mindformers.legacy.network import is_cache
+    from mindbatch.backends.mindformers.legacy.weights import fill_with_zeros
+    from mindbatch.backends.mindformers.weight_bytes import weight_bytes
+
+    ignore = IgnoredKeys(todo["ignore"])
+    arch = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
+    network = built_network(todo["options"], part.shard, geometry, kernels)
+    fill_with_zeros(network)
+    weights = weight_bytes(network, network.model.layers, is_cache)
+    model = assembled(network, arch, part.shard, kernels, geometry)
+    return WeightlessRank(model, arch.hidden_size, weights)
