@@ -7,13 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.interface import (
-    AttentionShape,
-    CacheGeometry,
-    Kernels,
-    aligned_zeros,
-    shared_parameter,
-)
+from mindbatch.kernels.arrays import aligned_zeros, shared_parameter
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
 COPIES_PER_CALL = 16
 

@@ -27,12 +27,21 @@ def pad_to_bucket(count: int, buckets: Items[int]) -> int:
     return buckets[bisect_left(buckets, count)]
 
 
-def flatten(step: Step, size: int, block_size: int, table_width: int, first_block: int = 0) -> Batch:
+def flatten(
+    step: Step,
+    size: int,
+    block_size: int,
+    table_width: int,
+    first_block: int = 0,
+    *,
+    with_adapters: bool = False,
+) -> Batch:
     """Lays a step out as arrays of `size` tokens and block tables of `table_width` columns.
 
     first_block: of the cache, where the step's blocks are counted from.
+    with_adapters: the model has a slot for the adapter of each token.
     """
-    ids, positions, rows, lengths = (np.zeros(size, np.int32) for _ in range(4))
+    ids, positions, rows, lengths, adapters = (np.zeros(size, np.int32) for _ in range(5))
     slots = np.full(size, -1, np.int32)
     block_tables = np.zeros((size, table_width), np.int32)
     at = 0
@@ -46,5 +55,6 @@ def flatten(step: Step, size: int, block_size: int, table_width: int, first_bloc
         slots[span] = block_tables[row, place // block_size] * block_size + place % block_size
         rows[span] = row
         lengths[span] = place + 1
+        adapters[span] = tokens.adapter
         at = span.stop
-    return Batch(ids, positions, slots, rows, block_tables, lengths)
+    return Batch(ids, positions, slots, rows, block_tables, lengths, adapters if with_adapters else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,9 +11,11 @@ from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import check_tensors
@@ -38,10 +40,27 @@ class DescribedModel(Protocol):
     @property
     def facts(self) -> ModelFacts: ...
 
+    def fit_adapters(
+        self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    ) -> FittedAdapters:
+        """Checks adapters against the whole model. max_loaded: in memory at a time; None for all.
+
+        Raises:
+            CheckpointError: what does not fit, of all adapters.
+            ConfigError: the provider runs no such model with adapters.
+        """
+        ...
+
     def load(
-        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+        self,
+        kernels: Kernels,
+        geometry: CacheGeometry,
+        progress: Callable[[int, int], None],
+        adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """Reads the weights; `progress` is called with (tensors done, tensors in all).
+
+        adapters: that tokens may be computed with, each once it is loaded.
 
         Raises:
             CheckpointError: a tensor that is damaged or does not fit.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from mindspore import Tensor, nn
 
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
@@ -12,6 +14,7 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.step import IntArray
 from mindbatch.layers.decoder import Network
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
@@ -32,7 +35,8 @@ class StepGraphs:
         self._model, self._on_compile = model, on_compile
         network = model.network(model.kernels)
         head = network.head
-        self.head = None if head is None else CompiledCell(model.kernels.head_graph(head), on_compile)
+        self._adapted = model.adapters is not None
+        self.head = None if head is None else self._head_cell(head, model.kernels)
         self._made = {model.kernels.graph: self._compiled(network, model.kernels)}
 
     def of(self, graph: str) -> CompiledStep:
@@ -47,7 +51,11 @@ class StepGraphs:
         return CompiledStep(decoder if network.head is None else self._step_cell(network, kernels), decoder)
 
     def _step_cell(self, cell: nn.Cell, kernels: Kernels) -> CompiledCell:
-        return CompiledCell(kernels.step_graph(cell, self._model.cache.geometry), self._on_compile)
+        graph = kernels.step_graph(cell, self._model.cache.geometry, adapted=self._adapted)
+        return CompiledCell(graph, self._on_compile)
+
+    def _head_cell(self, head: nn.Cell, kernels: Kernels) -> CompiledCell:
+        return CompiledCell(kernels.head_graph(head, adapted=self._adapted), self._on_compile)
 
 
 class ModelRunner:
@@ -79,7 +87,7 @@ class ModelRunner:
 
     def complete(self, inputs: StepInputs) -> ModelOutput:
         """See `StageRunner.complete`."""
-        return ModelOutput(self.compute(inputs), self.project)
+        return ModelOutput(self.compute(inputs), self.project, inputs.adapters)
 
     def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
         """The arrays of a step, which are the same for every rank of the model.
@@ -90,11 +98,18 @@ class ModelRunner:
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         capacity = width * self._settings.block_size
         shape = kernels.step_shape(spans, self._pad, capacity, self._model.attention)
-        batch = flatten(step, shape.tokens, self._settings.block_size, width, first_block)
+        batch = flatten(
+            step,
+            shape.tokens,
+            self._settings.block_size,
+            width,
+            first_block,
+            with_adapters=self._model.adapters is not None,
+        )
         arrays = tuple(kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
         copies = tuple((first_block + source, first_block + target) for source, target in step.copies)
-        return StepInputs(shape.graph, arrays, copies, step.num_tokens, with_logits)
+        return StepInputs(shape.graph, arrays, copies, step.num_tokens, with_logits, batch.adapters)
 
     def compute(self, inputs: StepInputs) -> StepValues:
         """Copies the blocks and runs the graph of a step that this rank or another has prepared.
@@ -108,16 +123,19 @@ class ModelRunner:
             return StepValues(hidden.asnumpy(), logits.asnumpy())
         return StepValues(graphs.decoder(*tensors).asnumpy())
 
-    def project(self, hidden: FloatArray) -> FloatArray:
-        """Logits [S, vocabulary] of hidden states [S, hidden]; not of a pipeline stage before the last."""
+    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray:
+        """Logits [S, vocabulary] of hidden states [S, hidden]; not of a pipeline stage before the last.
+
+        adapters: slots [S], where the model has any.
+        """
         assert self._graphs.head is not None
         largest, shards = self._buckets[-1], []
         for first in range(0, len(hidden), largest):
-            some = hidden[first : first + largest]
-            size = pad_to_bucket(len(some), self._buckets)
-            padded = np.zeros((size, hidden.shape[1]), np.float32)
-            padded[: len(some)] = some
-            shards.append(self._graphs.head(Tensor(padded)).asnumpy()[: len(some)])
+            count = min(largest, len(hidden) - first)
+            size = pad_to_bucket(count, self._buckets)
+            given = [array[first : first + count] for array in (hidden, adapters) if array is not None]
+            logits = self._graphs.head(*(Tensor(_padded(array, size)) for array in given))
+            shards.append(logits.asnumpy()[:count])
         return shards[0] if len(shards) == 1 else np.concatenate(shards)
 
     def _pad(self, tokens: int) -> int:
@@ -127,3 +145,10 @@ class ModelRunner:
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         return self._model.kernels.table_width(needed, self._settings.blocks_per_sequence)
+
+
+def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The array with rows of zeros up to so many."""
+    padded = np.zeros((size, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded

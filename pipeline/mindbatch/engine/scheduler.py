@@ -15,13 +15,17 @@ from mindbatch.errors import CacheBudgetError
 
 @dataclass(slots=True)
 class ScheduledTokens:
-    """Positions start .. stop - 1 of one sequence; the logits of the last `num_logits` are wanted."""
+    """Positions start .. stop - 1 of one sequence; the logits of the last `num_logits` are wanted.
+
+    adapter: the slot of the adapter that they are computed with; 0 is the base.
+    """
 
     group: SequenceGroup
     sequence: Sequence
     start: int
     stop: int
     num_logits: int
+    adapter: int = 0
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from mindbatch.kernels.step import IntArray
 
 FloatArray = npt.NDArray[np.float32]
+Project = Callable[[FloatArray, IntArray | None], FloatArray]
+"""Hidden states [S, hidden size], and the slots [S] of their adapters if any, to logits [S, vocabulary]."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class StepInputs:
     copies: (source, destination) of the cache blocks that are copied before.
     num_tokens: without padding.
     with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
+    adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
     """
 
     graph: str
@@ -30,6 +33,7 @@ class StepInputs:
     copies: tuple[tuple[int, int], ...]
     num_tokens: int
     with_logits: bool
+    adapters: IntArray | None = None
 
 
 class StepValues(NamedTuple):
@@ -42,15 +46,18 @@ class StepValues(NamedTuple):
 class ModelOutput:
     """See `StepOutput`; logits that did not come along are computed for the tokens that are asked for."""
 
-    def __init__(self, values: StepValues, project: Callable[[FloatArray], FloatArray]) -> None:
-        """`project`: hidden states [S, hidden size] to logits [S, vocabulary]."""
+    def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
+        """`adapters`: see `StepInputs`."""
         self._hidden, self._logits = values
         self._project = project
+        self._adapters = adapters
 
     def logits(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.logits`."""
         if self._logits is None:
-            return self._project(self._hidden[np.asarray(tokens, np.intp)])
+            chosen = np.asarray(tokens, np.intp)
+            adapters = None if self._adapters is None else self._adapters[chosen]
+            return self._project(self._hidden[chosen], adapters)
         if list(tokens) == list(range(len(tokens))):
             return self._logits[: len(tokens)]
         return self._logits[np.asarray(tokens, np.intp)]

@@ -27,3 +27,34 @@ class TokenGraph(nn.Cell):
         lengths: Tensor,
     ) -> Any:
         return self.cell(ids, positions, (slots, rows, block_tables, lengths))
+
+
+class AdaptedTokenGraph(nn.Cell):
+    """The same for tokens of several adapters; layers get their slots."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        adapters: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), adapters)
+
+
+class AdaptedHeadGraph(nn.Cell):
+    """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
+
+    def __init__(self, head: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.head = head
+
+    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
+        return self.head(hidden, adapters)

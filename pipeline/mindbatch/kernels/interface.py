@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 from mindspore.common.np_dtype import bfloat16
 
-from mindbatch.kernels.graphs import TokenGraph
+from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.arrays import Array, FloatArray, constant
+from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredLinear
+from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
+from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice
-
-Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float32]
-CACHE_LINE = 64
-HUGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -90,6 +86,24 @@ class Kernels(ABC):
     def linear(self, outputs: int) -> nn.Cell:
         """Cell (x [T, inputs], packed weight, bias [outputs] or [1] for none) -> [T, outputs]."""
 
+    def adapter_store(
+        self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
+    ) -> AdapterStore:
+        """Memory for so many of the adapters at a time.
+
+        shapes: of the parameters that they add to, by name.
+        """
+        is_shared = self.device_target == "CPU"
+        return GatheredAdapters(shapes, adapters, slots, self.dtype, is_shared=is_shared)
+
+    def adapted_linear(self, outputs: int, widths: Sequence[int]) -> nn.Cell:
+        """Cell (x, weight, bias, slots [T] int32, *stored) -> [T, outputs].
+
+        As `linear`, and for each token what the adapter in its slot adds. stored: of `adapter_store`.
+        widths: outputs of each part.
+        """
+        return GatheredLinear(self.linear(outputs))
+
     @abstractmethod
     def embedding(self) -> nn.Cell:
         """Cell (ids [T] int32, packed weight [vocabulary, width]) -> [T, width]."""
@@ -149,7 +163,7 @@ class Kernels(ABC):
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
-        return batch
+        return batch.arrays
 
     def meet(self, shard: TensorSlice, name: str) -> bool:
         """Whether the ranks of the slice, all on this host, now meet otherwise than through MindSpore.
@@ -178,42 +192,16 @@ class Kernels(ABC):
         """The kernels for a model whose one graph takes every token as a sequence of its own."""
         return self
 
-    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry) -> nn.Cell:
-        """The outermost cell over one that takes (ids, positions, step), which gives float32."""
-        return TokenGraph(cell)
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
+        """The outermost cell over one that takes (ids, positions, step, adapters), which gives float32.
 
-    def head_graph(self, head: nn.Cell) -> nn.Cell:
-        """The outermost cell over the head alone: hidden states [S, hidden_size] to logits, all float32."""
-        return head
+        adapted: it takes the slots of the tokens' adapters, too, as its last input.
+        """
+        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
 
+    def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
+        """The outermost cell over the head alone: hidden states [S, hidden_size] to logits, all float32.
 
-def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Zeros that begin at a cache line; large arrays on huge pages where the system has them.
-
-    No vector load of a kernel straddles two lines, and reading weights in a row costs few address
-    translations. The pages of a large array come from the system when they are first written.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size >= HUGE_PAGE:
-        mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(mapped, dtype).reshape(shape)
-    memory = np.zeros(size + CACHE_LINE, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE
-    return memory[first : first + size].view(dtype).reshape(shape)
-
-
-def shared_parameter(name: str, array: Array) -> Parameter:
-    """A Parameter over the array's own memory; graphs read and write it in place.
-
-    Parameter(tensor) would copy the data. It is made small first, then given the array.
-    """
-    parameter = Parameter(Tensor(np.zeros(1, array.dtype)), name=name, requires_grad=False)
-    parameter.set_data(Tensor.from_numpy(array), slice_shape=True)
-    return parameter
-
-
-def constant(values: Any, dtype: Any) -> Tensor:
-    """A small constant tensor that a Cell keeps."""
-    return Tensor(np.asarray(values, dtype))
+        adapted: it takes the slots [S] of the tokens' adapters, too.
+        """
+        return AdaptedHeadGraph(head) if adapted else head

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.interface import Array, AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.arrays import Array, FloatArray, constant
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.memory import padded_head
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.parallel.shared_file import shared_file

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.interface import Array, AttentionShape, CacheGeometry, FloatArray, Kernels, constant
+from mindbatch.kernels.arrays import Array, FloatArray, constant
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
 NEVER = -3.0e38  # a score that exp turns into 0
 

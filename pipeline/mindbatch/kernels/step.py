@@ -22,6 +22,7 @@ class Batch(NamedTuple):
     rows: [T], the row of block_tables that belongs to the token's sequence.
     block_tables: [T, W], row r for the r-th scheduled sequence.
     lengths: [T], positions that the token may see, its own included; 0 for padding.
+    adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     """
 
     ids: IntArray
@@ -30,6 +31,12 @@ class Batch(NamedTuple):
     rows: IntArray
     block_tables: IntArray
     lengths: IntArray
+    adapters: IntArray | None = None
+
+    @property
+    def arrays(self) -> list[IntArray]:
+        """Those that there are."""
+        return [array for array in self if array is not None]
 
 
 class StepShape(NamedTuple):

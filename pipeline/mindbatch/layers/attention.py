@@ -48,8 +48,10 @@ class SelfAttention(nn.Cell):
         self.attend = kernels.attention(shape)
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
 
-    def construct(self, x: Tensor, angles: tuple[Tensor, ...], step: tuple[Tensor, ...]) -> Tensor:
-        qkv = self.qkv(x)
+    def construct(
+        self, x: Tensor, angles: tuple[Tensor, ...], step: tuple[Tensor, ...], *adapters: Tensor
+    ) -> Tensor:
+        qkv = self.qkv(x, *adapters)
         if self.is_rotary:
             qkv = self.rotary(qkv, *angles, self.query_norm, self.key_norm)
-        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step))
+        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), *adapters)

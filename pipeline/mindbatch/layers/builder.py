@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.interface import Kernels, constant
+from mindbatch.kernels.arrays import constant
+from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import Block, Decoder, Network, NormOutput, TokenInput
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
@@ -22,15 +23,16 @@ from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 
-class Scale(nn.Cell):
-    """x * factor."""
+class ScaledRows(nn.Cell):
+    """Rows of an embedding times a factor."""
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, rows: nn.Cell, factor: float) -> None:
         super().__init__(auto_prefix=False)
+        self.rows = rows
         self.factor = factor
 
-    def construct(self, x: Tensor) -> Tensor:
-        return x * self.factor
+    def construct(self, ids: Tensor, *adapters: Tensor) -> Tensor:
+        return self.rows(ids, *adapters) * self.factor
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Layers:
     def embedding(self, factor: float = 1.0) -> nn.Cell:
         """Rows of the token embedding times a factor."""
         rows = TokenEmbedding(self.weights, self.kernels, self.shard)
-        return rows if factor == 1.0 else nn.SequentialCell(rows, Scale(factor))
+        return rows if factor == 1.0 else ScaledRows(rows, factor)
 
     def learned_positions(self) -> nn.Cell:
         """Rows of a table, to be added to the embedding."""

@@ -20,11 +20,11 @@ class Block(nn.Cell):
         self.mlp = mlp
 
     def construct(
-        self, update: Tensor, residual: Tensor, angles: Tensors, step: Tensors
+        self, update: Tensor, residual: Tensor, angles: Tensors, step: Tensors, *adapters: Tensor
     ) -> tuple[Tensor, Tensor]:
         x, residual = self.attention_norm(update, residual)
-        x, residual = self.mlp_norm(self.attention(x, angles, step), residual)
-        return self.mlp(x), residual
+        x, residual = self.mlp_norm(self.attention(x, angles, step, *adapters), residual)
+        return self.mlp(x, *adapters), residual
 
 
 class TokenInput(nn.Cell):
@@ -35,8 +35,8 @@ class TokenInput(nn.Cell):
         self.embedding = embedding
         self.positions = positions
 
-    def construct(self, ids: Tensor, positions: Tensor) -> Tensor:
-        hidden = self.embedding(ids)
+    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
+        hidden = self.embedding(ids, *adapters)
         if self.positions is not None:
             hidden = hidden + self.positions(positions)
         return hidden
@@ -56,9 +56,10 @@ class NormOutput(nn.Cell):
 class Decoder(nn.Cell):
     """The layers of a pipeline stage, or all: one flattened step to hidden states [T, hidden_size].
 
-    begin: (ids, positions) -> what the first layer takes; end: (update, residual) -> the output. In the whole
-        model these are the embeddings and the last norm.
+    begin: (ids, positions, *adapters) -> what the first layer takes; end: (update, residual) -> the output.
+        In the whole model these are the embeddings and the last norm.
     step: what the kernels' outermost cell hands to attention.
+    adapters: the slots [T] of the tokens' adapters, for the layers that have any; absent without adapters.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class Decoder(nn.Cell):
         self.blocks = nn.CellList(blocks)
         self.end = end
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
-        update = self.begin(ids, positions)
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, *adapters: Tensor) -> Tensor:
+        update = self.begin(ids, positions, *adapters)
         residual = update - update
         angles = () if self.angles is None else self.angles(positions)
         for block in self.blocks:
-            update, residual = block(update, residual, angles, step)
+            update, residual = block(update, residual, angles, step, *adapters)
         return self.end(update, residual)
 
 
@@ -92,8 +93,10 @@ class Network(nn.Cell):
         self.decoder = decoder
         self.head = head
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor | tuple[Tensor, Tensor]:
-        hidden = self.decoder(ids, positions, step)
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: Tensors, *adapters: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        hidden = self.decoder(ids, positions, step, *adapters)
         if self.head is None:
             return hidden
-        return hidden, self.head(hidden)
+        return hidden, self.head(hidden, *adapters)

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.topology import TensorSlice
+
+
+class Product(nn.Cell):
+    """x W^T + b."""
+
+    def __init__(self, operator: nn.Cell, weight: Parameter, bias: Tensor) -> None:
+        super().__init__(auto_prefix=False)
+        self.weight, self.bias = weight, bias
+        self.operator = operator
+
+    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+        return self.operator(x, self.weight, self.bias)
+
+
+class AdaptedProduct(Product):
+    """x W^T + b, and of each token what its adapter adds to it."""
+
+    def __init__(
+        self, operator: nn.Cell, weight: Parameter, bias: Tensor, stored: tuple[Parameter, ...]
+    ) -> None:
+        super().__init__(operator, weight, bias)
+        self.stored = stored
+
+    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+        return self.operator(x, self.weight, self.bias, *adapters, *self.stored)
+
+
+def product(name: str, weights: Weights, kernels: Kernels, bias: Tensor, base: str | None = None) -> Product:
+    """The product with a weight; adapted where any adapter has something for it.
+
+    base: the parameter, where it is another's too (a head that is the token embedding).
+    """
+    weight, outputs = weights.get(base or name), weights.outputs[base or name]
+    place = weights.adapted.get(name)
+    if place is None:
+        return Product(kernels.linear(outputs), weight, bias)
+    return AdaptedProduct(kernels.adapted_linear(outputs, place.widths), weight, bias, place.stored)
 
 
 class ColumnLinear(nn.Cell):
@@ -14,12 +51,11 @@ class ColumnLinear(nn.Cell):
 
     def __init__(self, name: str, weights: Weights, kernels: Kernels) -> None:
         super().__init__(auto_prefix=False)
-        self.weight = weights.get(f"{name}.weight")
-        self.bias = weights.optional(f"{name}.bias")
-        self.product = kernels.linear(weights.outputs[f"{name}.weight"])
+        bias = weights.optional(f"{name}.bias")
+        self.product = product(f"{name}.weight", weights, kernels, bias)
 
-    def construct(self, x: Tensor) -> Tensor:
-        return self.product(x, self.weight, self.bias)
+    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+        return self.product(x, *adapters)
 
 
 class RowLinear(nn.Cell):
@@ -27,26 +63,26 @@ class RowLinear(nn.Cell):
 
     def __init__(self, name: str, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
-        self.weight = weights.get(f"{name}.weight")
-        self.bias = weights.optional(f"{name}.bias") if shard.rank == 0 else weights.absent
-        self.product = kernels.linear(weights.outputs[f"{name}.weight"])
+        bias = weights.optional(f"{name}.bias") if shard.rank == 0 else weights.absent
+        self.product = product(f"{name}.weight", weights, kernels, bias)
         self.reduce = kernels.all_reduce(shard)
 
-    def construct(self, x: Tensor) -> Tensor:
-        return self.reduce(self.product(x, self.weight, self.bias))
+    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+        return self.reduce(self.product(x, *adapters))
 
 
 class VocabularyHead(nn.Cell):
-    """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole."""
+    """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole.
+
+    base: the parameter; adapters have the head by its own name, also where it is the token embedding.
+    """
 
     def __init__(
-        self, name: str, vocab_size: int, weights: Weights, kernels: Kernels, shard: TensorSlice
+        self, base: str, vocab_size: int, weights: Weights, kernels: Kernels, shard: TensorSlice
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.weight = weights.get(name)
-        self.no_bias = weights.absent
-        self.product = kernels.linear(weights.outputs[name])
+        self.product = product("head.weight", weights, kernels, weights.absent, base)
         self.gather = kernels.all_gather(shard, vocab_size)
 
-    def construct(self, hidden: Tensor) -> Tensor:
-        return self.gather(self.product(hidden, self.weight, self.no_bias))
+    def construct(self, hidden: Tensor, *adapters: Tensor) -> Tensor:
+        return self.gather(self.product(hidden, *adapters))

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.interface import constant
+from mindbatch.kernels.arrays import constant
 from mindbatch.models.architecture import Rotary
 
 

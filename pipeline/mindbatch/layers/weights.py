@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore import Parameter, Tensor
+
+from mindbatch.kernels.adapters import AdaptedParameter
 
 
 @dataclass(frozen=True)
@@ -13,11 +15,13 @@ class Weights:
     """Loaded parameters with the number of outputs of each matrix (a packed shape does not tell).
 
     absent: what the kernels take for a vector that the model has not.
+    adapted: what adapters have for each parameter that any of them touches.
     """
 
     parameters: Mapping[str, Parameter]
     outputs: Mapping[str, int]
     absent: Tensor
+    adapted: Mapping[str, AdaptedParameter] = field(default_factory=dict)
 
     def get(self, name: str) -> Parameter:
         """A parameter that the architecture promises.

@@ -10,7 +10,8 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.interface import Array, FloatArray, Kernels, aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, shared_parameter
+from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names

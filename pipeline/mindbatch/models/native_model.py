@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.kernels.memory import padded_head
+from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, with_head
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
+from mindbatch.models.stage_cut import stage_specs
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -40,11 +43,21 @@ class NativeModel:
         return facts_of(self.architecture, self.shard.size, self.most_layers)
 
     def load(
-        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+        self,
+        kernels: Kernels,
+        geometry: CacheGeometry,
+        progress: Callable[[int, int], None],
+        adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `DescribedModel.load`."""
         arch, shard, stage = self.architecture, self.shard, self.stage
-        return load_native(arch, self.folder, kernels, geometry, progress, shard, stage)
+        return load_native(arch, self.folder, kernels, geometry, progress, shard, stage, adapters)
+
+    def fit_adapters(
+        self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    ) -> FittedAdapters:
+        """See `DescribedModel.fit_adapters`."""
+        return fit_adapters(tensor_specs(self.architecture), adapters, max_loaded)
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:
@@ -73,11 +86,13 @@ def load_native(
     progress: Callable[[int, int], None] | None = None,
     shard: TensorSlice | None = None,
     stage: Stage | None = None,
+    adapters: FittedAdapters | None = None,
 ) -> RunnableModel:
     """The model, or one rank of it, with a cache of its own.
 
     shard: the rank; None is the one that `folder` holds.
     stage: the layers of the rank; None for all.
+    adapters: that tokens may be computed with.
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
@@ -85,6 +100,7 @@ def load_native(
     from mindbatch.cache.paged import PagedCache
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.builder import Layers
+    from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
 
@@ -92,10 +108,14 @@ def load_native(
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
     weights = load_weights(arch, folder, kernels, rank, progress, stage)
     held = stage or Stage(range(arch.num_layers))
+    bank = None
+    if adapters is not None:
+        bank = AdapterBank(adapters, stage_specs(with_head(tensor_specs(arch)), held), rank, kernels)
+        weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
     cache = PagedCache(shapes, geometry, kernels)
 
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
-    return RunnableModel(arch.vocab_size, network, cache, kernels, shapes[0])
+    return RunnableModel(arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import AttentionShape, Kernels
 from mindbatch.layers.decoder import Network
+from mindbatch.models.adapter_bank import AdapterBank
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class RunnableModel:
 
     network: makes the model of kernels, those of `kernels.for_graph`; weights and cache are always the same.
     attention: of any layer.
+    adapters: None where no tokens are computed with any.
     few_graphs: a graph takes seconds to compile, so that steps are rather padded to few sizes.
     """
 
@@ -25,3 +27,4 @@ class RunnableModel:
     kernels: Kernels
     attention: AttentionShape
     few_graphs: bool = False
+    adapters: AdapterBank | None = None

@@ -33,7 +33,7 @@ class ReceiveHidden(nn.Cell):
         self.width = width
         self.dtype = dtype
 
-    def construct(self, ids: Tensor, positions: Tensor) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
         return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
 
 

@@ -45,8 +45,8 @@ class Follower:
             if values.logits is not None:
                 self._digest.add(values.logits[: inputs.num_tokens])
         elif message.kind == PROJECT:
-            hidden = np.array(message.arrays[0], np.float32)
-            self._digest.add(self._runner(message).project(hidden))
+            hidden, *adapters = map(np.array, message.arrays)
+            self._digest.add(self._runner(message).project(hidden, *adapters))
         else:
             raise MessageError(f"the leader sent {message.kind!r}, which a follower does not understand")
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
+from mindbatch.kernels.step import IntArray
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
 from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts
 from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
@@ -22,7 +23,7 @@ class RankRunner(Protocol):
 
     def compute(self, inputs: StepInputs) -> StepValues: ...
 
-    def project(self, hidden: FloatArray) -> FloatArray: ...
+    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray: ...
 
 
 class Followers:
@@ -59,9 +60,9 @@ class Followers:
         fields, arrays = step_parts(inputs)
         self._tell(self._comparing, COMPUTE, arrays, runner=runner, **fields)
 
-    def project(self, runner: int, hidden: FloatArray) -> None:
-        """Tells those of the leader's stage to compute the logits of hidden states."""
-        self._tell(self._comparing, PROJECT, [hidden], runner=runner)
+    def project(self, runner: int, arrays: Sequence[Array]) -> None:
+        """Tells those of the leader's stage to compute logits. arrays: as `RankRunner.project` takes them."""
+        self._tell(self._comparing, PROJECT, arrays, runner=runner)
 
     def _compare(self) -> None:
         ours = self.digest.take()
@@ -119,10 +120,10 @@ class LeadingRunner:
         values = self._runner.compute(inputs)
         if values.logits is not None:
             self._followers.digest.add(values.logits[: inputs.num_tokens])
-        return ModelOutput(values, self._project)
+        return ModelOutput(values, self._project, inputs.adapters)
 
-    def _project(self, hidden: FloatArray) -> FloatArray:
-        self._followers.project(self._number, hidden)
-        logits = self._runner.project(hidden)
+    def _project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray:
+        self._followers.project(self._number, [hidden] if adapters is None else [hidden, adapters])
+        logits = self._runner.project(hidden, adapters)
         self._followers.digest.add(logits)
         return logits

@@ -33,7 +33,16 @@ def test_lays_out_chunks_and_padding() -> None:
     assert batch.rows.tolist() == [0, 0, 0, 1, 0, 0]
     assert batch.lengths.tolist() == [3, 4, 5, 2, 0, 0]
     assert batch.block_tables[:2].tolist() == [[4, 2, 0], [3, 0, 0]]
-    assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+    assert {array.dtype for array in batch.arrays} == {np.dtype(np.int32)}
+    assert batch.adapters is None
+
+
+def test_the_slot_of_each_tokens_adapter() -> None:
+    step = Step([scheduled([5, 6, 7], [], [4], 0, 3), scheduled([1, 2], [], [3], 0, 2)], [], num_tokens=5)
+    step.scheduled[0].adapter = 2
+    batch = flatten(step, size=6, block_size=4, table_width=3, with_adapters=True)
+    assert batch.adapters is not None
+    assert batch.adapters.tolist() == [2, 2, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])

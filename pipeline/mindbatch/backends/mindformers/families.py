@@ -17,6 +17,7 @@ from mindbatch.models.qwen2 import read_windows
 from mindbatch.models.registry import MODEL_TYPES
 
 PROVIDER = "model.provider=mindformers"
+NO_ADAPTERS = f"lora.adapters: not with {PROVIDER}; allowed: none, or model.provider=native"
 
 
 @dataclass(frozen=True)

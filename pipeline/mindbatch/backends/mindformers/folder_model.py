@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.division import division_faults
-from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
+from mindbatch.backends.mindformers.families import NO_ADAPTERS, PROVIDER, describe, family_of
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
 from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES, refuse_not_run
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.memory import padded_head
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.model_facts import ModelFacts
@@ -42,8 +44,18 @@ class MindFormersModel:
         """See `ModelFacts`."""
         return facts_of(self.description, self.shard.size)
 
+    def fit_adapters(
+        self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    ) -> FittedAdapters:
+        """See `engine.described.DescribedModel.fit_adapters`; not of this provider."""
+        raise ConfigError(NO_ADAPTERS)
+
     def load(
-        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+        self,
+        kernels: Kernels,
+        geometry: CacheGeometry,
+        progress: Callable[[int, int], None],
+        adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`."""
         from mindbatch.backends.mindformers.network import assemble, build_network

@@ -14,7 +14,8 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.interrupts import interruptible
-from mindbatch.kernels.interface import Array, Kernels
+from mindbatch.kernels.arrays import Array
+from mindbatch.kernels.interface import Kernels
 
 
 class StoredSlice:

@@ -16,12 +16,8 @@ TRIANGLE = 128
 """Side of the causal mask that FlashAttentionScore takes for a sequence of any length in layout TH."""
 
 
-class AscendGraph(nn.Cell):
-    """Takes the fields of `AscendBatch`; attention gets (slots, block_tables, lengths, queries, mask).
-
-    The operators find the inputs batch_valid_length and q_seq_lens by these names. They are given to every
-    graph, for an input of another graph that ran before would be found otherwise.
-    """
+class StepCell(nn.Cell):
+    """Over one that takes (ids, positions, step), and the mask that attention gets."""
 
     def __init__(self, cell: nn.Cell, graph: str, dtype: Any, block_size: int) -> None:
         super().__init__(auto_prefix=False)
@@ -30,6 +26,21 @@ class AscendGraph(nn.Cell):
         self.block_size = block_size
         self.is_masked_by_row = graph == CHUNKS
         self.mask = Tensor(_fixed_mask(graph, dtype)).astype(dtype)
+
+    def mask_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
+        """What attention adds to scores: a row for each token where a sequence has several."""
+        if not self.is_masked_by_row:
+            return self.mask
+        columns = ops.arange(block_tables.shape[1] * self.block_size).expand_dims(0)
+        return ops.cast(columns > positions.expand_dims(1), self.dtype) * HIDDEN
+
+
+class AscendGraph(StepCell):
+    """Takes the fields of `AscendBatch`; attention gets (slots, block_tables, lengths, queries, mask).
+
+    The operators find the inputs batch_valid_length and q_seq_lens by these names. They are given to every
+    graph, for an input of another graph that ran before would be found otherwise.
+    """
 
     def construct(
         self,
@@ -40,12 +51,27 @@ class AscendGraph(nn.Cell):
         batch_valid_length: Tensor,
         q_seq_lens: Tensor,
     ) -> Any:
-        mask = self.mask
-        if self.is_masked_by_row:
-            columns = ops.arange(block_tables.shape[1] * self.block_size).expand_dims(0)
-            mask = ops.cast(columns > positions.expand_dims(1), self.dtype) * HIDDEN
+        mask = self.mask_of(positions, block_tables)
         step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
         return _float32(self.cell(ids, positions, step))
+
+
+class AdaptedAscendGraph(StepCell):
+    """The same for tokens of several adapters; layers get their slots."""
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        block_tables: Tensor,
+        batch_valid_length: Tensor,
+        q_seq_lens: Tensor,
+        adapters: Tensor,
+    ) -> Any:
+        mask = self.mask_of(positions, block_tables)
+        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
+        return _float32(self.cell(ids, positions, step, adapters))
 
 
 class AscendHead(nn.Cell):
@@ -58,6 +84,18 @@ class AscendHead(nn.Cell):
 
     def construct(self, hidden: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype)), mstype.float32)
+
+
+class AdaptedAscendHead(nn.Cell):
+    """The same, with the slots [S] of the hidden states' adapters."""
+
+    def __init__(self, head: nn.Cell, dtype: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.head = head
+        self.dtype = dtype
+
+    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
+        return ops.cast(self.head(ops.cast(hidden, self.dtype), adapters), mstype.float32)
 
 
 def _float32(output: Any) -> Any:

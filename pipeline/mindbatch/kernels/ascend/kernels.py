@@ -8,7 +8,7 @@ import mindspore
 from mindspore import nn
 
 from mindbatch.kernels.ascend.attention import CachedAttention, PromptAttention
-from mindbatch.kernels.ascend.graphs import AscendGraph, AscendHead
+from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
@@ -83,7 +83,8 @@ class AscendKernels(ReferenceKernels):
         return shape_of(spans, pad, capacity, flash)
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
-        return arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)
+        arrays = arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)
+        return arrays if batch.adapters is None else (*arrays, batch.adapters)
 
     def for_graph(self, graph: str) -> AscendKernels:
         return AscendKernels(self.float_type, graph, single_tokens=self._single_tokens)
@@ -91,8 +92,10 @@ class AscendKernels(ReferenceKernels):
     def for_single_tokens(self) -> AscendKernels:
         return AscendKernels(self.float_type, single_tokens=True)
 
-    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry) -> nn.Cell:
-        return AscendGraph(cell, self.graph, self._dtype, geometry.block_size)
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
+        kind = AdaptedAscendGraph if adapted else AscendGraph
+        return kind(cell, self.graph, self._dtype, geometry.block_size)
 
-    def head_graph(self, head: nn.Cell) -> nn.Cell:
-        return AscendHead(head, self._dtype)
+    def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
+        kind = AdaptedAscendHead if adapted else AscendHead
+        return kind(head, self._dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.backends.llama_options import SEQUENCE_LENGTH
-from mindbatch.backends.mindformers.families import PROVIDER
+from mindbatch.backends.mindformers.families import NO_ADAPTERS, PROVIDER
 from mindbatch.backends.mindformers.legacy.models import generation_options
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
@@ -16,6 +16,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import (
     detected_options,
@@ -25,8 +26,9 @@ from mindbatch.checkpoint.names.registry import (
 )
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.model_facts import ModelFacts
@@ -56,8 +58,18 @@ class LegacyModel:
         """See `ModelFacts`."""
         return replace(facts_of(self.architecture, self.folder.shard.size), devices=("Ascend",))
 
+    def fit_adapters(
+        self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    ) -> FittedAdapters:
+        """See `engine.described.DescribedModel.fit_adapters`; not of this provider."""
+        raise ConfigError(NO_ADAPTERS)
+
     def load(
-        self, kernels: Kernels, geometry: CacheGeometry, progress: Callable[[int, int], None]
+        self,
+        kernels: Kernels,
+        geometry: CacheGeometry,
+        progress: Callable[[int, int], None],
+        adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`. With several ranks, `join_group` has been called."""
         from mindbatch.backends.mindformers.legacy.weights import load_rank

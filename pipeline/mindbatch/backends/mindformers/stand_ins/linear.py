@@ -10,13 +10,8 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.interface import (
-    FloatArray,
-    Kernels,
-    aligned_zeros,
-    constant,
-    shared_parameter,
-)
+from mindbatch.kernels.arrays import FloatArray, aligned_zeros, constant, shared_parameter
+from mindbatch.kernels.interface import Kernels
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 

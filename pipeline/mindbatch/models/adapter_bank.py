@@ -1,0 +1,44 @@
+"""The adapters of one rank: which may be asked for, and those that are loaded, each in a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mindbatch.kernels.adapters import AdaptedParameter
+from mindbatch.kernels.interface import Kernels
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters
+from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import TensorSlice
+
+
+class AdapterBank:
+    """Slots 1 to max_loaded for adapters, beside slot 0, the base without any.
+
+    names: of the adapters that may be loaded.
+    """
+
+    def __init__(
+        self, fitted: FittedAdapters, specs: Sequence[TensorSpec], shard: TensorSlice, kernels: Kernels
+    ) -> None:
+        """specs: of the rank's stage, as `with_head` gives them."""
+        self.names = tuple(fitted.adapters)
+        self.max_loaded = fitted.max_loaded
+        self._adapters = fitted.adapters
+        adapted = {weight for adapter in fitted.adapters.values() for weight in adapter.weights}
+        self._places = AdapterPlaces(specs, shard, adapted)
+        ranks = [self._places.ranks(adapter) for adapter in fitted.adapters.values()]
+        self._store = kernels.adapter_store(self._places.shapes, ranks, self.max_loaded)
+
+    @property
+    def parameters(self) -> Mapping[str, AdaptedParameter]:
+        """What layers take, by the name of each parameter that any adapter adds to."""
+        return self._store.parameters
+
+    def load(self, slot: int, name: str) -> None:
+        """Reads an adapter into a slot, in place of the one that was there; the next step computes with it.
+
+        Raises:
+            CheckpointError: the adapter's files are not what they were when they were checked.
+        """
+        assert 1 <= slot <= self.max_loaded, slot
+        self._store.write(slot, self._places.parts(self._adapters[name]))
