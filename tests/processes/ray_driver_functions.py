@@ -20,7 +20,7 @@ def hasty(connection: Connection, given: str) -> None:
                 tell(connection, gone=asked["number"])
             elif asked["process"]["replica"]:
                 name = asked["process"]["name"]
-                tell(connection, ended=name, how="exit code 7", last_lines=[json.dumps(asked["process"])])
+                tell(connection, ended=(name, "exit code 7", [json.dumps(asked["process"])], False))
     except EOFError:
         return
 

@@ -112,7 +112,7 @@ class JobRanks:
         return name in self._specs and self._specs[name].is_rank
 
     def _rank_of(self, ended: EndedProcess) -> EndedRank:
-        return EndedRank(self._specs[ended.name].rank, ended.how, ended.last_lines)
+        return EndedRank(self._specs[ended.name].rank, ended.how, ended.last_lines, ended.is_lost)
 
     def _failed_schedulers(self, found: Iterable[EndedProcess]) -> Iterable[EndedRank]:
         """A scheduler ends by itself when its ranks have; that is no news."""
@@ -121,9 +121,8 @@ class JobRanks:
             if spec is None or spec.is_rank or each.how == "exit code 0":
                 continue
             if not self._told & {*self._plan.topology.ranks_of(spec.replica)}:
-                yield EndedRank(
-                    spec.rank, f"MindSpore's scheduler of its replica: {each.how}", each.last_lines
-                )
+                how = f"MindSpore's scheduler of its replica: {each.how}"
+                yield EndedRank(spec.rank, how, each.last_lines, is_lost=True)
 
 
 def _end_all(nodes: Sequence[NodeProcesses], close: Callable[[], None], owner: int) -> None:

@@ -8,12 +8,13 @@ from typing import NamedTuple, Protocol
 class EndedRank(NamedTuple):
     """A rank process that has ended.
 
-    how: "signal 9" or "exit code 1". last_lines: of its log.
+    how: "signal 9" or "exit code 1". last_lines: of its log. is_lost: see `EndedProcess`.
     """
 
     rank: int
     how: str
     last_lines: tuple[str, ...] = ()
+    is_lost: bool = False
 
 
 class Ranks(Protocol):

@@ -114,8 +114,8 @@ def _serve(connection: Connection, ranks: _Ranks) -> None:
                 else:
                     ranks.end(asked["names"])
                     _tell(connection, gone=asked["number"])
-            for name, how, last_lines in ranks.ended():
-                _tell(connection, ended=name, how=how, last_lines=last_lines)
+            for ended in ranks.ended():
+                _tell(connection, ended=ended)
     finally:
         ranks.end()
 

@@ -93,7 +93,7 @@ class RayRanks:
         found, self._told = self._told, []
         if self._failure:
             how, *lines = self._failure
-            found += [EndedProcess(name, how, tuple(lines)) for name in sorted(self._living)]
+            found += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in sorted(self._living)]
         found = [each for each in found if each.name in self._living]
         self._living -= {each.name for each in found}
         return found
@@ -143,7 +143,8 @@ class RayRanks:
             elif "gone" in said:
                 self._answered = said["gone"]
             else:
-                self._told.append(EndedProcess(said["ended"], said["how"], tuple(said["last_lines"])))
+                name, how, last_lines, is_lost = said["ended"]
+                self._told.append(EndedProcess(name, how, tuple(last_lines), is_lost))
 
     def _said(self, seconds: float) -> dict[str, Any] | None:
         """The driver's next word; None if it has none in so many seconds. The last one is `failed`."""

@@ -32,11 +32,13 @@ class EndedProcess(NamedTuple):
     """A process that has ended.
 
     how: "signal 9" or "exit code 1". last_lines: of its output.
+    is_lost: it has not ended by itself: what hosts it has gone, or could not start it.
     """
 
     name: str
     how: str
     last_lines: tuple[str, ...]
+    is_lost: bool = False
 
     @property
     def exit_status(self) -> int:

@@ -15,6 +15,7 @@ from mindbatch.errors import EXIT_DONE, MindBatchError
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import RANK, Address, ProcessSpec
+from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.connection import Message, MessageConnection, MessageError, connect
 
 AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
@@ -130,7 +131,7 @@ class _Agent:
         try:
             self._processes.start([spec])
         except MindBatchError as error:
-            self._connection.send(ENDED, name=spec.name, how="not started", last_lines=[*error.faults])
+            self._tell(EndedProcess(spec.name, "not started", tuple(error.faults), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""
@@ -138,9 +139,12 @@ class _Agent:
         variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self._device_offset)
         return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
 
+    def _tell(self, ended: EndedProcess) -> None:
+        self._connection.send(ENDED, **ended._asdict())
+
     def _report(self) -> None:
         for ended in self._processes.ended():
-            self._connection.send(ENDED, name=ended.name, how=ended.how, last_lines=[*ended.last_lines])
+            self._tell(ended)
         if time.monotonic() >= self._next_sign:
             self._connection.send(ALIVE)
             self._next_sign = time.monotonic() + ALIVE_SECONDS

@@ -216,16 +216,13 @@ class RemoteEngine:
     def _take_beat(self, rank: int, message: Message) -> None:
         self._supervision.beat(rank, message.fields)
 
-    def _take_failure(self, rank: int, message: Message) -> StepResult:
-        """A rank that has said why it ends."""
+    def _take_failure(self, rank: int, message: Message) -> None:
+        """A rank has said why it ends."""
         error = failure_of(message.fields)
         if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
             self._over = error
-            return StepResult([], [])
-        reason, *more = (f"rank {rank}: {fault}" for fault in error.faults)
-        replica = self._replica_of(rank)
-        self._supervision.forget(replica.index)  # its end is no news
-        return StepResult([], self._recover(Failure(replica.index, reason, tuple(more))))
+        else:
+            self._supervision.failed(rank, error.faults)
 
     def _recover(self, failure: Failure) -> list[RequestOutput]:
         """Starts a replica again, or ends the job at the next step; returns the results of those to blame."""

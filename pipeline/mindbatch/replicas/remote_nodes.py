@@ -63,7 +63,8 @@ class RemoteNode:
         if self._is_lost:
             named = {each.name for each in found}
             lost = sorted(self._living - named)
-            found += [EndedProcess(name, f"lost with its node {self.host}", ()) for name in lost]
+            how = f"lost with its node {self.host}"
+            found += [EndedProcess(name, how, (), is_lost=True) for name in lost]
         found = [each for each in found if each.name in self._living]
         self._living -= {each.name for each in found}
         return found
@@ -98,7 +99,8 @@ class RemoteNode:
         fields = message.fields
         if message.kind == ENDED:
             lines = tuple(str(line) for line in fields["last_lines"])
-            self._told.put(EndedProcess(str(fields["name"]), str(fields["how"]), lines))
+            is_lost = bool(fields["is_lost"])
+            self._told.put(EndedProcess(str(fields["name"]), str(fields["how"]), lines, is_lost))
         elif message.kind == GONE:
             with self._gone:
                 self._answered = max(self._answered, int(fields["number"]))

@@ -125,16 +125,16 @@ class StartedProgram:
 
     def check(self) -> None:
         """Raises MindBatchError where it has ended."""
-        for name, how, last_lines in self._processes.ended():
-            raise MindBatchError([f"{name} ended with {how} before all ranks were started", *last_lines])
+        for ended in self._processes.ended():
+            what = f"{ended.name} ended with {ended.how} before all ranks were started"
+            raise MindBatchError([what, *ended.last_lines])
 
     def wait(self) -> None:
         """Until it has ended. Raises MindBatchError where it failed."""
         while not (ended := self._processes.ended()):
             time.sleep(_TICK_SECONDS)
-        [(name, how, last_lines)] = ended
-        if how != "exit code 0":
-            raise MindBatchError([f"{name} ended with {how}", *last_lines])
+        if ended[0].how != "exit code 0":
+            raise MindBatchError([f"{ended[0].name} ended with {ended[0].how}", *ended[0].last_lines])
 
     def end(self) -> None:
         """Ends it with what is left of it."""

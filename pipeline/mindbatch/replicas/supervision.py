@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ CHECK_SECONDS = 0.25
 
 SECONDS_TO_END = 2.0
 """In which a process whose connection has ended is expected to end too, to be asked how."""
+
+SECONDS_TO_EXPLAIN = 1.0
+"""In which a rank whose error is the end of another one is expected to be explained by that."""
 
 _COMPUTING = 0.1
 """Processor seconds between two signs of life, with which a rank on another machine counts as running."""
@@ -60,6 +63,7 @@ class Supervision:
         self._computed: dict[int, float] = {}  # processor seconds, as a rank said last
         self._running_until: dict[int, float] = {}
         self._disconnected: dict[int, float] = {}
+        self._failed: dict[int, tuple[float, Sequence[str]]] = {}  # when, and the faults
         self._next_check = 0.0
         for replica in range(topology.data_parallel):
             self.begin(replica)
@@ -74,9 +78,10 @@ class Supervision:
         """The ranks of a replica are being ended."""
         ranks = self._topology.ranks_of(replica)
         self._watch.forget(ranks)
-        for rank in ranks:
-            for known in (self._processes, self._computed, self._running_until, self._disconnected):
-                known.pop(rank, None)
+        known: tuple[dict[int, Any], ...] = (self._processes, self._computed, self._running_until)
+        for of_ranks in (*known, self._disconnected, self._failed):
+            for rank in ranks:
+                of_ranks.pop(rank, None)
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
         """A rank has said who it is."""
@@ -95,6 +100,10 @@ class Supervision:
         """The connection of a rank has ended."""
         self._disconnected.setdefault(rank, self._clock())
 
+    def failed(self, rank: int, faults: Sequence[str]) -> None:
+        """A rank has said why it ends. That may be the end of another rank of its replica."""
+        self._failed.setdefault(rank, (self._clock(), faults))
+
     def check(self) -> list[Failure]:
         """What has failed since this was asked last, once for each replica; looks now and then only."""
         now = self._clock()
@@ -104,6 +113,7 @@ class Supervision:
         found = [
             *self._failures_of_ended(),
             *self._failures_of_disconnected(now),
+            *self._failures_of_failed(now),
             *self._failures_of_hung(now),
         ]
         first: dict[int, Failure] = {}
@@ -114,20 +124,35 @@ class Supervision:
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:
-        """The ones killed by a signal first: the others of a replica may have ended because of them."""
-        ended = sorted(self._ranks.ended(), key=lambda each: not each.how.startswith("signal"))
+        """Those first that were killed or lost: the others of a replica may have ended because of them."""
+        ended = sorted(self._ranks.ended(), key=lambda each: not _is_a_cause(each))
         for each in ended:
+            if each.rank in self._failed and not _is_a_cause(each):
+                continue  # it has said why
             yield Failure(
-                self._topology.coordinates(each.rank).replica,
+                self._replica_of(each.rank),
                 f"rank {each.rank} ended with {each.how}",
                 _lines(each),
-                may_be_a_row=each.how not in _OF_THE_OPERATOR,
+                may_be_a_row=not each.is_lost and each.how not in _OF_THE_OPERATOR,
             )
 
     def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
         for rank, since in self._disconnected.items():
-            if now - since > SECONDS_TO_END:
+            if rank not in self._failed and now - since > SECONDS_TO_END:
                 yield self._failure_of([rank], f"rank {rank}: its connection has ended", may_be_a_row=False)
+
+    def _failures_of_failed(self, now: float) -> Iterable[Failure]:
+        """What ranks have said, the first of a replica, unless the end of another one explains it."""
+        for rank, (since, faults) in self._failed.items():
+            replica = self._replica_of(rank)
+            others = [each for each in self._topology.ranks_of(replica) if each not in self._failed]
+            if any(other in self._disconnected for other in others):
+                continue  # how it has ended is yet to be told
+            if not others or now - since > SECONDS_TO_EXPLAIN:
+                silent = [other for other in others if self._watch.is_late(other)]
+                reason, *more = (f"rank {rank}: {fault}" for fault in faults)
+                more += [f"rank {other} has not been heard from" for other in silent]
+                yield Failure(replica, reason, tuple(more), may_be_a_row=not silent)
 
     def _failures_of_hung(self, now: float) -> Iterable[Failure]:
         states = {
@@ -158,8 +183,15 @@ class Supervision:
         details = [
             line for rank in ranks for line in _lines(EndedRank(rank, "", self._ranks.last_lines(rank)))
         ]
-        replica = self._topology.coordinates(ranks[0]).replica
-        return Failure(replica, reason, tuple(details), may_be_a_row)
+        return Failure(self._replica_of(ranks[0]), reason, tuple(details), may_be_a_row)
+
+    def _replica_of(self, rank: int) -> int:
+        return self._topology.coordinates(rank).replica
+
+
+def _is_a_cause(ended: EndedRank) -> bool:
+    """Whether neither what it has said nor another rank's end explains it."""
+    return ended.is_lost or ended.how.startswith("signal")
 
 
 def _lines(ended: EndedRank) -> tuple[str, ...]:

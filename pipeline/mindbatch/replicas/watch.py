@@ -99,6 +99,10 @@ class Watch:
         if rank in self._ranks:
             self._ranks[rank].hear(doing, step)
 
+    def is_late(self, rank: int) -> bool:
+        """Whether a rank has not been heard from for a while."""
+        return rank in self._ranks and self._ranks[rank].is_late
+
     @property
     def suspects(self) -> list[int]:
         """Ranks whose process should be looked at for the next tick."""

@@ -56,7 +56,7 @@ def test_a_scheduler_that_fails_is_its_replicas_failure() -> None:
     ranks = started(node)
     node.fail("scheduler_1", "exit code 255", "address already in use")
     [ended] = ranks.ended()
-    assert (ended.rank, ended.last_lines) == (2, ("address already in use",))
+    assert (ended.rank, ended.last_lines, ended.is_lost) == (2, ("address already in use",), True)
     assert ended.how == "MindSpore's scheduler of its replica: exit code 255"
 
 

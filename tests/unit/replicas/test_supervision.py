@@ -66,6 +66,41 @@ def test_an_end_is_told_with_its_last_lines(job: TwoByTwo, how: str, may_be_a_ro
     assert job.supervision.check() == [Failure(1, f"rank 3 ended with {how}", details, may_be_a_row)]
 
 
+def test_a_rank_that_is_lost_with_its_host_blames_no_row(job: TwoByTwo) -> None:
+    job.has_ended = [EndedRank(3, "its Ray actor or node (gone)", is_lost=True)]
+    [failure] = job.supervision.check()
+    assert (failure.reason, failure.may_be_a_row) == ("rank 3 ended with its Ray actor or node (gone)", False)
+
+
+def test_what_a_rank_says_is_its_replicas_failure(job: TwoByTwo) -> None:
+    job.supervision.failed(1, ["out of everything", "more of it"])
+    job.has_ended = [EndedRank(1, "exit code 1", ("a traceback",))]
+    assert job.pass_seconds(5, dict.fromkeys((0, 2, 3), "step")) == [
+        Failure(0, "rank 1: out of everything", ("rank 1: more of it",))
+    ]
+
+
+@pytest.mark.parametrize("end", ["killed", "lost", "cut off", "silent"])
+def test_a_rank_that_fails_for_another_ones_end_is_not_the_cause(job: TwoByTwo, end: str) -> None:
+    """The leader says at once that its follower has gone; how that ended is known later."""
+    is_lost = end == "lost"
+    if end == "silent":
+        job.pass_seconds(8, dict.fromkeys((0, 1, 2), "step"))
+    if end == "cut off":
+        job.supervision.disconnected(3)
+    job.supervision.failed(2, ["ConnectionResetError(104)"])
+    job.has_ended = [EndedRank(2, "exit code 1")]
+    assert job.supervision.check() == []
+    job.now += 0.5
+    if end in ("killed", "lost"):
+        job.has_ended = [EndedRank(3, "signal 15", is_lost=is_lost)]
+    [failure] = job.pass_seconds(5, dict.fromkeys((0, 1), "step"))
+    assert not failure.may_be_a_row
+    named = {"cut off": "rank 3: its connection has ended", "silent": "rank 2: ConnectionResetError(104)"}
+    assert failure.reason == named.get(end, "rank 3 ended with signal 15")
+    assert ("rank 3 has not been heard from" in failure.details) == (end == "silent")
+
+
 def test_who_was_killed_is_named_before_those_that_ended_because_of_it(job: TwoByTwo) -> None:
     job.has_ended = [EndedRank(0, "exit code 1"), EndedRank(1, "signal 9"), EndedRank(2, "exit code 1")]
     assert [failure.reason for failure in job.supervision.check()] == [
