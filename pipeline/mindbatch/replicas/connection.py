@@ -100,7 +100,10 @@ class MessageConnection:
         Raises:
             OSError: the peer has gone, or has taken nothing for a minute.
         """
-        content = encoded(kind, fields, arrays)
+        self.send_encoded(encoded(kind, fields, arrays))
+
+    def send_encoded(self, content: bytes) -> None:
+        """Sends a message that was encoded before; raises what `send` raises."""
         with self._sending:
             self._connection.send_bytes(content)
 

@@ -15,6 +15,7 @@ from mindbatch.replicas.connection import (
     Message,
     MessageConnection,
     MessageError,
+    encoded,
 )
 from mindbatch.replicas.messages import HELLO
 
@@ -26,6 +27,31 @@ class Arrival(NamedTuple):
     message: Message | None
 
 
+class _Link:
+    """A connection whose messages a thread of its own sends: a rank that is stopped takes none for long."""
+
+    def __init__(self, connection: MessageConnection) -> None:
+        self._connection = connection
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        threading.Thread(target=self._send, name="to a rank", daemon=True).start()
+
+    def send(self, content: bytes) -> None:
+        """Queues a message; what a rank has not taken is bounded by what it may be dealt."""
+        self._outgoing.put(content)
+
+    def close(self) -> None:
+        """Ends the connection and the thread, which may be amid a message."""
+        self._outgoing.put(None)
+        self._connection.close()
+
+    def _send(self) -> None:
+        try:
+            while (content := self._outgoing.get()) is not None:
+                self._connection.send_encoded(content)
+        except OSError:  # that the rank has gone its reader tells
+            self._connection.close()
+
+
 class RankLinks:
     """One connection for each rank; that of an attempt which is over is not read any more."""
 
@@ -33,7 +59,7 @@ class RankLinks:
         """`host`, `port`: see `JobListener`."""
         self._arrivals: SimpleQueue[tuple[int, Arrival]] = SimpleQueue()  # with the attempt
         self._attempts = [0] * world_size
-        self._connections: dict[int, MessageConnection] = {}
+        self._connections: dict[int, _Link] = {}
         self._changing = threading.Lock()
         self._listener = JobListener(host, key, self._serve, port)
 
@@ -55,13 +81,10 @@ class RankLinks:
                 return arrival
 
     def send(self, rank: int, kind: str, arrays: Iterable[Array] = (), **fields: Any) -> None:
-        """Sends a message to a rank. One that has gone gets nothing; that it has gone, `next` tells."""
+        """Has a message sent to a rank. One that has gone gets nothing; that it has gone, `next` tells."""
         connection = self._connections.get(rank)
         if connection is not None:
-            try:
-                connection.send(kind, list(arrays), **fields)
-            except OSError:
-                connection.close()
+            connection.send(encoded(kind, fields, list(arrays)))
 
     def renew(self, ranks: Iterable[int], attempt: int) -> None:
         """Forgets the connections of ranks; from now on those of another attempt are taken."""
@@ -105,5 +128,5 @@ class RankLinks:
             known = 0 <= rank < len(self._attempts) and rank not in self._connections
             if not known or attempt != self._attempts[rank]:
                 return False
-            self._connections[rank] = connection
+            self._connections[rank] = _Link(connection)
             return True
