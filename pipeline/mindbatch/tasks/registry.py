@@ -66,6 +66,16 @@ _ALL = (
         ),
     ),
     Task(
+        name="evaluate",
+        summary="score models and decodings on a task: answers against references, likelihoods, choices",
+        keys="mindbatch.tasks.evaluate.schema:EvaluateConfig",
+        module="mindbatch.tasks.evaluate.task",
+        examples=(
+            "mindbatch evaluate model=tiny_gpt2 data.path=questions.jsonl metrics='[exact_match,perplexity]'",
+            "mindbatch evaluate model.checkpoint_name_or_path=FOLDER task=gsm8k data.path=gsm8k_test.jsonl",
+        ),
+    ),
+    Task(
         name="batch",
         summary="run a whole dataset; the same command again resumes, and nothing is lost or done twice",
         keys="mindbatch.run.batch_config:BatchConfig",

@@ -1,0 +1,62 @@
+"""Scores of several columns by several metrics, over the same rows, and how they differ from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mindbatch.evaluation.scoring.bootstrap import Clusters, Estimate, estimate
+from mindbatch.evaluation.scoring.differences import Difference, difference, holm
+from mindbatch.evaluation.scoring.metric import FloatArray, Metric
+
+
+@dataclass(frozen=True)
+class MetricScores:
+    """One metric of all columns.
+
+    rows: the numbers of the questions that every column has, which alone are counted.
+    per_row: each column's score of each of these rows. differences: of every column but the baseline, with
+    p-values adjusted for their number.
+    """
+
+    metric: Metric[Any]
+    rows: tuple[int, ...]
+    per_row: Mapping[str, Sequence[float]]
+    estimates: Mapping[str, Estimate]
+    differences: Mapping[str, Difference]
+
+
+def scores_of(
+    metric: Metric[Any],
+    columns: Mapping[str, Mapping[int, Any]],
+    clusters: Sequence[str | None],
+    baseline: str,
+) -> MetricScores:
+    """Measures the columns by a metric.
+
+    columns: what it measures of each column, by the number of the question. clusters: of each question; None
+    where it belongs to no other.
+    """
+    common = set.intersection(*(set(measured) for measured in columns.values()))
+    rows = tuple(sorted(common))
+    sums = {name: metric.sums_of([measured[row] for row in rows]) for name, measured in columns.items()}
+    groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
+    estimates = {name: estimate(metric, each, groups) for name, each in sums.items()}
+    found = {
+        name: difference(metric, each, sums[baseline], groups)
+        for name, each in sums.items()
+        if name != baseline and rows
+    }
+    adjusted = holm({name: each.p_value for name, each in found.items()})
+    return MetricScores(
+        metric,
+        rows,
+        {name: _per_row(metric, each) for name, each in sums.items()},
+        estimates,
+        {name: replace(each, adjusted=adjusted[name]) for name, each in found.items()},
+    )
+
+
+def _per_row(metric: Metric[Any], sums: FloatArray) -> list[float]:
+    return [float(value) for value in metric.value(sums)] if len(sums) else []

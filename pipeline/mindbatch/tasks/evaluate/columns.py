@@ -1,0 +1,106 @@
+"""The columns of an evaluation: what is compared, and the run over the dataset that each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
+from mindbatch.tasks.evaluate.requests import SCORED, requests_data
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+
+OWN_MODEL = "model"
+"""The name of `model` among several checkpoints."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One of the things that are compared.
+
+    name: of its folder and in the results. checkpoint: the name of a model. decoding: the option.
+    """
+
+    name: str
+    checkpoint: str
+    decoding: str
+
+
+def columns_of(config: EvaluateConfig) -> list[Column]:
+    """Every checkpoint with every decoding; names have the parts that differ."""
+    checkpoints = [OWN_MODEL, *(config.checkpoints or {})]
+    decodings = [*config.variants]
+    columns = []
+    for checkpoint in checkpoints:
+        for decoding in decodings:
+            parts = [checkpoint] * (len(checkpoints) > 1) + [decoding] * (len(decodings) > 1)
+            columns.append(Column("+".join(parts) or OWN_MODEL, checkpoint, decoding))
+    return columns
+
+
+def baseline_of(config: EvaluateConfig, columns: list[Column]) -> Column:
+    """The column that the others are compared with. Raises ConfigError where there is none of its name."""
+    names = {column.name: column for column in columns}
+    if config.baseline is None:
+        return columns[0]
+    if config.baseline not in names:
+        near = did_you_mean(config.baseline, names)
+        raise ConfigError(
+            f"baseline={shown(config.baseline)}: no such column; there are {', '.join(names)}{near}"
+        )
+    return names[config.baseline]
+
+
+def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
+    """The model of a column."""
+    if column.checkpoint == OWN_MODEL:
+        return config.model
+    return replace(config.model, type="auto", checkpoint_name_or_path=config.checkpoints[column.checkpoint])
+
+
+def run_config(
+    config: EvaluateConfig, column: Column, requests: Path, folder: Path, *, is_scored: bool
+) -> BatchConfig:
+    """The run of a column over a file of requests.
+
+    is_scored: the tokens of the requests are scored; else they are continued.
+    """
+    decoding = config.variants[column.decoding]
+    if is_scored:
+        decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=1)
+    model = model_of(config, column)
+    made = BatchConfig(
+        model=BatchModelConfig(**vars(model)),
+        decoding=decoding,
+        parallel=config.parallel,
+        launch=config.launch,
+        runtime=config.runtime,
+        data=requests_data(requests, config.data),
+        output=BatchOutputConfig(dir=str(folder), format="jsonl", columns=(SCORED,) if is_scored else ()),
+        progress="none",
+    )
+    made.resolved_settings = _settings(made, config.resolved_settings)
+    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
+    return made
+
+
+def _settings(made: BatchConfig, written: dict[str, Any]) -> dict[str, Any]:
+    """The values of a run as they are saved; one written with ${...}, which may be a secret, stays so."""
+    settings = asdict(made)
+    for name, leaf, text in _references(written):
+        if name in settings and leaf in settings[name]:
+            settings[name][leaf] = text
+    settings["model"].pop("mindformers_yaml", None)
+    return settings
+
+
+def _references(written: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, values in written.items():
+        if isinstance(values, dict):
+            yield from ((name, leaf, text) for leaf, text in values.items() if "${" in str(text))

@@ -1,0 +1,184 @@
+"""Running the columns: each a run over a file of requests with a ledger of its own, the model loaded once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.described import open_model
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.errors import CheckpointError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.job import BatchJob
+from mindbatch.run.moving_bar import MovingBar
+from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
+from mindbatch.tasks.evaluate.questions import Question, needed
+from mindbatch.tasks.evaluate.requests import (
+    answer_rows,
+    choice_rows,
+    generation_rows,
+    text_rows,
+    write_requests,
+)
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.loading_line import LoadingLine
+
+GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
+KINDS = (GENERATION, CHOICES, LIKELIHOOD)
+
+
+@dataclass(frozen=True)
+class ColumnRuns:
+    """The finished runs of a column, by what they measure."""
+
+    column: Column
+    folders: dict[str, RunFolder] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """A file of requests for a model: what it measures, and its rows."""
+
+    kind: str
+    path: Path
+    count: int
+
+
+def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Question]) -> list[ColumnRuns]:
+    """Runs what is not finished of every column. Each model is loaded once, if anything is left to run.
+
+    Raises:
+        ConfigError: a folder holds another run.
+        CheckpointError: a model is not in order.
+        StorageError, RankError, KeyboardInterrupt: as `BatchJob.run`; the same command goes on.
+    """
+    home = Path(config.output.dir or "")
+    by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
+    requests = {name: [*_requests(config, group[0], questions, home)] for name, group in by_model}
+    total = sum(each.count for name, group in by_model for each in requests[name] for _ in group)
+    done: list[ColumnRuns] = []
+    with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        progress = _Progress(bar, total)
+        for name, group in by_model:
+            with _SharedModel(config, group[0], progress, home) as model:
+                for column in group:
+                    done.append(_run_column(config, column, requests[name], home, model))
+    return done
+
+
+def _run_column(
+    config: EvaluateConfig, column: Column, requests: list[_Requests], home: Path, model: _SharedModel
+) -> ColumnRuns:
+    runs = ColumnRuns(column)
+    for each in requests:
+        folder = home / "columns" / column.name / each.kind
+        made = run_config(config, column, each.path, folder, is_scored=each.kind != GENERATION)
+        model.progress.begin(column.name, each.count)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        BatchJob(made, fingerprint_fields(made), model.lend, lambda: None, command=sys.argv).run()
+        model.progress.end()
+        runs.folders[each.kind] = RunFolder(folder)
+    return runs
+
+
+def _requests(
+    config: EvaluateConfig, column: Column, questions: list[Question], home: Path
+) -> Iterator[_Requests]:
+    """Writes the requests for a model: its tokenizer says where a continuation begins."""
+    folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
+    model = model_of(config, column)
+    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions)}
+    if needs & {CHOICES, LIKELIHOOD}:
+        place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
+        tokenizer = Tokenizer.load(place)
+        if tokenizer is None:
+            raise CheckpointError(f"{place}: {NO_TOKENIZER}")
+        rows[CHOICES] = choice_rows(questions, tokenizer)
+        rows[LIKELIHOOD] = answer_rows(questions, config.task.target_prefix, tokenizer)
+        if config.task.text_column is not None:
+            window = (model.seq_length or open_model(model).facts.max_positions) - 1
+            rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
+    for kind in KINDS:
+        if kind in needs:
+            path = folder / f"{kind}.jsonl"
+            yield _Requests(kind, path, write_requests(path, rows[kind]))
+
+
+class _Progress:
+    """One bar for all columns."""
+
+    def __init__(self, bar: MovingBar, total: int) -> None:
+        self._bar, self._total = bar, total
+        self._before = self._now = self._whole = 0
+        self._name = ""
+
+    def begin(self, name: str, count: int) -> None:
+        """A run of so many rows begins."""
+        self._name, self._whole, self._now = name, count, 0
+
+    def add(self, count: int) -> None:
+        """So many rows more have ended."""
+        self._now += count
+        self._bar.set(self._before + self._now, self._total, self._name)
+
+    def end(self) -> None:
+        """The run has ended; what an earlier session did of it counts, too."""
+        self._before += self._whole
+        self._now = 0
+        self._bar.set(self._before, self._total, self._name)
+
+
+class _SharedModel:
+    """The model of several runs, loaded when the first of them has a row to run."""
+
+    def __init__(self, config: EvaluateConfig, column: Column, progress: _Progress, home: Path) -> None:
+        self._config, self._column, self._home = config, column, home
+        self._llm: LLM | None = None
+        self.progress = progress
+
+    def __enter__(self) -> _SharedModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._llm is not None:
+            self._llm.close()
+
+    def lend(self, folder: RunFolder) -> _Borrowed:
+        """For one run."""
+        if self._llm is None:
+            made = run_config(self._config, self._column, Path(), self._home, is_scored=False)
+            with LoadingLine() as line:
+                self._llm = LLM.from_config(made, line, logs=self._home / "logs")
+        return _Borrowed(self._llm, self.progress.add)
+
+
+class _Borrowed:
+    """A model for one run, whose end is not the model's."""
+
+    def __init__(self, llm: LLM, on_finished: Callable[[int], None]) -> None:
+        self._llm, self._on_finished = llm, on_finished
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Since the model was loaded."""
+        return self._llm.statistics
+
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
+        """See `LLM.steps`."""
+        for step in self._llm.steps(rows):
+            self._on_finished(len(step.finished))
+            yield step
+
+    def close(self) -> None:
+        """Nothing: others still use the model."""

@@ -1,0 +1,267 @@
+"""The rows of a task as questions: what is asked, what is right, and what else must be scored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mindbatch.config.memory import parse_bytes
+from mindbatch.dataset.column_rows import from_text
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
+from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.run.index import RowIndex
+from mindbatch.run.input import selection_of
+from mindbatch.run.outputs.rows import columns_of
+from mindbatch.run.survey import survey
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+
+USUAL_REFERENCES = ("reference", "references", "answer", "target")
+USUAL_CORRECT = "answer"
+MOST_FAULTS = 5
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row of the task.
+
+    content: of the prompt, as `Prompt` takes it; empty of a text that is scored as a whole.
+    references: right answers. choices, correct: continuations, and which is the right one. text: scored as a
+    whole. cluster: rows that belong together have the same.
+    """
+
+    key: str
+    place: str
+    content: Mapping[str, Any]
+    references: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    correct: int = 0
+    text: str | None = None
+    cluster: str | None = None
+
+
+def needed(names: Sequence[str]) -> set[str]:
+    """What metrics are measured of: generation, choices, likelihood."""
+    return {METRICS[name].needs for name in names}
+
+
+def read_questions(config: EvaluateConfig) -> list[Question]:
+    """The questions of the data, in its order.
+
+    Raises:
+        ConfigError: a column that is not there, or rows that cannot be used, the first few of them: a score
+            over some rows of a task would not be the task's.
+    """
+    names = _column_names(config, _first_columns(config.data))
+    reader = _QuestionReader(config, names, _few_shot_prefix(config, names))
+    found: list[Question] = []
+    faults: list[str] = []
+    data = config.data
+    if config.task.text_column is not None:
+        data = replace(data, prompt_column=config.task.text_column)
+    for row in _rows(data, names.all):
+        if isinstance(row, RowFailure):
+            faults.append(f"{row.place}: {row.reason}")
+            continue
+        try:
+            found.append(reader.read(row))
+        except ValueError as error:
+            faults.append(f"{row.source}:{row.line}: {error}")
+    if faults:
+        more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
+        raise ConfigError([*faults[:MOST_FAULTS], *more])
+    return found
+
+
+@dataclass(frozen=True)
+class _ColumnNames:
+    """The columns that the task reads; None where it does not."""
+
+    reference: str | None
+    choices: str | None
+    correct: str | None
+    cluster: str | None
+
+    @property
+    def all(self) -> list[str]:
+        given = (self.reference, self.choices, self.correct, self.cluster)
+        return [*dict.fromkeys(name for name in given if name is not None)]
+
+
+def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNames:
+    """Raises ConfigError for each column that the first row has not."""
+    task, needs, faults = config.task, needed(config.metric_names), list[str]()
+
+    def named(key: str, given: str | None, usual: Sequence[str] = ()) -> str | None:
+        name = given or next((each for each in usual if each in columns), None)
+        if name is None and usual:
+            hint = f"must be given, for the data has no column {' or '.join(usual)}"
+            faults.append(f"task.{key}: {hint}; it has {', '.join(columns)}")
+        elif name is not None and name not in columns:
+            near = did_you_mean(name, columns)
+            faults.append(
+                f"task.{key}={shown(name)}: no column of the data, which has {', '.join(columns)}{near}"
+            )
+        return name
+
+    answered = task.text_column is None and needs & {"generation", "likelihood"}
+    of_choices = "choices" in needs
+    if of_choices and task.choices is None:
+        faults.append(
+            "task.choices: must be given for acc and acc_norm: a list of texts, or the column of one"
+        )
+    names = _ColumnNames(
+        reference=named("reference_column", task.reference_column, USUAL_REFERENCES) if answered else None,
+        choices=named("choices", task.choices) if of_choices and isinstance(task.choices, str) else None,
+        correct=named("correct_column", task.correct_column, [USUAL_CORRECT]) if of_choices else None,
+        cluster=named("cluster_column", task.cluster_column),
+    )
+    named("text_column", task.text_column)
+    if task.text_column is not None and needs != {"likelihood"}:
+        faults.append(
+            "task.text_column: a text as a whole has a likelihood only; use perplexity metrics alone"
+        )
+    raise_if(faults)
+    return names
+
+
+def raise_if(faults: list[str]) -> None:
+    """Raises a ConfigError of the faults, if there are any."""
+    if faults:
+        raise ConfigError(faults)
+
+
+def _first_columns(data: DataConfig) -> list[str]:
+    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+    return next(([*record.columns] for record in dataset.records() if record.columns is not None), [])
+
+
+def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFailure]:
+    """The chosen rows of a dataset with the columns, of which any may be lacking."""
+    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+    with ExitStack() as stack:
+        maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="mindbatch-")))
+        index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
+        survey(dataset, maker, selection_of(data), index)
+        for indexed in index.in_order():
+            found = indexed.row or indexed.failure
+            assert found is not None
+            yield found
+
+
+def _few_shot_prefix(config: EvaluateConfig, names: _ColumnNames) -> str:
+    """The solved examples, each as a prompt and its right answer; nothing where none are asked for."""
+    task = config.task
+    if not task.few_shot:
+        return ""
+    data = replace(
+        config.data, path=task.few_shot_path, format="auto", limit=task.few_shot, skip=0, shuffle_seed=None
+    )
+    reader = _QuestionReader(config, names, "")
+    examples, faults = [], []
+    for row in _rows(replace(data, filter_keys=None), names.all):
+        if isinstance(row, RowFailure):
+            faults.append(f"{row.place}: {row.reason}")
+        elif (text := row.content.get("text")) is None:
+            faults.append("task.few_shot: examples stand before prompts that are texts; these are chats")
+        else:
+            examples.append(text + reader.target(reader.read(row)))
+    if not faults and len(examples) < task.few_shot:
+        faults.append(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(examples)} rows")
+    raise_if(faults[:MOST_FAULTS])
+    return "".join(example + task.few_shot_separator for example in examples)
+
+
+class _QuestionReader:
+    """Makes questions of rows. ValueError says what a row lacks."""
+
+    def __init__(self, config: EvaluateConfig, names: _ColumnNames, prefix: str) -> None:
+        self._task, self._names, self._prefix = config.task, names, prefix
+
+    def read(self, row: DataRow) -> Question:
+        columns, names = columns_of(row), self._names
+        choices = self._choices(columns)
+        question = Question(
+            key=row.key,
+            place=f"{row.source}:{row.line}",
+            content=self._content(row),
+            references=() if names.reference is None else _references(columns, names.reference),
+            choices=choices,
+            correct=_correct(columns, names.correct, choices) if names.correct and choices else 0,
+            text=row.content["text"] if self._task.text_column is not None else None,
+            cluster=None if names.cluster is None else str(columns[names.cluster]),
+        )
+        return question
+
+    def target(self, question: Question) -> str:
+        """The right answer as it stands after an example's prompt."""
+        if question.choices:
+            return question.choices[question.correct]
+        return self._task.target_prefix + question.references[0]
+
+    def _content(self, row: DataRow) -> Mapping[str, Any]:
+        if not self._prefix:
+            return row.content
+        if "text" not in row.content:
+            raise ValueError(
+                "task.few_shot: examples stand before prompts that are texts; this one is a chat"
+            )
+        return {"text": self._prefix + row.content["text"]}
+
+    def _choices(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
+        given = self._task.choices
+        if self._names.correct is None or given is None:
+            return ()
+        found = columns[given] if isinstance(given, str) else given
+        if isinstance(found, str):
+            found = from_text(found)
+        if (
+            not isinstance(found, list | tuple)
+            or len(found) < 2
+            or not all(isinstance(e, str) for e in found)
+        ):
+            raise ValueError(f"{given}={shown(found)}: must be a list of two texts or more")
+        prefix = self._task.target_prefix if isinstance(given, str) else ""
+        return tuple(prefix + each for each in found)
+
+
+def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = columns[name]
+    values = value if isinstance(value, list | tuple) else [value]
+    texts = [
+        str(each) if isinstance(each, int | float) and not isinstance(each, bool) else each for each in values
+    ]
+    if not texts or not all(isinstance(each, str) for each in texts):
+        raise ValueError(
+            f"{name}={shown(value)}: must be the right answer, a text or a number, or a list of them"
+        )
+    return tuple(texts)
+
+
+def _correct(columns: Mapping[str, Any], name: str, choices: Sequence[str]) -> int:
+    """The number of the right choice, which a row gives as a number, a letter or the text itself."""
+    value = columns[name]
+    last = _LETTERS[min(len(choices), len(_LETTERS)) - 1]
+    if isinstance(value, str):
+        text = value.strip()
+        bare = [choice.strip() for choice in choices]
+        if text in bare:
+            return bare.index(text)
+        if len(text) == 1 and text.upper() in _LETTERS[: len(choices)]:
+            return _LETTERS.index(text.upper())
+        value = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
+        return value
+    raise ValueError(
+        f"{name}={shown(value)}: must be 0 to {len(choices) - 1}, A to {last}, or one of the choices"
+    )

@@ -1,0 +1,125 @@
+"""What is run for a task: prompts to continue, and token sequences whose last tokens are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.errors import ConfigError
+from mindbatch.prompts.prompts import Prompt, token_ids_of
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.storage import write_whole
+from mindbatch.tasks.evaluate.questions import Question
+
+SCORED = "scored"
+"""The column of a request that says how many of its last tokens are scored."""
+
+Row = dict[str, Any]
+
+
+def generation_rows(questions: Iterable[Question]) -> Iterator[Row]:
+    """The prompts, by the number of the question."""
+    for number, question in enumerate(questions):
+        content = dict(question.content)
+        name = "messages" if "messages" in content else "prompt"
+        value = content.get("messages") or content.get("text") or content.get("token_ids")
+        yield {"key": str(number), name: value}
+
+
+def choice_rows(questions: Iterable[Question], tokenizer: Tokenizer) -> Iterator[Row]:
+    """Each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
+    for number, question in enumerate(questions):
+        for choice, text in enumerate(question.choices):
+            yield _scored(f"{number}.{choice}", *continued(question, text, tokenizer))
+
+
+def answer_rows(questions: Iterable[Question], prefix: str, tokenizer: Tokenizer) -> Iterator[Row]:
+    """Each prompt with its first right answer after it; the key is QUESTION.0."""
+    for number, question in enumerate(questions):
+        text = prefix + question.references[0]
+        yield _scored(f"{number}.0", *continued(question, text, tokenizer))
+
+
+def text_rows(
+    questions: Iterable[Question], tokenizer: Tokenizer, window: int, stride: int | None
+) -> Iterator[Row]:
+    """Each text in windows of which the last tokens are scored, each token once; the key is QUESTION.WINDOW.
+
+    window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
+    The first token is scored only where the tokenizer puts one before it.
+    """
+    step = min(stride or max(1, window // 2), window - 1)
+    for number, question in enumerate(questions):
+        tokens = tokenizer.encode(question.text or "")
+        has_begin = bool(tokens) and tokens[0] in tokenizer.special_ids
+        if not has_begin and tokenizer.bos_token_id is not None:
+            tokens = [tokenizer.bos_token_id, *tokens]
+        scored = 1
+        for place, end in enumerate(_ends(len(tokens), window, step)):
+            yield _scored(f"{number}.{place}", tokens[max(0, end - window) : end], end - scored)
+            scored = end
+
+
+def _ends(length: int, window: int, step: int) -> Iterator[int]:
+    """Where windows end that go on by `step` tokens and reach the end of the text."""
+    end = min(window, length)
+    while end < length:
+        yield end
+        end = min(end + step, length)
+    if length > 1:
+        yield end
+
+
+def continued(question: Question, text: str, tokenizer: Tokenizer) -> tuple[list[int], int]:
+    """The tokens of a prompt with a continuation, and how many of them are the continuation's.
+
+    A prompt of text and its continuation are encoded as one text, as they were when a model was trained on
+    such texts; white space at the end of the prompt belongs to the continuation. A chat's continuation is
+    encoded by itself.
+    """
+    prompt = question.content.get("text")
+    if prompt is None:
+        context = list(token_ids_of(Prompt(key="", source="", **question.content), tokenizer))
+        added = tokenizer.encode(text, add_special_tokens=False)
+        return context + added, len(added)
+    bare = prompt.rstrip()
+    context = tokenizer.encode(bare) if bare else []
+    whole = tokenizer.encode(prompt + text)
+    return whole, max(1, len(whole) - len(context))
+
+
+def _scored(key: str, tokens: Sequence[int], count: int) -> Row:
+    return {"key": key, "prompt": list(tokens), SCORED: count}
+
+
+def write_requests(path: Path, rows: Iterable[Row]) -> int:
+    """Writes a file of requests, whole or not at all, the same bytes for the same rows; their number.
+
+    Raises:
+        StorageError: it cannot be written.
+        ConfigError: there is nothing to run.
+    """
+    lines = [orjson.dumps(row) for row in rows]
+    if not lines:
+        raise ConfigError(f"{path.name}: no row has anything to be scored")
+    data = b"\n".join(lines) + b"\n"
+    if not path.is_file() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    return len(lines)
+
+
+def requests_data(path: Path, data: DataConfig) -> DataConfig:
+    """How a file of requests is read; `data`: what goes with the chats of the task."""
+    return DataConfig(
+        path=str(path),
+        format="jsonl",
+        key_column="key",
+        tools=data.tools,
+        chat_template_kwargs=data.chat_template_kwargs,
+        max_line_bytes="1GiB",
+    )

@@ -1,0 +1,179 @@
+"""What an evaluation found, and its files: results.json, and those that lm-evaluation-harness has, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from mindbatch.evaluation.scoring.differences import Difference
+from mindbatch.evaluation.scoring.scoreboard import MetricScores
+from mindbatch.storage import write_whole
+from mindbatch.tasks.evaluate.columns import Column
+from mindbatch.tasks.evaluate.measured import MeasuredColumn
+from mindbatch.tasks.evaluate.questions import Question
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All of an evaluation. columns, measured: in one order. settings: plain JSON, secrets as written."""
+
+    task: str
+    created: str
+    questions: Sequence[Question]
+    columns: Sequence[Column]
+    measured: Mapping[str, MeasuredColumn]
+    baseline: str
+    scores: Sequence[MetricScores]
+    few_shot: int
+    settings: Mapping[str, Any]
+
+    @property
+    def num_errors(self) -> int:
+        """Rows that could not be run, in all columns."""
+        return sum(len(each.errors) for each in self.measured.values())
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """results.json: the scores of every column, its differences from the baseline, and the settings."""
+    return {
+        "task": evaluation.task,
+        "created": evaluation.created,
+        "questions": len(evaluation.questions),
+        "baseline": evaluation.baseline,
+        "columns": {column.name: _column(evaluation, column) for column in evaluation.columns},
+        "settings": evaluation.settings,
+    }
+
+
+def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
+    measured = evaluation.measured[column.name]
+    return {
+        "checkpoint": column.checkpoint,
+        "decoding": column.decoding,
+        "results": harness_scores(evaluation, column.name),
+        "intervals": {
+            each.metric.name: _listed(each.estimates[column.name].interval) for each in evaluation.scores
+        },
+        "rows": {each.metric.name: len(each.rows) for each in evaluation.scores},
+        "differences": {
+            each.metric.name: _difference(each.differences[column.name])
+            for each in evaluation.scores
+            if column.name in each.differences
+        },
+        "generated_tokens": measured.num_tokens,
+        "errors": len(measured.errors),
+    }
+
+
+def harness_scores(evaluation: Evaluation, column: str) -> dict[str, Any]:
+    """The scores by the names that lm-evaluation-harness gives them: `acc,none`, `acc_stderr,none`."""
+    found: dict[str, Any] = {"alias": evaluation.task}
+    for each in evaluation.scores:
+        estimate = each.estimates[column]
+        found[f"{each.metric.name},none"] = _number(estimate.value)
+        found[f"{each.metric.name}_stderr,none"] = "N/A" if estimate.stderr is None else estimate.stderr
+    return found
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    return {
+        "value": _number(found.value),
+        "interval": _listed(found.interval),
+        "test": found.test,
+        "p_value": found.p_value,
+        "p_value_adjusted": found.adjusted,
+        "beyond_chance": found.is_beyond_chance,
+        "gained": found.gained,
+        "lost": found.lost,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _listed(interval: Sequence[float] | None) -> list[float] | None:
+    return None if interval is None else [*interval]
+
+
+def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> list[Path]:
+    """Writes results.json, and for each column results.json and samples as lm-evaluation-harness has them.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    written = [_written(folder / RESULTS, as_json(evaluation))]
+    for column in evaluation.columns:
+        home = folder / "columns" / column.name
+        _written(home / RESULTS, _harness(evaluation, column))
+        if samples:
+            lines = b"".join(
+                orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _samples(evaluation, column)
+            )
+            write_whole(home / f"samples_{evaluation.task}.jsonl", lines)
+    return written
+
+
+def _written(path: Path, content: Mapping[str, Any]) -> Path:
+    write_whole(path, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return path
+
+
+def _harness(evaluation: Evaluation, column: Column) -> dict[str, Any]:
+    task, count = evaluation.task, len(evaluation.questions)
+    return {
+        "results": {task: harness_scores(evaluation, column.name)},
+        "group_subtasks": {task: []},
+        "configs": {task: {"task": task, "num_fewshot": evaluation.few_shot, "metadata": {"version": 1.0}}},
+        "versions": {task: 1.0},
+        "n-shot": {task: evaluation.few_shot},
+        "higher_is_better": {task: {e.metric.name: e.metric.best == "high" for e in evaluation.scores}},
+        "n-samples": {task: {"original": count, "effective": count}},
+        "config": {"model": "mindbatch", "model_args": {"column": column.name}, "limit": None},
+        "date": evaluation.created,
+        "task_hashes": {},
+    }
+
+
+def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]:
+    """A line for each question: what was asked, what came, and its scores."""
+    measured = evaluation.measured[column.name]
+    places = {each.metric.name: {row: n for n, row in enumerate(each.rows)} for each in evaluation.scores}
+    for number, question in enumerate(evaluation.questions):
+        prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
+        target = question.choices[question.correct] if question.choices else [*question.references]
+        scores = {
+            each.metric.name: each.per_row[column.name][places[each.metric.name][number]]
+            for each in evaluation.scores
+            if number in places[each.metric.name]
+        }
+        answer = measured.generation.get(number)
+        chosen = measured.choices.get(number)
+        yield {
+            "doc_id": number,
+            "doc": {"key": question.key, "source": question.place},
+            "target": target,
+            "arguments": {"gen_args_0": {"arg_0": prompt}},
+            "resps": [[measured.texts[number]]]
+            if number in measured.texts
+            else [[*(chosen.logprobs if chosen else ())]],
+            "filtered_resps": [None if answer is None else answer.text],
+            "filter": "none",
+            "metrics": [*scores],
+            "error": measured.errors.get(number),
+            "doc_hash": _hash(question.place),
+            "prompt_hash": _hash(prompt),
+            "target_hash": _hash(str(target)),
+        } | scores
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

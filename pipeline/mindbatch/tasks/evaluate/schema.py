@@ -1,0 +1,190 @@
+"""The keys of `mindbatch evaluate`."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mindbatch.config.faults import shown
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.path_faults import (
+    input_file_fault,
+    model_folder_fault,
+    output_file_fault,
+    run_folder_fault,
+    settled,
+)
+from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
+from mindbatch.fault_lines import did_you_mean
+
+_NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
+NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
+
+
+@dataclass
+class EvaluateModelConfig(ModelConfig):
+    """Which model, and how it is held."""
+
+    batch_size: int = option(32, "largest number of sequences in one step", minimum=1)
+
+
+@dataclass
+class AnswerConfig:
+    """What is asked of each row, how the answer is read, and what is right."""
+
+    name: str | None = option(None, "of the task, for the results; null: that of the data")
+    reference_column: str | None = option(
+        None,
+        "column of the right answer, a text, a number or a list of them; null: reference, references, answer "
+        "or target, whichever there is",
+    )
+    target_prefix: str = option(" ", "what stands between a prompt and its right answer, where that is given")
+    choices: Any = option(
+        None,
+        "the continuations of which one is right",
+        accepts="list of texts, the column that holds one, or null",
+    )
+    correct_column: str | None = option(
+        None, "column of the right choice: its number from 0, its letter or its text; null: answer"
+    )
+    text_column: str | None = option(
+        None, "column of a text whose own likelihood is measured, in place of an answer to a prompt"
+    )
+    stride: int | None = option(
+        None,
+        "tokens of a long text that are scored in each window; null: half of the longest sequence",
+        minimum=1,
+    )
+    few_shot: int = option(0, "solved examples that stand before each prompt", minimum=0)
+    few_shot_path: str | None = option(
+        None, "file of the rows that the examples are taken from", is_path=True
+    )
+    few_shot_separator: str = option("\n\n", "what stands between the examples")
+    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTION_NAMES, "pattern"))
+    extract_pattern: str | None = option(
+        None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
+    )
+    cluster_column: str | None = option(
+        None, "column of what rows belong together by, such as the text that several questions are about"
+    )
+    metrics: Any = option(
+        ("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="list of names of metrics"
+    )
+
+
+@dataclass
+class EvaluateOutputConfig:
+    """Where the runs and the results go."""
+
+    dir: str | None = option(
+        None,
+        "folder of the evaluation, new or to be gone on with; null: that of `report` without its ending, "
+        "or else evaluation",
+        is_path=True,
+    )
+    samples: bool = option(True, "write each row's prompt, answer and scores for each column")
+
+
+@dataclass
+class EvaluateConfig(ModelTaskConfig):
+    """The keys of `mindbatch evaluate`."""
+
+    listed_group: ClassVar[str] = "decoding"
+    listed_options: ClassVar[tuple[str, ...]] = ("greedy",)
+
+    model: EvaluateModelConfig = section(EvaluateModelConfig)
+    data: DataConfig = section(DataConfig)
+    task: AnswerConfig = section(AnswerConfig)
+    checkpoints: Any = option(
+        None,
+        "further models to evaluate beside `model`, by names for the columns",
+        accepts="mapping of names to folders, or null",
+    )
+    metrics: Any = option(None, "metrics in place of those of the task", accepts="list of names, or null")
+    baseline: str | None = option(None, "column that the others are compared with; null: the first")
+    output: EvaluateOutputConfig = section(EvaluateOutputConfig)
+    report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
+
+    def settle_paths(self) -> list[str]:
+        faults = super().settle_paths()
+        settle_data(self.data, faults)
+        if isinstance(self.checkpoints, Mapping):
+            self.checkpoints = {
+                name: settled(f"checkpoints.{name}", folder, model_folder_fault, faults, is_model=True)
+                if isinstance(folder, str)
+                else folder
+                for name, folder in self.checkpoints.items()
+            }
+        self.report = settled("report", self.report, output_file_fault, faults)
+        fault_of = input_file_fault("rows to take examples from")
+        self.task.few_shot_path = settled("task.few_shot_path", self.task.few_shot_path, fault_of, faults)
+        self.output.dir = settled(
+            "output.dir", self.output.dir or self._own_folder(), run_folder_fault, faults
+        )
+        return faults
+
+    def _own_folder(self) -> str:
+        return str(Path(self.report).with_suffix("")) if self.report else "evaluation"
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics, each once."""
+        return tuple(dict.fromkeys(self.task.metrics if self.metrics is None else self.metrics))
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_faults(keys)
+        yield from data_faults(self.data)
+        yield from _checkpoint_faults(self.checkpoints)
+        where = "task.metrics" if self.metrics is None else "metrics"
+        yield from _metric_faults(where, self.task.metrics if self.metrics is None else self.metrics)
+        yield from _answer_faults(self.task)
+        if self.data.format == "openai":
+            yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
+
+
+def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
+    if checkpoints is None:
+        return
+    if not isinstance(checkpoints, Mapping):
+        yield f"checkpoints={shown(checkpoints)}: must be a mapping of names to folders, like {{sft: FOLDER}}"
+        return
+    for name, folder in checkpoints.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            yield f"checkpoints: {shown(name)}: {NAME_RULE}"
+        if not isinstance(folder, str) or not folder:
+            yield f"checkpoints.{name}={shown(folder)}: must be the folder of a model"
+
+
+def _metric_faults(where: str, metrics: Any) -> Iterator[str]:
+    if not isinstance(metrics, list | tuple) or not metrics:
+        yield f"{where}={shown(metrics)}: must be a list of metrics, like [exact_match, f1]"
+        return
+    for name in metrics:
+        if name not in METRIC_NAMES:
+            near = did_you_mean(str(name), METRIC_NAMES)
+            yield f"{where}: {shown(name)}: no such metric; there are {', '.join(METRIC_NAMES)}{near}"
+
+
+def _answer_faults(task: AnswerConfig) -> Iterator[str]:
+    if (task.extract == "pattern") != (task.extract_pattern is not None):
+        yield "task.extract_pattern: goes with task.extract=pattern, which needs it"
+    if task.extract_pattern is not None:
+        try:
+            re.compile(task.extract_pattern)
+        except re.error as error:
+            yield f"task.extract_pattern={shown(task.extract_pattern)}: no regular expression: {error}"
+    if bool(task.few_shot) != (task.few_shot_path is not None):
+        yield "task.few_shot_path: the file of the examples; give it and the number task.few_shot, or neither"
+    choices = task.choices
+    if isinstance(choices, list | tuple) and (
+        len(choices) < 2 or not all(isinstance(each, str) and each for each in choices)
+    ):
+        yield f"task.choices={shown(choices)}: must be two texts or more, or the name of a column"
+    elif not isinstance(choices, list | tuple | str | None):
+        yield f"task.choices={shown(choices)}: must be a list of texts, the name of a column, or null"
+    if task.name is not None and not _NAME.fullmatch(task.name):
+        yield f"task.name={shown(task.name)}: {NAME_RULE}"

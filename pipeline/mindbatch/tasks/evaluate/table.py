@@ -1,0 +1,89 @@
+"""What `mindbatch evaluate` prints: a row for each column, a score and its interval for each metric."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
+from mindbatch.evaluation.scoring.differences import Difference
+from mindbatch.evaluation.scoring.metric import Metric
+from mindbatch.evaluation.scoring.scoreboard import MetricScores
+from mindbatch.screen_text import printable
+from mindbatch.tasks.evaluate.results import Evaluation
+
+WIDEST = 10_000
+"""Columns of a page that no terminal shows: lines are not broken for other programs."""
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    """The scores for people."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("", overflow="fold")
+    for each in evaluation.scores:
+        table.add_column(each.metric.name, justify="right")
+        table.add_column(f"{CONFIDENCE:.0%}", justify="left")
+        if each.differences:
+            table.add_column(f"against {printable(evaluation.baseline)}", justify="left")
+    for column in evaluation.columns:
+        cells = [printable(column.name)]
+        for each in evaluation.scores:
+            cells += _cells(each, column.name)
+        table.add_row(*map(Text, cells))
+    console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    heading = f"{printable(evaluation.task)}: {len(evaluation.questions):,} questions"
+    return "\n".join([heading, "", *lines, "", *_notes(evaluation)]).rstrip()
+
+
+def _cells(scores: MetricScores, column: str) -> Iterator[str]:
+    estimate = scores.estimates[column]
+    yield score_text(scores.metric, estimate.value)
+    yield interval_text(scores.metric, estimate)
+    if scores.differences:
+        found = scores.differences.get(column)
+        yield "" if found is None else difference_text(scores.metric, found)
+
+
+def score_text(metric: Metric[Any], value: float, sign: str = "") -> str:
+    """A score: shares as percentages, all else with two digits."""
+    if math.isnan(value):
+        return "-"
+    if not math.isfinite(value):
+        return "infinite"
+    return f"{value:{sign}.1%}" if metric.scale == 1.0 else f"{value:{sign}.2f}"
+
+
+def interval_text(metric: Metric[Any], estimate: Estimate) -> str:
+    """The interval of a score; nothing where there is none."""
+    if estimate.interval is None:
+        return ""
+    return " to ".join(score_text(metric, end) for end in estimate.interval)
+
+
+def difference_text(metric: Metric[Any], found: Difference) -> str:
+    """A difference, with its p-value, or that it is within noise."""
+    text = score_text(metric, found.value, "+")
+    p_value = found.p_value if found.adjusted is None else found.adjusted
+    if p_value is None:
+        return f"{text} (too few rows to tell)"
+    bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return f"{text} ({bound})" if found.is_beyond_chance else f"{text} (noise: {bound})"
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    for each in evaluation.scores:
+        left_out = len(evaluation.questions) - len(each.rows)
+        if left_out:
+            yield f"{each.metric.name}: {left_out} questions are left out, which not every column could run"
+    if any(found.adjusted is not None for each in evaluation.scores for found in each.differences.values()):
+        yield "p: of no difference, after Holm's correction for the number of columns"

@@ -1,0 +1,68 @@
+"""`mindbatch evaluate`: one task, several checkpoints and decodings, their scores side by side."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+from mindbatch.config.composition import save_config
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.scoreboard import scores_of
+from mindbatch.hidden_values import concealed
+from mindbatch.screen_text import data_output, say
+from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
+from mindbatch.tasks.evaluate.matrix_run import run_columns
+from mindbatch.tasks.evaluate.measured import measured
+from mindbatch.tasks.evaluate.questions import read_questions
+from mindbatch.tasks.evaluate.results import Evaluation, write_results
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.table import evaluation_page
+
+CONFIG = "evaluation.config.yaml"
+
+
+def run(config: EvaluateConfig) -> int:
+    """Runs the task; returns the exit code: failed when any row of any column could not be run.
+
+    Raises:
+        ConfigError: the data are not what the task needs, or a folder holds another run.
+    """
+    columns = columns_of(config)
+    baseline = baseline_of(config, columns)
+    questions = read_questions(config)
+    runs = run_columns(config, columns, questions)
+    found = {each.column.name: measured(each, config.task, questions) for each in runs}
+    clusters = [question.cluster for question in questions]
+    scores = [
+        scores_of(
+            metric, {name: each.of(metric.needs) for name, each in found.items()}, clusters, baseline.name
+        )
+        for metric in (METRICS[name] for name in config.metric_names)
+    ]
+    evaluation = Evaluation(
+        task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        questions=questions,
+        columns=columns,
+        measured=found,
+        baseline=baseline.name,
+        scores=scores,
+        few_shot=config.task.few_shot,
+        settings=concealed(config.resolved_settings),
+    )
+    home = Path(config.output.dir or "")
+    written = write_results(evaluation, home, samples=config.output.samples)
+    save_config(config, home / CONFIG)
+    print(evaluation_page(evaluation), file=data_output())
+    say(*(f"written {path}" for path in written))
+    return _report_errors(evaluation)
+
+
+def _report_errors(evaluation: Evaluation) -> int:
+    for name, column in evaluation.measured.items():
+        if column.errors:
+            number, reason = min(column.errors.items())
+            place = evaluation.questions[number].place
+            say(f"{name}: {len(column.errors)} questions could not be run; the first: {place}: {reason}")
+    return EXIT_FAILED if evaluation.num_errors else EXIT_DONE
