@@ -15,12 +15,14 @@ from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_name
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 
 OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
 OF_A_DATASET = {(group, name) for group, name in EVERY if group == "data"}
+OF_AN_EVALUATION = {(group, name) for group, name in EVERY if group == "task"}
 OF_DECODING = {(group, name) for group, name in EVERY if group == "decoding"}
 IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
 
@@ -67,11 +69,13 @@ def test_tasks_share_their_sections(task: str) -> None:
     """So that an option which composes with `generate` or `batch` does with each."""
     own = get_type_hints(TASKS[task].schema)
     for name in own.keys() & OPTIONS.groups:
-        tried = [get_type_hints(TASKS[each].schema).get(name, object) for each in ("generate", "batch")]
+        tried = [
+            get_type_hints(TASKS[each].schema).get(name, object) for each in ("generate", "batch", "evaluate")
+        ]
         assert issubclass(own[name], tuple(set(tried) - {object}))
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - OF_A_DATASET))
+@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - OF_A_DATASET - OF_AN_EVALUATION))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
@@ -84,6 +88,13 @@ def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run"]
     assert isinstance(compose_task(TASKS["batch"], given).finish(), BatchConfig)
+
+
+@pytest.mark.parametrize("overrides", together("evaluate", set(EVERY) - OF_AN_EVALUATION), ids=" ".join)
+def test_options_validate_for_an_evaluation(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
+    given = [*overrides, f"model.checkpoint_name_or_path={model_folder}", "data.path=-"]
+    given += [f"output.dir={tmp_path}/evaluation"]
+    assert isinstance(compose_task(TASKS["evaluate"], given).finish(), EvaluateConfig)
 
 
 STRATEGIES = {

@@ -24,16 +24,27 @@ OWN_MODEL = "model"
 class Column:
     """One of the things that are compared.
 
-    name: of its folder and in the results. checkpoint: the name of a model. decoding: the option.
+    name: in the results: what it does not share with all others. checkpoint: the name of a model. decoding:
+    the option.
     """
 
     name: str
     checkpoint: str
     decoding: str
 
+    @property
+    def folder(self) -> str:
+        """The name of its folder, whatever other columns there are."""
+        return f"{self.scored_as}+{self.decoding}"
+
+    @property
+    def scored_as(self) -> str:
+        """What decides the likelihood of a given text: columns that differ in decoding share it."""
+        return self.checkpoint
+
 
 def columns_of(config: EvaluateConfig) -> list[Column]:
-    """Every checkpoint with every decoding; names have the parts that differ."""
+    """Every checkpoint with every decoding."""
     checkpoints = [OWN_MODEL, *(config.checkpoints or {})]
     decodings = [*config.variants]
     columns = []
@@ -71,7 +82,7 @@ def run_config(
 
     is_scored: the tokens of the requests are scored; else they are continued.
     """
-    decoding = config.variants[column.decoding]
+    decoding = config.answer_decoding(column.decoding)
     if is_scored:
         decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=1)
     model = model_of(config, column)

@@ -82,8 +82,10 @@ def _run_column(
 ) -> ColumnRuns:
     runs = ColumnRuns(column)
     for each in requests:
-        folder = home / "columns" / column.name / each.kind
-        made = run_config(config, column, each.path, folder, is_scored=each.kind != GENERATION)
+        is_scored = each.kind != GENERATION
+        folder = home / ("scored" if is_scored else "columns")
+        folder = folder / (column.scored_as if is_scored else column.folder) / each.kind
+        made = run_config(config, column, each.path, folder, is_scored=is_scored)
         model.progress.begin(column.name, each.count)
         folder.parent.mkdir(parents=True, exist_ok=True)
         BatchJob(made, fingerprint_fields(made), model.lend, lambda: None, command=sys.argv).run()

@@ -65,10 +65,7 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
     reader = _QuestionReader(config, names, _few_shot_prefix(config, names))
     found: list[Question] = []
     faults: list[str] = []
-    data = config.data
-    if config.task.text_column is not None:
-        data = replace(data, prompt_column=config.task.text_column)
-    for row in _rows(data, names.all):
+    for row in _rows(config.rows_data, names.all):
         if isinstance(row, RowFailure):
             faults.append(f"{row.place}: {row.reason}")
             continue
@@ -165,7 +162,12 @@ def _few_shot_prefix(config: EvaluateConfig, names: _ColumnNames) -> str:
     if not task.few_shot:
         return ""
     data = replace(
-        config.data, path=task.few_shot_path, format="auto", limit=task.few_shot, skip=0, shuffle_seed=None
+        config.rows_data,
+        path=task.few_shot_path,
+        format="auto",
+        limit=task.few_shot,
+        skip=0,
+        shuffle_seed=None,
     )
     reader = _QuestionReader(config, names, "")
     examples, faults = [], []
@@ -237,6 +239,8 @@ class _QuestionReader:
 
 def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = columns[name]
+    if isinstance(value, Mapping) and "text" in value:
+        value = value["text"]
     values = value if isinstance(value, list | tuple) else [value]
     texts = [
         str(each) if isinstance(each, int | float) and not isinstance(each, bool) else each for each in values

@@ -56,6 +56,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
 def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
     measured = evaluation.measured[column.name]
     return {
+        "folder": f"columns/{column.folder}",
         "checkpoint": column.checkpoint,
         "decoding": column.decoding,
         "results": harness_scores(evaluation, column.name),
@@ -112,7 +113,8 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
     """
     written = [_written(folder / RESULTS, as_json(evaluation))]
     for column in evaluation.columns:
-        home = folder / "columns" / column.name
+        home = folder / "columns" / column.folder
+        home.mkdir(parents=True, exist_ok=True)
         _written(home / RESULTS, _harness(evaluation, column))
         if samples:
             lines = b"".join(

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
     input_file_fault,
@@ -17,7 +17,8 @@ from mindbatch.config.path_faults import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, settle_data
+from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
 from mindbatch.fault_lines import did_you_mean
 
@@ -37,10 +38,21 @@ class AnswerConfig:
     """What is asked of each row, how the answer is read, and what is right."""
 
     name: str | None = option(None, "of the task, for the results; null: that of the data")
+    template: str | None = option(
+        None, "prompt with the columns filled in, where `data` says of no prompt: Q: {{ question }}"
+    )
+    max_new_tokens: int | None = option(
+        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", minimum=1
+    )
+    stop: Any = option(
+        None,
+        "texts that end an answer, where decoding.stop is left at its default",
+        accepts="text, list of texts or null",
+    )
     reference_column: str | None = option(
         None,
-        "column of the right answer, a text, a number or a list of them; null: reference, references, answer "
-        "or target, whichever there is",
+        "column of the right answer, a text, a number or a list of them (SQuAD's {text: [...]} too); null: "
+        "reference, references, answer or target, whichever there is",
     )
     target_prefix: str = option(" ", "what stands between a prompt and its right answer, where that is given")
     choices: Any = option(
@@ -129,6 +141,27 @@ class EvaluateConfig(ModelTaskConfig):
 
     def _own_folder(self) -> str:
         return str(Path(self.report).with_suffix("")) if self.report else "evaluation"
+
+    @property
+    def rows_data(self) -> DataConfig:
+        """How rows become prompts: as `data` says, or else the task."""
+        data, task = self.data, self.task
+        if task.text_column is not None:
+            return replace(data, prompt_column=task.text_column)
+        if task.template is None or any(getattr(data, name) is not None for name in SOURCES):
+            return data
+        return replace(data, template=task.template)
+
+    def answer_decoding(self, option: str) -> DecodingConfig:
+        """An option of `decoding` with what the task says of the end of an answer."""
+        decoding, task = self.variants[option], self.task
+        given = {}
+        for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
+            declared = PARAMETERS[name]
+            if value is not None and declared.kind.normal(getattr(decoding, name)) == declared.default:
+                given[name] = value
+        changed: DecodingConfig = replace(decoding, **given)
+        return changed
 
     @property
     def metric_names(self) -> tuple[str, ...]:

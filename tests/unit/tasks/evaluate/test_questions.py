@@ -1,0 +1,77 @@
+"""Rows of data as questions, and everything that keeps a row from being one."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.questions import read_questions
+
+from .conftest import Configured
+
+
+def test_prompts_references_choices_and_clusters(configured: Configured) -> None:
+    config = configured(("exact_match", "acc"), choices="options", cluster_column="group")
+    first, *_, last = read_questions(config)
+    assert (first.content, first.references) == ({"text": "0 and 0 is"}, ("0",))
+    assert (first.choices, first.correct, first.cluster) == ((" 0", " 99"), 0, "0")
+    assert (last.choices, last.correct, last.cluster) == ((" 99", " 10"), 1, "2")
+    assert last.place.endswith("sums.jsonl:6")
+
+
+def test_choices_that_are_the_same_for_every_row(configured: Configured) -> None:
+    config = configured(("acc",), data={"limit": 4}, choices=[" yes", " no"], correct_column="answer")
+    assert [(each.choices, each.correct) for each in read_questions(config)] == [((" yes", " no"), 0)] * 3 + [
+        ((" yes", " no"), 1)
+    ]
+
+
+def test_solved_examples_stand_before_each_prompt(configured: Configured, rows: Path) -> None:
+    config = configured(few_shot=2, few_shot_path=str(rows), data={"skip": 4})
+    texts = [question.content["text"] for question in read_questions(config)]
+    assert texts == [f"0 and 0 is 0\n\n1 and 1 is 2\n\n{number} and {number} is" for number in (4, 5)]
+
+
+def test_examples_that_are_too_few_or_chats_are_refused(configured: Configured, rows: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task\.few_shot=7: .*sums\.jsonl has 6 rows"):
+        read_questions(configured(few_shot=7, few_shot_path=str(rows)))
+    with pytest.raises(ConfigError, match="these are chats"):
+        read_questions(configured(few_shot=1, few_shot_path=str(rows), data={"chat": True}))
+
+
+def test_columns_that_are_not_there_are_named_all_at_once(configured: Configured) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_questions(configured(("f1", "acc"), reference_column="refrence", cluster_column="set"))
+    assert [line.partition(":")[0] for line in caught.value.faults] == [
+        "task.choices",
+        "task.reference_column='refrence'",
+        "task.cluster_column='set'",
+    ]
+    assert "did you mean reference?" in str(caught.value)
+
+
+def test_bad_rows_are_named_and_counted(configured: Configured, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    lines = [{"prompt": "a", "answer": None}, {"prompt": "b", "answer": ["c"]}, {"answer": "d"}]
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines * 4))
+    with pytest.raises(ConfigError) as caught:
+        read_questions(configured(data={"path": str(path)}))
+    assert len(caught.value.faults) == 6
+    assert "bad.jsonl:1: answer=None: must be the right answer" in caught.value.faults[0]
+    assert caught.value.faults[-1] == "and 3 more rows"
+
+
+@pytest.mark.parametrize("answer", [7, -1, True, "C", "", "1.0", None])
+def test_a_right_choice_that_is_none(configured: Configured, tmp_path: Path, answer: object) -> None:
+    path = tmp_path / "choices.jsonl"
+    path.write_bytes(orjson.dumps({"prompt": "a", "options": ["x", "y"], "answer": answer}) + b"\n")
+    with pytest.raises(ConfigError, match="must be 0 to 1, A to B, or one of the choices"):
+        read_questions(configured(("acc",), data={"path": str(path)}, choices="options"))
+
+
+def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None:
+    [first, *_] = read_questions(configured(("perplexity",), text_column="reference"))
+    assert (first.text, first.references) == ("0", ())
+    with pytest.raises(ConfigError, match="a text as a whole has a likelihood only"):
+        read_questions(configured(("perplexity", "f1"), text_column="reference"))

@@ -1,0 +1,70 @@
+"""Token sequences whose last tokens are scored."""
+
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.requests import (
+    choice_rows,
+    continued,
+    generation_rows,
+    text_rows,
+    write_requests,
+)
+from stub_job import shared_tokenizer
+
+
+def question(**parts: object) -> Question:
+    return Question(**{"key": "k", "place": "data:1", "content": {"text": "two and two is"}, **parts})  # type: ignore[arg-type]
+
+
+def test_a_continuation_is_encoded_with_its_prompt() -> None:
+    tokenizer = shared_tokenizer()
+    tokens, scored = continued(question(), " four", tokenizer)
+    assert tokens == tokenizer.encode("two and two is four")
+    assert (
+        tokens[-scored:] == tokenizer.encode("two and two is four")[len(tokenizer.encode("two and two is")) :]
+    )
+
+
+def test_white_space_at_the_end_of_a_prompt_is_the_continuations() -> None:
+    tokenizer = shared_tokenizer()
+    apart, together = question(content={"text": "one, "}), question(content={"text": "one,"})
+    assert continued(apart, "two", tokenizer) == continued(together, " two", tokenizer)
+
+
+def test_a_chat_ends_in_its_continuation() -> None:
+    tokenizer = shared_tokenizer()
+    messages = [{"role": "user", "content": "hi"}]
+    tokens, scored = continued(question(content={"messages": messages}), "hello", tokenizer)
+    assert tokens[:-scored] == tokenizer.encode_chat(messages)
+    assert tokens[-scored:] == tokenizer.encode("hello", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("stride", [None, 1, 3, 100])
+@pytest.mark.parametrize("length", [1, 2, 8, 9, 31])
+def test_windows_score_each_token_of_a_text_once(stride: int | None, length: int) -> None:
+    tokenizer = shared_tokenizer()
+    text = "x y" * length
+    whole = tokenizer.encode(text)
+    found = [*text_rows([question(text=text)], tokenizer, 8, stride)]
+    assert all(len(row["prompt"]) <= 8 and row["scored"] < len(row["prompt"]) for row in found)
+    scored = [token for row in found for token in row["prompt"][-row["scored"] :]]
+    begun = [] if whole[0] in tokenizer.special_ids or tokenizer.bos_token_id is None else whole[:1]
+    assert scored == begun + whole[1:]
+
+
+def test_keys_say_which_question_and_which_part() -> None:
+    asked = [question(choices=(" a", " b")), question(choices=(" c", " d"), content={"text": "e"})]
+    assert [row["key"] for row in choice_rows(asked, shared_tokenizer())] == ["0.0", "0.1", "1.0", "1.1"]
+    assert [*generation_rows(asked)] == [
+        {"key": "0", "prompt": "two and two is"},
+        {"key": "1", "prompt": "e"},
+    ]
+
+
+def test_a_file_without_requests_is_refused(tmp_path: object) -> None:
+    from pathlib import Path
+
+    with pytest.raises(ConfigError, match="no row has anything to be scored"):
+        write_requests(Path(str(tmp_path)) / "r.jsonl", [])

@@ -1,0 +1,117 @@
+"""The task as a whole over a model without a network."""
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import orjson
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.task import run
+from shadow_llm import logits_after
+from stub_job import shared_tokenizer
+
+from .conftest import Configured
+
+
+def results(config: EvaluateConfig) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((Path(config.output.dir or "") / "results.json").read_bytes())
+    return found
+
+
+def finish(config: EvaluateConfig) -> dict[str, Any]:
+    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
+        assert run(config) == 0
+    return results(config)
+
+
+def logprob_of(tokens: list[int], first: int) -> float:
+    """Of tokens[first:], by the rule of the model itself."""
+    total = 0.0
+    for place in range(first, len(tokens)):
+        logits = logits_after(tokens[:place]).astype(np.float64)
+        total += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    return total
+
+
+def test_perplexity_is_that_of_the_right_answers(configured: Configured, shadow: mock.Mock) -> None:
+    found = finish(configured(("perplexity", "bits_per_byte")))["columns"]["model"]["results"]
+    tokenizer = shared_tokenizer()
+    prompts = [tokenizer.encode(f"{number} and {number} is") for number in range(6)]
+    whole = [tokenizer.encode(f"{number} and {number} is {2 * number}") for number in range(6)]
+    total = sum(logprob_of(tokens, len(prompt)) for tokens, prompt in zip(whole, prompts, strict=True))
+    count = sum(map(len, whole)) - sum(map(len, prompts))
+    assert found["perplexity,none"] == pytest.approx(np.exp(-total / count), rel=1e-5)
+    num_bytes = sum(len(f" {2 * number}") for number in range(6))
+    assert found["bits_per_byte,none"] == pytest.approx(-total / num_bytes / np.log(2), rel=1e-5)
+
+
+def test_the_likeliest_choice_is_the_models(configured: Configured, shadow: mock.Mock) -> None:
+    config = configured(("acc",), choices="options")
+    found = finish(config)["columns"]["model"]["results"]
+    tokenizer, right = shared_tokenizer(), 0
+    for number in range(6):
+        prompt = tokenizer.encode(f"{number} and {number} is")
+        sums = [
+            logprob_of(tokenizer.encode(f"{number} and {number} is {text}"), len(prompt))
+            for text in (str(2 * number), "99")
+        ]
+        right += sums[0] >= sums[1]
+    assert found["acc,none"] == pytest.approx(right / 6)
+
+
+def test_a_column_that_is_added_is_all_that_is_run(configured: Configured, shadow: mock.Mock) -> None:
+    first = finish(configured(("exact_match", "perplexity")))
+    assert shadow.call_count == 1
+    finish(configured(("exact_match", "perplexity")))
+    assert shadow.call_count == 1, "nothing was left to run, so nothing is loaded"
+    home = Path(configured().output.dir or "")
+    ledgers = [home / "columns/model+greedy/generation/parts", home / "scored/model/likelihood/parts"]
+    before = [(part.name, part.stat().st_mtime_ns) for parts in ledgers for part in parts.iterdir()]
+    both = finish(configured(("exact_match", "perplexity"), ("greedy", "sampling")))
+    assert (shadow.call_count, list(both["columns"])) == (2, ["greedy", "sampling"])
+    assert both["columns"]["greedy"]["results"] == first["columns"]["model"]["results"]
+    assert [(part.name, part.stat().st_mtime_ns) for parts in ledgers for part in parts.iterdir()] == before
+    assert sorted(each.name for each in (home / "scored").iterdir()) == ["model"]
+    assert both["columns"]["sampling"]["differences"]["exact_match"]["test"] == "mcnemar"
+
+
+def test_extracted_answers_are_scored_and_shown_as_samples(configured: Configured, shadow: mock.Mock) -> None:
+    config = configured(("exact_match",), extract="pattern", extract_pattern="(.)", reference_column="prompt")
+    finish(config)
+    samples = Path(config.output.dir or "") / "columns/model+greedy/samples_sums.jsonl"
+    lines = [orjson.loads(line) for line in samples.read_bytes().splitlines()]
+    assert [line["doc_id"] for line in lines] == list(range(6))
+    text = lines[0]["resps"][0][0]
+    visible = text.replace("\n", "")
+    assert lines[0]["filtered_resps"] == [visible[-1] if visible else None]
+    assert lines[0]["exact_match"] in (0.0, 1.0)
+
+
+def test_a_row_that_cannot_run_is_wrong_and_told(
+    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    config = configured(("exact_match", "perplexity"), data={"path": str(path)})
+    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
+        assert run(config) == 1
+    found = results(config)["columns"]["model"]
+    assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
+    printed = capsys.readouterr()
+    assert "perplexity: 1 questions are left out" in printed.out
+    assert "long.jsonl:1: the prompt has 402 tokens" in printed.err
+
+
+def test_an_unknown_baseline_is_refused_before_anything_runs(
+    configured: Configured, shadow: mock.Mock
+) -> None:
+    config = configured()
+    config.baseline = "gredy"
+    with pytest.raises(ConfigError, match="baseline='gredy': no such column; there are model"):
+        run(config)
+    assert not Path(config.output.dir or "").exists()
