@@ -148,10 +148,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 AS_SAVED = ("qwen2_all_linear", "gpt2_all_linear")
-"""Whose settings are written as PEFT saves them, with all-linear spelled out; others as the user gives them."""
+"""Whose settings are written as PEFT saves them, all-linear spelled out; others as given."""
 
 
 def base_of(case: str) -> str:
     """The case of model_folders that an adapter is for."""
     return next(base for base in BASES if case.startswith(f"{base}_"))
-

@@ -27,6 +27,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "numerics"), str(TESTS / "unit/checkpoint")]
 
 from lora_cases import COMPARED, FIXTURE, base_description, projected, write_adapter, write_base  # noqa: E402
+
 from lora_plan import AS_SAVED, BASES, CASES, base_of  # noqa: E402
 
 PREFIX = "base_model.model."

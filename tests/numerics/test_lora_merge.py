@@ -1,0 +1,103 @@
+"""Adapters merged by `reshard lora.merge=` are what PEFT's merge_and_unload makes of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lora_cases import (
+    NOT_TO_BE_MERGED,
+    UNREAD,
+    base_logits,
+    cases,
+    live_logits,
+    merged_logits,
+    merged_projections,
+    prefixes,
+    projected,
+    prompts,
+    write_base,
+    write_case,
+)
+from numpy.typing import NDArray
+from recording import Run, load
+
+from mindbatch import DecodingParams
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.errors import MindBatchError
+from reshard_adapters import reshard
+
+REFUSED = (*NOT_TO_BE_MERGED, *UNREAD)
+MERGED = [case for case in cases() if case not in REFUSED]
+
+
+def merged_folder(folder: Path, case: str) -> Path:
+    """The base with the adapter merged into it."""
+    base = write_base(folder / "base", cases()[case]["base"])
+    reshard(base, folder / "merged", write_case(folder / "adapter", case))
+    return folder / "merged"
+
+
+def tensors_of(folder: Path) -> dict[str, NDArray[np.float32]]:
+    model = ModelFolder(folder)
+    return {name: model.floats(name) for name in model.names}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_merged_weights_are_peft_s(tmp_path: Path, case: str) -> None:
+    merged, base = tensors_of(merged_folder(tmp_path, case)), tensors_of(tmp_path / "base")
+    expected = merged_projections(case)
+    for name, tensor in merged.items():
+        if name in expected:
+            assert np.abs(projected(tensor) - expected[name]).max() <= 2e-5, name
+        else:
+            np.testing.assert_array_equal(tensor, base[name], name)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_merged_is_refused(tmp_path: Path, case: str) -> None:
+    """A case that is merged leaves its list."""
+    with pytest.raises(MindBatchError):
+        merged_folder(tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case in ("gpt2_r1", "llama_classic") else [pytest.mark.on_demand])
+        for case in MERGED
+    ],
+)
+def test_logits_of_merged_folders_are_peft_s(tmp_path: Path, case: str) -> None:
+    run = Run(load(merged_folder(tmp_path, case)), prompts(), DecodingParams(max_new_tokens=1))
+    ours = np.stack([run.logits[prefix] for prefix in prefixes()])
+    assert np.abs(ours - merged_logits(case)).max() <= 1e-4
+
+
+def test_recorded_merges_are_the_adapters_beside_the_base() -> None:
+    """But for those that PEFT merges into a weight that two modules share, or cannot merge."""
+    others = {case for case, described in cases().items() if not described.get("merged_is_live")}
+    assert others == NOT_TO_BE_MERGED.keys()
+    for case in cases().keys() - others:
+        assert np.abs(merged_logits(case) - live_logits(case)).max() <= 5e-5
+
+
+def test_every_adapter_acts_in_another_way() -> None:
+    seen: dict[bytes, str] = {}
+    for case, described in cases().items():
+        live = live_logits(case)
+        assert np.abs(live - base_logits(described["base"])).max() > 0.1
+        assert seen.setdefault(live.tobytes(), case) == case
+
+
+def test_forms_and_ranks_are_many() -> None:
+    assert len(cases()) >= 40
+    assert {described["base"] for described in cases().values()} == {
+        "gpt2", "gpt2_scaled", "llama", "qwen2", "qwen3", "mistral",
+    }  # fmt: skip
+    ranks = {described["config"]["r"] for described in cases().values()}
+    assert {1, 2, 3, 64, 256} <= ranks
+    acting = {key for described in cases().values() for key, value in described["config"].items() if value}
+    assert acting >= {
+        "alpha_pattern", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out", "layers_to_transform",
+        "lora_bias", "modules_to_save", "rank_pattern", "use_dora", "use_rslora",
+    }  # fmt: skip
