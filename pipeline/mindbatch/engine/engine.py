@@ -14,7 +14,9 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
+from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.advance import advance, gather_prompt_outputs
+from mindbatch.engine.known_adapters import KnownAdapters
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler, Step
@@ -88,7 +90,8 @@ class Engine:
         vocabulary end nothing.
     make_constraint: (parameters, prompt token ids) -> what the text of one output must be; None where no
         request has such parameters.
-    assistant: drafts tokens for speculative decoding; None when there is none.
+    assistant: drafts tokens for speculative decoding; None when there is none. It drafts for any adapter.
+    adapters: that requests may name. slots: for those that are live, shared by all engines of the runner.
     """
 
     def __init__(
@@ -99,9 +102,12 @@ class Engine:
         eos_token_ids: tuple[int, ...] = (),
         make_constraint: MakeConstraint | None = None,
         assistant: Assistant | None = None,
+        adapters: KnownAdapters | None = None,
+        slots: AdapterSlots | None = None,
     ) -> None:
         self.settings = settings
-        self.scheduler = Scheduler(settings)
+        self.scheduler = Scheduler(settings, slots)
+        self._adapters = adapters or KnownAdapters()
         self._runner = runner
         self._make_detokenizer = make_detokenizer
         self._make_constraint = make_constraint
@@ -147,7 +153,8 @@ class Engine:
         sequence = Sequence(row, text if params.stop or not strategy.searches else None)
         agreed = text.fork() if text is not None and strategy.searches else None
         state = strategy.begin(params)
-        return SequenceGroup(request, strategy, [sequence], max_tokens, state, agreed)
+        adapter = self._adapters.of(request.adapter)
+        return SequenceGroup(request, strategy, [sequence], max_tokens, state, agreed, adapter=adapter)
 
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
@@ -229,8 +236,8 @@ class Engine:
                 f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
                 "assistant; give model.assistant=FOLDER or use prompt_lookup_num_tokens"
             )
-        if request.adapter is not None:
-            raise PromptError(f"{key}: adapter {request.adapter!r} is not loaded; only the base model is")
+        if fault := self._adapters.fault(request.adapter):
+            raise PromptError(f"{key}: {fault}")
 
     def _text_of(self, request: Request) -> SequenceText | None:
         if self._make_detokenizer is None:
@@ -264,6 +271,7 @@ def _result(group: SequenceGroup) -> RequestOutput:
         outputs=sorted(group.finished, key=lambda output: output.index),
         prompt_logprobs=group.prompt_logprobs,
         num_cached_tokens=group.num_cached_tokens or 0,
+        adapter=request.adapter,
         seconds=time.perf_counter() - group.started,
     )
 

@@ -15,7 +15,8 @@ DIGEST_BYTES = 16
 
 
 def root_digest(adapter: str | None) -> bytes:
-    """What a chain begins with: keys and values of one adapter say nothing about another's."""
+    """What a chain begins with: keys and values of one adapter, named by its digest, say nothing about
+    another's."""
     return blake2b(repr(adapter).encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -77,7 +78,8 @@ class PrefixCache:
     def _digests(self, group: SequenceGroup, sequence: Sequence, count: int) -> list[bytes]:
         """Digests of at least `count` leading blocks; they are worked out once in a sequence's life."""
         digests, size = sequence.block_digests, self._block_size
-        parent = digests[-1] if digests else root_digest(group.request.adapter)
+        adapter = None if group.adapter is None else group.adapter.digest
+        parent = digests[-1] if digests else root_digest(adapter)
         for start in range(len(digests) * size, count * size, size):
             parent = block_digest(parent, sequence.tokens(start, start + size))
             digests.append(parent)

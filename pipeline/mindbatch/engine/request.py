@@ -15,7 +15,7 @@ class Request:
 
     key: names the request among all that the engine has.
     row_key: with the seed, the sample and the step it fixes the random numbers; empty is `key`.
-    adapter: the LoRA adapter that the row asks for; None is the base model.
+    adapter: the name of the LoRA adapter that it is computed with; None is the base model.
     source: what errors call the prompt; empty is its key.
     """
 
@@ -72,6 +72,7 @@ class RequestOutput:
     error: why the prompt could not be run, or could not go on.
     seconds: from the moment the request was added until its last token.
     num_cached_tokens: prompt tokens that were found in the cache, not computed.
+    adapter: the name of the LoRA adapter that computed it; None is the base model.
     """
 
     key: str
@@ -82,6 +83,7 @@ class RequestOutput:
     error: str | None = None
     seconds: float = 0.0
     num_cached_tokens: int = 0
+    adapter: str | None = None
 
     @classmethod
     def failed(cls, key: str, error: str, prompt: str | None = None) -> RequestOutput:

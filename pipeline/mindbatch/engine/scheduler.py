@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
+from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.block_manager import BlockManager
 from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import CacheBudgetError
+
+LOOK_AHEAD = 256
+"""Waiting requests among which one is sought that has a slot for its adapter."""
 
 
 @dataclass(slots=True)
@@ -30,13 +35,15 @@ class ScheduledTokens:
 
 @dataclass(slots=True)
 class Step:
-    """One step of the engine: its tokens and the cache blocks to copy before it runs.
+    """One step of the engine: its tokens, and the cache blocks to copy before it runs.
 
+    adapter_loads: slots, and the names of the adapters to load into them before it runs.
     filled: the blocks that are full after the step, by the digest of what they then hold.
     """
 
     scheduled: list[ScheduledTokens] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    adapter_loads: list[tuple[int, str]] = field(default_factory=list)
     filled: dict[bytes, int] = field(default_factory=dict)
     num_tokens: int = 0
 
@@ -48,12 +55,16 @@ class Scheduler:
     When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
     again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
     Blocks at the beginning of a request that are in the cache already are shared, not computed.
+    A request for whose adapter there is no slot is passed by those that need none or have one; see
+    `AdapterSlots`.
 
     num_prompt_tokens, num_cached_tokens: of all requests admitted so far, and those of them that were found.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, adapters: AdapterSlots | None = None) -> None:
+        """`adapters`: shared by all schedulers of a model; None where requests have no adapters."""
         self.settings = settings
+        self.adapters = adapters
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
         self.prefixes = PrefixCache(self.blocks, settings)
         self.waiting: deque[SequenceGroup] = deque()
@@ -81,7 +92,10 @@ class Scheduler:
         self.waiting.append(group)
 
     def schedule(self) -> Step:
-        """Chooses the next step's tokens and takes the blocks they need."""
+        """Chooses the next step's tokens and takes the blocks they need.
+
+        There are none only where nothing runs and other schedulers hold all slots for adapters.
+        """
         step = Step()
         preemptions = self.num_preemptions
         for group in [group for group in self.running if group.is_decoding]:
@@ -90,7 +104,7 @@ class Scheduler:
             self._schedule_running(group, step)
         if self.num_preemptions == preemptions:
             self._admit(step)
-        assert step.scheduled or not self.has_work
+        assert step.scheduled or not (self.running or self.waiting and self.adapters is None)
         return step
 
     def complete(self, step: Step) -> None:
@@ -119,7 +133,8 @@ class Scheduler:
         sequences, which are released."""
         finished = [group for group in self.running if group.is_finished]
         if finished:
-            self.release(sequence for group in finished for sequence in group.sequences)
+            for group in finished:
+                self._stop(group)
             self.running = [group for group in self.running if not group.is_finished]
         return finished
 
@@ -128,11 +143,14 @@ class Scheduler:
         dropped = [
             group for group in (*self.running, *self.waiting) if keys is None or group.request.key in keys
         ]
+        for group in dropped:
+            if group in self.running:
+                self._stop(group)
+            elif self.adapters is not None and group.adapter is not None:
+                self.adapters.withdraw(group.adapter.name)
         self.running = [group for group in self.running if group not in dropped]
         self.waiting = deque(group for group in self.waiting if group not in dropped)
-        sequences = [sequence for group in dropped for sequence in group.sequences]
-        self.release(sequences)
-        return sequences
+        return [sequence for group in dropped for sequence in group.sequences]
 
     def _schedule_running(self, group: SequenceGroup, step: Step) -> None:
         if group not in self.running:  # pre-empted by an earlier one of this step
@@ -148,7 +166,9 @@ class Scheduler:
     def _admit(self, step: Step) -> None:
         num_sequences = sum(group.max_num_sequences for group in self.running)
         while self.waiting and step.num_tokens < self.settings.max_batched_tokens:
-            group = self.waiting[0]
+            group = self._next_waiting()
+            if group is None:
+                return
             if num_sequences + group.max_num_sequences > self.settings.batch_size and self.running:
                 return
             prefixes = self.prefixes.find(group)
@@ -158,9 +178,39 @@ class Scheduler:
             # prompt that goes on in the next step has taken all that was left of this one.
             if self.prefixes.is_coming(group, prefixes, step.filled):
                 return
-            self._begin(self.waiting.popleft(), prefixes)
+            self.waiting.remove(group)
+            self._begin(group, prefixes)
+            self._load_adapter(group, step)
             num_sequences += group.max_num_sequences
             self._take(self._wanted(group, self.settings.max_batched_tokens - step.num_tokens), step)
+
+    def _next_waiting(self) -> SequenceGroup | None:
+        """The first request that waits, of those whose adapters have a slot or get one."""
+        slots = self.adapters
+        if slots is None:
+            return self.waiting[0]
+        for group in islice(self.waiting, LOOK_AHEAD):
+            if group.adapter is None or slots.offers(group.adapter.name):
+                return group
+        overdue = slots.overdue
+        if overdue is None:
+            return None
+        due = (each for each in self.waiting if each.adapter is not None and each.adapter.name == overdue)
+        return next((group for group in due if slots.offers(overdue)), None)
+
+    def _load_adapter(self, group: SequenceGroup, step: Step) -> None:
+        """Gives a request that begins the slot of its adapter."""
+        if self.adapters is None or group.adapter is None:
+            return
+        group.adapter_slot, must_load = self.adapters.take(group.adapter.name)
+        if must_load:
+            step.adapter_loads.append((group.adapter_slot, group.adapter.name))
+
+    def _stop(self, group: SequenceGroup) -> None:
+        """Frees what a running request holds; it is taken from the running ones elsewhere."""
+        self.release(group.sequences)
+        if self.adapters is not None and group.adapter is not None:
+            self.adapters.release(group.adapter.name)
 
     def _begin(self, group: SequenceGroup, prefixes: list[list[int]]) -> None:
         """Makes a request a running one; its sequences share the blocks of their prefixes."""
@@ -192,7 +242,7 @@ class Scheduler:
                 continue
             budget -= count
             start = sequence.num_computed_tokens
-            wanted.append(ScheduledTokens(group, sequence, start, start + count, last))
+            wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
         return wanted
 
     def _take(self, wanted: list[ScheduledTokens], step: Step) -> None:
@@ -226,7 +276,7 @@ class Scheduler:
         return next(group for group in reversed(self.running) if id(group) not in taken)
 
     def _preempt(self, group: SequenceGroup) -> None:
-        self.release(group.sequences)
+        self._stop(group)
         for sequence in group.sequences:
             sequence.num_computed_tokens = 0
         self.running.remove(group)

@@ -14,6 +14,7 @@ from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Strategy
+from mindbatch.engine.known_adapters import LiveAdapter
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.errors import PromptError
 
@@ -162,6 +163,7 @@ class SequenceGroup:
     prompt_hidden: last hidden states of the prompt's tokens, chunk by chunk, if the strategy needs them.
     error: why the request could not go on.
     num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
+    adapter: that it is computed with; None is the base. adapter_slot: where that is while the request runs.
     """
 
     request: Request
@@ -176,6 +178,8 @@ class SequenceGroup:
     prompt_hidden: list[npt.NDArray[np.float32]] = field(default_factory=list)
     error: PromptError | None = None
     num_cached_tokens: int | None = None
+    adapter: LiveAdapter | None = None
+    adapter_slot: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     @property

@@ -70,8 +70,10 @@ class VirtualEngines:
         if self._results:
             return self._results.pop(0)
         for engine in [each for each in self._idle if each.has_work]:
-            self._idle.remove(engine)
             step = engine.begin()
+            if not step.scheduled:  # the others hold all slots for adapters
+                continue
+            self._idle.remove(engine)
             self._begun.append((engine, step, self._parts[id(engine)].announce(step)))
         return self._finish_first()
 

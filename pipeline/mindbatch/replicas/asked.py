@@ -79,6 +79,7 @@ class Asked:
             output,
             prompt=request.prompt,
             prompt_token_ids=list(request.prompt_token_ids),
+            adapter=request.adapter,
             seconds=time.perf_counter() - self.started,
         )
 

@@ -31,9 +31,14 @@ def fingerprint(previous: int, token: int) -> int:
     return int.from_bytes(blake2b(f"{previous},{token}".encode(), digest_size=7).digest(), "little")
 
 
-def fingerprints(tokens: Iterable[int]) -> list[int]:
+def start_of(adapter: str | None) -> int:
+    """The state before the first token, another one with each adapter."""
+    return 0 if adapter is None else int.from_bytes(blake2b(adapter.encode(), digest_size=7).digest())
+
+
+def fingerprints(tokens: Iterable[int], adapter: str | None = None) -> list[int]:
     """The state after each token."""
-    states = [0]
+    states = [start_of(adapter)]
     for token in tokens:
         states.append(fingerprint(states[-1], token))
     return states[1:]
@@ -84,6 +89,8 @@ class ShadowRunner:
         self.limits = limits
         self.cache = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
         self.steps: list[list[tuple[str, int, int, bool]]] = []
+        self.adapters: dict[int, str] = {}
+        self.num_adapter_loads = 0
 
     def run(self, step: Step, first_block: int = 0) -> ShadowOutput:
         assert 0 < step.num_tokens <= self.limits.max_batched_tokens
@@ -91,6 +98,8 @@ class ShadowRunner:
         self.steps.append(
             [(t.group.request.key, t.start, t.stop, bool(t.num_logits)) for t in step.scheduled]
         )
+        self.adapters.update(step.adapter_loads)
+        self.num_adapter_loads += len(step.adapter_loads)
         for first in range(0, len(step.copies), COPIES_AT_ONCE):
             some = step.copies[first : first + COPIES_AT_ONCE]
             sources, targets = (np.asarray(blocks) + first_block for blocks in zip(*some, strict=True))
@@ -98,17 +107,20 @@ class ShadowRunner:
         width = self.limits.blocks_per_sequence
         batch = flatten(step, step.num_tokens, self.limits.block_size, width, first_block)
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"
-        states = self._write(batch)
+        states = self._write(batch, [start_of(self._adapter(tokens)) for tokens in step.scheduled])
         for row, tokens in enumerate(step.scheduled):
             self._check_prefix(batch.block_tables[row], tokens)
         return ShadowOutput(states)
 
-    def _write(self, batch: Batch) -> list[int]:
+    def _adapter(self, tokens: ScheduledTokens) -> str | None:
+        return self.adapters[tokens.adapter] if tokens.adapter else None
+
+    def _write(self, batch: Batch, starts: list[int]) -> list[int]:
         states = []
         for token, position, slot, row in zip(
             batch.ids, batch.positions, batch.slots, batch.rows, strict=True
         ):
-            previous = self._read(batch.block_tables[row], int(position) - 1) if position else 0
+            previous = self._read(batch.block_tables[row], int(position) - 1) if position else starts[row]
             states.append(fingerprint(previous, int(token)))
             self.cache.flat[slot] = states[-1]
         return states
@@ -119,7 +131,8 @@ class ShadowRunner:
 
     def _check_prefix(self, table: NDArray[np.int32], tokens: ScheduledTokens) -> None:
         found = [self._read(table, position) for position in range(tokens.stop)]
-        assert found == fingerprints(tokens.sequence.tokens(0, tokens.stop)), "a prefix was overwritten"
+        expected = fingerprints(tokens.sequence.tokens(0, tokens.stop), self._adapter(tokens))
+        assert found == expected, "a prefix was overwritten"
 
 
 class Letters:

@@ -265,7 +265,7 @@ def test_what_helps_a_prompt_that_is_too_long(
 
 def test_an_adapter_that_is_not_there_is_refused() -> None:
     base = request("row", PROMPT)
-    with pytest.raises(PromptError, match="adapter 'sft' is not loaded"):
+    with pytest.raises(PromptError, match="row: there is no adapter 'sft': lora.adapters names none"):
         make_engine(settings()).add(Request("row", base.prompt_token_ids, base.params, adapter="sft"))
 
 

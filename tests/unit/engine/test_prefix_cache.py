@@ -21,6 +21,7 @@ from shadow_model import (
 )
 
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
 from mindbatch.engine.prefix_cache import block_digest, root_digest
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.scheduler import Step
@@ -89,14 +90,16 @@ def test_scores_of_a_prompt_need_all_of_it() -> None:
     assert cached(engine, "c", HEAD[:12]) == 8
 
 
-def test_adapters_share_nothing() -> None:
-    engine = make_engine(settings())
+def test_adapters_share_what_they_are_not_what_they_are_called() -> None:
+    limits = settings()
+    live = {name: LiveAdapter(name, digest) for name, digest in (("sft", "1"), ("copy", "1"), ("law", "2"))}
+    engine = Engine(ShadowRunner(limits), limits, Letters, adapters=KnownAdapters({**live, "base": None}))
     cached(engine, "base", HEAD[:12])
-    for key in "ab":
-        asked = replace(request(key, HEAD[:12], max_new_tokens=1), adapter="sft")
-        engine._check = lambda *_: None  # type: ignore[method-assign]  # no adapters yet
-        found = run_all(engine, [asked])[key].num_cached_tokens
-        assert found == {"a": 0, "b": 8}[key]
+    found = [
+        run_all(engine, [replace(request(name + str(n), HEAD[:12], max_new_tokens=1), adapter=name)])
+        for n, name in enumerate(["base", "sft", "sft", "law", "copy"])
+    ]
+    assert [output.num_cached_tokens for each in found for output in each.values()] == [8, 0, 8, 0, 8]
 
 
 def test_digests_name_the_whole_beginning() -> None:

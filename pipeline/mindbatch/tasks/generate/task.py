@@ -157,6 +157,8 @@ class ResultWriter:
         if self._as_json:
             content = dataclasses.asdict(result)
             del content["num_cached_tokens"]  # of the batch that it happened to run in, not of the result
+            if result.adapter is None:
+                del content["adapter"]
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = result.prompt or ""
         texts = [

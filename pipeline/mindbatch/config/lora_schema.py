@@ -1,0 +1,158 @@
+"""The section `lora`: the adapters that rows may be computed with."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mindbatch.config.faults import shown
+from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.schema import option
+from mindbatch.fault_lines import did_you_mean
+
+LARGEST_SCALING = 1e9
+LONGEST_NAME = 100
+MOST_ADAPTERS = 10_000
+_MOST_NAMED = 8
+_ALLOWED = "a folder, {path: FOLDER, scaling: NUMBER}, or null for the base"
+
+
+class AdapterFolder(NamedTuple):
+    """Where an adapter is. scaling: for one whose own files do not say it."""
+
+    path: Path
+    scaling: float | None = None
+
+
+@dataclass
+class LoraConfig:
+    """LoRA adapters that rows may be computed with."""
+
+    adapters: Any = option(
+        None,
+        "adapters by name, like {law: FOLDER, med: {path: FOLDER, scaling: 2}, base: null}",
+        accepts="mapping of names to folders, or null",
+        is_path=True,
+    )
+    default: str | None = option(
+        None, "name of the adapter of rows that name none; null: the model without any"
+    )
+    max_loaded: int | None = option(
+        None, "most adapters in memory at a time; the least recently used goes; null: all", minimum=1
+    )
+    mode: str = option(
+        "live",
+        "live adds adapters to each row's products; merge adds one to the weights as they are loaded",
+        choices=("live", "merge"),
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all adapters, with those that stand for the base."""
+        return tuple(self.adapters or ())
+
+    @property
+    def folders(self) -> dict[str, AdapterFolder]:
+        """The adapters that are folders, by name; the values are valid."""
+        found = {}
+        for name, value in (self.adapters or {}).items():
+            if isinstance(value, Mapping):
+                found[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
+            elif value is not None:
+                found[name] = AdapterFolder(Path(value))
+        return found
+
+
+def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
+    """Replaces `shipped:` and ~ in the folders of adapters by what they mean; their faults go to `faults`."""
+    if not isinstance(lora.adapters, Mapping):
+        return
+    found: dict[Any, Any] = {}
+    for name, value in lora.adapters.items():
+        key = f"lora.adapters.{name if _name_fault(name) is None else shown(name)}"
+        if isinstance(value, str | Path):
+            found[name] = settled(key, str(value), folder_fault, faults)
+        elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
+            path = settled(f"{key}.path", str(value["path"]), folder_fault, faults)
+            found[name] = {**value, "path": path}
+        else:
+            found[name] = value
+    lora.adapters = found
+
+
+def lora_faults(lora: LoraConfig) -> Iterator[str]:
+    """Every fault in the values but those of paths."""
+    if lora.adapters is not None and not isinstance(lora.adapters, Mapping):
+        yield f"lora.adapters={shown(lora.adapters)}: must be a mapping of names to folders, or null"
+        return
+    faults = [*_adapter_faults(lora.adapters or {})]
+    yield from faults
+    if lora.default is not None and lora.default not in lora.names:
+        yield f"lora.default={shown(lora.default)}: {unknown_adapter(lora.default, lora.names)}"
+    if not faults:
+        yield from _effect_faults(lora)
+
+
+def unknown_adapter(name: object, names: Iterable[str]) -> str:
+    """Why no row can have an adapter of this name."""
+    there = [*names]
+    if not there:
+        return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"
+    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+    near = did_you_mean(name, there) if isinstance(name, str) else ""
+    listed = ", ".join(there[:_MOST_NAMED])
+    return f"there is no adapter {shown(name, notation=repr)}; lora.adapters has {listed}{more}{near}"
+
+
+def _adapter_faults(adapters: Mapping[Any, Any]) -> Iterator[str]:
+    if len(adapters) > MOST_ADAPTERS:
+        yield f"lora.adapters: {len(adapters):,} adapters; at most {MOST_ADAPTERS:,} are taken"
+        return
+    for name, value in adapters.items():
+        if fault := _name_fault(name):
+            yield f"lora.adapters: {shown(name, notation=repr)}: {fault}"
+        elif isinstance(value, Mapping):
+            yield from _mapping_faults(f"lora.adapters.{name}", value)
+        elif not isinstance(value, str | Path | None):
+            yield f"lora.adapters.{name}={shown(value)}: must be {_ALLOWED}"
+
+
+def _name_fault(name: Any) -> str | None:
+    if not isinstance(name, str) or not name:
+        return "a name must be a text"
+    if len(name) > LONGEST_NAME:
+        return f"a name has at most {LONGEST_NAME} characters"
+    if not name.isprintable() or name != name.strip():
+        return "a name has printable characters only, and none that is blank at either end"
+    return None
+
+
+def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
+    for unknown in (each for each in value if each not in ("path", "scaling")):
+        near = did_you_mean(unknown, ("path", "scaling")) if isinstance(unknown, str) else ""
+        yield f"{key}.{shown(unknown)}: unknown; there are path and scaling{near}"
+    if not isinstance(value.get("path"), str | Path):
+        yield f"{key}.path={shown(value.get('path'))}: must be the adapter's folder"
+    scaling = value.get("scaling")
+    if scaling is None:
+        return
+    is_number = isinstance(scaling, int | float) and not isinstance(scaling, bool)
+    if not is_number or not 0 < abs(scaling) < LARGEST_SCALING:
+        yield f"{key}.scaling={shown(scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
+
+
+def _effect_faults(lora: LoraConfig) -> Iterator[str]:
+    """What could have no effect, or two."""
+    folders = lora.folders
+    if lora.max_loaded is not None and not folders:
+        yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
+    if lora.mode != "merge":
+        return
+    if len(folders) != 1 or len(lora.names) != 1:
+        found = ", ".join(lora.names) or "none"
+        yield f"lora.mode=merge: merges the only adapter of lora.adapters, a folder; found {found}"
+    elif lora.default not in folders:
+        [name] = folders
+        yield f"lora.mode=merge: every row has the adapter then; say so with lora.default={name}"
+    elif lora.max_loaded is not None:
+        yield f"lora.max_loaded={lora.max_loaded}: has no effect with lora.mode=merge; remove it"

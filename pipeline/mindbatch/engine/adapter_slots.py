@@ -1,0 +1,76 @@
+"""Which adapter is in which slot of a model's memory for adapters: names and counts only."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+PATIENCE = 64
+"""Requests that may pass one whose adapter has no slot."""
+
+
+class TakenSlot(NamedTuple):
+    """A slot, from 1, and whether its adapter has still to be loaded into it."""
+
+    number: int
+    must_load: bool
+
+
+class AdapterSlots:
+    """Slots for adapters, shared by all engines over one model; the base needs none.
+
+    An adapter stays in its slot while a request that runs holds it. Where no slot is empty, the adapter goes
+    that nobody has held for longest. An adapter for which there was no slot is remembered: once `patience`
+    requests have taken others, those are given to nobody until it has had its turn.
+    """
+
+    def __init__(self, num_slots: int, patience: int = PATIENCE) -> None:
+        self._empty = [*range(num_slots, 0, -1)]
+        self._slots: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self._holders: Counter[str] = Counter()
+        self._refused: dict[str, int] = {}  # the longest refused first: requests that have passed it
+        self._patience = patience
+
+    @property
+    def overdue(self) -> str | None:
+        """The adapter that is next, whoever else could have a slot."""
+        first = next(iter(self._refused), None)
+        return first if first is not None and self._refused[first] >= self._patience else None
+
+    def offers(self, name: str) -> bool:
+        """Whether a request may take the slot of this adapter now; what is refused is remembered."""
+        if self.overdue in (None, name) and (name in self._slots or self._empty or self._idle is not None):
+            return True
+        self._refused.setdefault(name, 0)
+        return False
+
+    def take(self, name: str) -> TakenSlot:
+        """The slot of an adapter that was offered, held until it is released."""
+        self._refused.pop(name, None)
+        for other in self._refused:
+            self._refused[other] += 1
+        must_load = name not in self._slots
+        if must_load:
+            self._slots[name] = self._empty.pop() if self._empty else self._evict()
+        self._slots.move_to_end(name)
+        self._holders[name] += 1
+        return TakenSlot(self._slots[name], must_load)
+
+    def release(self, name: str) -> None:
+        """A request that holds the adapter has ended or was pre-empted."""
+        self._holders[name] -= 1
+        self._slots.move_to_end(name)
+
+    def withdraw(self, name: str) -> None:
+        """A request that waited for the adapter was dropped; others that wait for it ask again."""
+        self._refused.pop(name, None)
+
+    @property
+    def _idle(self) -> str | None:
+        """The adapter to go next."""
+        return next((name for name in self._slots if not self._holders[name]), None)
+
+    def _evict(self) -> int:
+        idle = self._idle
+        assert idle is not None, "a slot was not offered"
+        return self._slots.pop(idle)

@@ -1,0 +1,213 @@
+"""Adapters in few slots: every row is computed with its own, none goes while it is used, nobody starves."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from shadow_model import Letters, ShadowRunner, drain, request, run_all, settings
+from test_virtual_engines import ShadowStages
+from test_virtual_engines import drain as drain_stages
+
+from mindbatch.engine.adapter_slots import AdapterSlots
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.runner import StageRunner
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+from mindbatch.errors import PromptError
+
+NAMES = ("a", "b", "c", "d", "e")
+KNOWN = KnownAdapters({**{name: LiveAdapter(name, f"digest of {name}") for name in NAMES}, "base": None})
+STRATEGIES: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 3, "num_return_sequences": 3},
+    {"num_beams": 3},
+    {"prompt_lookup_num_tokens": 3},
+]
+
+
+class Slots(RuleBasedStateMachine):
+    """Takes and releases in any order, as schedulers that share the slots do."""
+
+    @initialize(num_slots=st.integers(1, 4), patience=st.integers(1, 5))
+    def begin(self, num_slots: int, patience: int) -> None:
+        self.slots = AdapterSlots(num_slots, patience)
+        self.num_slots, self.patience = num_slots, patience
+        self.loaded: dict[int, str] = {}
+        self.held: Counter[str] = Counter()
+        self.passed: dict[str, int] = {}
+
+    @rule(name=st.sampled_from(NAMES))
+    def take(self, name: str) -> None:
+        if not self.slots.offers(name):
+            self.passed.setdefault(name, 0)
+            return
+        number, must_load = self.slots.take(name)
+        assert 1 <= number <= self.num_slots
+        if must_load:
+            assert self.held[self.loaded.get(number, "")] == 0, "a held adapter was replaced"
+            self.loaded[number] = name
+        assert self.loaded[number] == name
+        self.held[name] += 1
+        self.passed.pop(name, None)
+        self.passed = {other: count + 1 for other, count in self.passed.items()}
+
+    @precondition(lambda self: self.held.total())
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted((+self.held).keys())))
+        self.held[name] -= 1
+        self.slots.release(name)
+
+    @rule(name=st.sampled_from(NAMES))
+    def withdraw(self, name: str) -> None:
+        self.slots.withdraw(name)
+        self.passed.pop(name, None)
+
+    @invariant()
+    def nobody_is_passed_for_ever(self) -> None:
+        first = next(iter(self.passed.values()), 0) if hasattr(self, "passed") else 0
+        assert first <= (self.patience if hasattr(self, "patience") else 0)
+
+
+TestSlots = Slots.TestCase
+
+
+def test_the_least_recently_used_adapter_goes() -> None:
+    slots = AdapterSlots(2)
+    for name in "aba":
+        slots.take(name)
+        slots.release(name)
+    assert slots.take("c") == (2, True)
+    assert slots.take("a") == (1, False)
+    assert not slots.offers("b")
+    slots.release("c")
+    assert slots.offers("b")
+    assert slots.take("b") == (2, True)
+
+
+def adapted(key: str, prompt: list[int], adapter: str | None, **params: Any) -> Request:
+    return replace(request(key, prompt, **params), adapter=adapter)
+
+
+def make(limits: EngineSettings, slots: AdapterSlots) -> tuple[Engine, ShadowRunner]:
+    runner = ShadowRunner(limits)
+    return Engine(runner, limits, Letters, adapters=KNOWN, slots=slots), runner
+
+
+def texts(results: dict[str, RequestOutput]) -> dict[str, list[str]]:
+    return {key: [each.text for each in output.outputs] for key, output in results.items()}
+
+
+rows = st.lists(
+    st.tuples(
+        st.sampled_from([*NAMES, "base", None]), st.integers(0, 3), st.integers(1, 14), st.integers(1, 6)
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def requests_of(drawn: list[tuple[str | None, int, int, int]]) -> list[Request]:
+    """Prompts that begin alike, so that blocks would be shared if adapters were not told apart."""
+    return [
+        adapted(
+            f"row {n}",
+            [1 + place % 3 for place in range(length)],
+            name,
+            max_new_tokens=new,
+            **STRATEGIES[kind],
+        )
+        for n, (name, kind, length, new) in enumerate(drawn)
+    ]
+
+
+def alone(asked: Request) -> list[str]:
+    engine, _ = make(settings(), AdapterSlots(1))
+    return texts(run_all(engine, [asked]))[asked.key]
+
+
+@given(drawn=rows, num_slots=st.integers(1, 5), batch_size=st.integers(1, 6), num_blocks=st.integers(21, 60))
+def test_each_row_gets_what_it_gets_alone(
+    drawn: list[tuple[str | None, int, int, int]], num_slots: int, batch_size: int, num_blocks: int
+) -> None:
+    limits = settings(batch_size=batch_size, num_blocks=num_blocks)
+    slots = AdapterSlots(num_slots, patience=4)
+    engine, _ = make(limits, slots)
+    asked = requests_of(drawn)
+    assert texts(run_all(engine, asked)) == {each.key: alone(each) for each in asked}
+    assert all(slots.offers(name) or slots.overdue for name in NAMES), "a slot is held for ever"
+
+
+@given(drawn=rows, num_slots=st.integers(1, 3), stages=st.integers(2, 4))
+def test_engines_over_stages_share_the_slots(
+    drawn: list[tuple[str | None, int, int, int]], num_slots: int, stages: int
+) -> None:
+    limits = settings(batch_size=3)
+    slots = AdapterSlots(num_slots, patience=4)
+    runner = ShadowStages(limits, stages)
+    parts = [CachePart(cast(StageRunner, runner), each * limits.num_blocks) for each in range(stages)]
+    engines = [Engine(part, limits, Letters, adapters=KNOWN, slots=slots) for part in parts]
+    engine = VirtualEngines(engines, parts)
+    asked = requests_of(drawn)
+    for each in asked:
+        engine.add(each)
+    assert texts(drain_stages(engine)) == {each.key: alone(each) for each in asked}
+
+
+def test_rows_of_a_loaded_adapter_pass_one_that_waits_but_not_for_ever() -> None:
+    engine, runner = make(settings(batch_size=2), AdapterSlots(1, patience=3))
+    order = ["a", "b", *"aaaaaaaaa"]
+    for number, name in enumerate(order):
+        engine.add(adapted(f"{number}{name}", [1, 2, 3], name, max_new_tokens=3 + number % 2))
+    finished: list[str] = []
+    while engine.has_work:
+        finished += [output.key for output in engine.step().finished]
+    assert 2 <= finished.index("1b") <= 4
+    assert runner.num_adapter_loads == 3  # a, b, a
+
+
+def test_an_adapter_is_loaded_once_while_it_has_its_slot() -> None:
+    engine, runner = make(settings(), AdapterSlots(2))
+    for wave in range(3):
+        for name in "ab":
+            engine.add(adapted(f"{wave}{name}", [1, 2], name, max_new_tokens=2))
+        drain(engine)
+    assert runner.num_adapter_loads == 2
+
+
+def test_a_row_whose_request_is_dropped_lets_the_others_go_on() -> None:
+    slots = AdapterSlots(1, patience=1)
+    engine, _ = make(settings(batch_size=4), slots)
+    for number, name in enumerate("abaaaa"):
+        engine.add(adapted(f"{number}", [1, 2], name, max_new_tokens=4 + number))
+    for _ in range(3):
+        engine.step()
+    assert slots.overdue == "b"
+    engine.abort({"1"})
+    assert slots.overdue is None
+    results, _ = drain(engine)
+    assert {"2", "3", "4", "5"} <= results.keys()
+
+
+@pytest.mark.parametrize("name", ["f", "A", ""])
+def test_an_unknown_adapter_is_refused_with_those_that_there_are(name: str) -> None:
+    engine, _ = make(settings(), AdapterSlots(1))
+    with pytest.raises(PromptError, match=r"there is no adapter '.?'; lora.adapters has a, b, c, d, e, base"):
+        engine.add(adapted("row", [1], name))
+
+
+def test_the_base_needs_no_slot() -> None:
+    engine, runner = make(settings(), AdapterSlots(1))
+    for number, name in enumerate(["a", "base", None]):
+        engine.add(adapted(str(number), [1, 2, 3], name, max_new_tokens=2))
+    engine.step()
+    assert [key for key, *_ in runner.steps[0]] == ["0", "1", "2"]
+    results, _ = drain(engine)
+    assert [results[key].adapter for key in "012"] == ["a", "base", None]
+    assert results["1"].outputs[0].text == results["2"].outputs[0].text != results["0"].outputs[0].text
