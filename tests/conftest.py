@@ -1,9 +1,9 @@
 """For all tests: few examples of Hypothesis, no network, nothing hidden from messages; a model folder."""
 
-import copy
 import gc
 import json
 import os
+import pickle
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +25,19 @@ settings.register_profile("thorough", settings.get_profile("brief"), max_example
 settings.load_profile("brief")
 
 
+def pytest_configure() -> None:
+    """Nothing becomes garbage while thousands of tests are collected, nor where they are only reported."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """MindSpore collects garbage before each compilation: what was imported by now need not be looked at."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """pytest collects garbage several times as it ends: what the tests have left need not be looked at."""
     gc.freeze()
 
 
@@ -80,15 +91,16 @@ def _disk_not_waited_for() -> Iterator[None]:
 def _shipped_files_composed_once() -> Iterator[None]:
     """Hydra takes a tenth of a second to compose a task's shipped files, which hundreds of tests ask for."""
     compose_with_hydra = compose._compose_with_hydra
-    composed: dict[object, DictConfig] = {}
+    composed: dict[object, bytes] = {}
 
     def compose_once(task: compose.Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
         if options.added is not None or options.shipped != paths.data_root() / "configs":
             return compose_with_hydra(task, choices, options)
         key = task.schema, tuple((choice.group, choice.option) for choice in choices)
         if key not in composed:
-            composed[key] = compose_with_hydra(task, choices, options)
-        return copy.deepcopy(composed[key])
+            composed[key] = pickle.dumps(compose_with_hydra(task, choices, options))
+        tree: DictConfig = pickle.loads(composed[key])  # a seventh of what a copy takes
+        return tree
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(compose, "_compose_with_hydra", compose_once)

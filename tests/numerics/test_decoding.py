@@ -121,6 +121,7 @@ def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_mixed_batch_gives_each_row_what_it_gets_alone() -> None:
     llm = load("gpt2")
     rows = [

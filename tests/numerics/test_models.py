@@ -15,9 +15,9 @@ STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 
 
-# Variants of a model type have a name with a "_"; mistral has Llama's network.
+# Variants of a model type have a name with a "_"; llama3 has the network of llama and mistral.
 CASES = [
-    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each == "mistral"))
+    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each in ("llama", "mistral")))
     for each in descriptions()
 ]
 

@@ -51,7 +51,8 @@ def test_it_counts_down_and_ends(llm):
     assert output.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("form", [pytest.param("digits", marks=pytest.mark.slow), "words"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["digits", "words"])
 def test_it_adds_one_digit_numbers(llm, form):
     """Greedy answers to all hundred sums; at least 95 are right."""
     if form == "digits":

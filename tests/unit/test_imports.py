@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -171,15 +172,35 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
+class Imports(NamedTuple):
+    """Dotted names of the imports of a module. eager: those that run when it is imported itself."""
+
+    all: tuple[str, ...]
+    eager: tuple[str, ...]
+
+
 @cache
-def trees() -> dict[Path, ast.Module]:
-    """The syntax tree of each module, parsed when the first test asks and not where tests are only listed."""
-    return {module: ast.parse(module.read_text()) for module in sorted(PACKAGE.rglob("*.py"))}
+def imported() -> dict[Path, Imports]:
+    """What each module imports, read when the first test asks and not where tests are only listed."""
+    found = {}
+    for module in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(module.read_text())
+        found[module] = Imports(tuple(imports(tree)), tuple(eager(tree)))
+    return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all statements below it; expressions, which import nothing, are most of a tree."""
+    yield node
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, field, ())
+        for each in below if isinstance(below, list) else ():
+            yield from statements(each)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
     """Dotted names of all imports below a node, lazy ones included."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -219,9 +240,9 @@ def short(module: Path) -> str:
 
 def test_imports_flow_one_way() -> None:
     faults = []
-    for module, tree in trees().items():
+    for module, (names, _) in imported().items():
         home = package_of(dotted(module))
-        for name in imports(tree):
+        for name in names:
             own = name.removeprefix("mindbatch.")
             if own != name and package_of(own) not in MAY_IMPORT[home] | {home}:
                 faults.append(f"{short(module)} imports {name}")
@@ -230,11 +251,11 @@ def test_imports_flow_one_way() -> None:
 
 def test_imports_within_checkpoint_flow_one_way() -> None:
     faults = []
-    for module, tree in trees().items():
+    for module, (found, _) in imported().items():
         home, *rest = module.relative_to(PACKAGE).with_suffix("").parts
         if home == "checkpoint":
             allowed = CHECKPOINT_MAY_IMPORT.get(rest[0], set()) | {rest[0]}
-            names = [name for name in imports(tree) if name.startswith("mindbatch.checkpoint.")]
+            names = [name for name in found if name.startswith("mindbatch.checkpoint.")]
             faults += [
                 f"{short(module)} imports {name}" for name in names if name.split(".")[2] not in allowed
             ]
@@ -243,24 +264,22 @@ def test_imports_within_checkpoint_flow_one_way() -> None:
 
 def test_no_modules_import_each_other() -> None:
     """Neither directly nor by way of others, lazily or for types alone."""
-    modules = {dotted(module).removesuffix(".__init__"): tree for module, tree in trees().items()}
+    modules = {dotted(module).removesuffix(".__init__"): found.all for module, found in imported().items()}
     entered = {
         name: {
             found if found in modules else found.rpartition(".")[0]
-            for found in (
-                each.removeprefix("mindbatch.") for each in imports(tree) if each.startswith("mindbatch.")
-            )
+            for found in (each.removeprefix("mindbatch.") for each in names if each.startswith("mindbatch."))
         }
         & modules.keys() - {name}
-        for name, tree in modules.items()
+        for name, names in modules.items()
     }
     TopologicalSorter(entered).prepare()  # raises CycleError, which names the circle
 
 
 def test_heavy_libraries_have_their_places() -> None:
     faults = []
-    for module, tree in trees().items():
-        used = {name.split(".")[0] for name in imports(tree)}
+    for module, (names, _) in imported().items():
+        used = {name.split(".")[0] for name in names}
         for library, (allowed, refused) in PLACES.items():
             place = named(module, allowed) and not named(module, refused)
             if library in used and not place:
@@ -272,8 +291,8 @@ def test_transformers_and_mindformers_are_imported_lazily() -> None:
     lazily = {"transformers", "mindformers"}
     assert not [
         short(module)
-        for module, tree in trees().items()
-        if {name.split(".")[0] for name in eager(tree)} & lazily
+        for module, found in imported().items()
+        if {name.split(".")[0] for name in found.eager} & lazily
     ]
 
 

@@ -5,9 +5,10 @@ The words are read one by one, as JSON or in Hydra's grammar, so that every faul
 
 import shlex
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -143,17 +144,23 @@ def _chosen_options(
     for choice in last.values():
         trial = FaultLog()
         content = OptionReader(options, keys, trial).read(choice)
-        assign(OmegaConf.structured(schema), content, keys, trial)
+        assign(_defaults(schema).copy(), content, keys, trial)
         log.merge(trial, choice.group)
         if not trial.lines:
             contents[choice] = content
     return contents
 
 
+@cache
+def _defaults(schema: type[TaskConfig]) -> DictConfig:
+    """The tree of a schema's defaults, not to be changed: a copy takes a fifth of the time of making it."""
+    return cast(DictConfig, OmegaConf.structured(schema))
+
+
 def _compose_with_hydra(task: Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
     """The tree of the task's file with the chosen options. Everything that is read was checked before."""
     store = ConfigStore.instance()
-    store.store(name=f"{task.name}_schema", node=task.schema)
+    store.store(name=f"{task.name}_schema", node=_defaults(task.schema))
     overrides = [f"{choice.group}={choice.option}" for choice in choices]
     if options.added and options.added.is_dir():
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{options.added.resolve()}')}]")

@@ -53,6 +53,7 @@ def test_all_ranks_are_merged(place):
         assert all(rank.digests for rank in source.ranks)
 
 
+@pytest.mark.slow
 def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
     """Whatever was in the files before the kill is kept, in as many processes."""
     flags = "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"

@@ -73,6 +73,7 @@ class TestAgainstExhaustiveSearch:
         assert [found.token_ids for found in results] == sorted(outputs, key=lambda tokens: -scores[tokens])
         assert [found.score for found in results] == pytest.approx(sorted(scores.values(), reverse=True))
 
+    @pytest.mark.slow
     def test_plain_sums_with_never_give_the_likeliest_output(self) -> None:
         for seed in range(20):
             model = random_model(4, seed)

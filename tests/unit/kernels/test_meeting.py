@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).parents[2] / "processes/meeting_ranks.py"
 
 
 @pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_sums_and_gathers_of_several_processes(size: int) -> None:
     done = subprocess.run([sys.executable, PROGRAM, str(size)], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

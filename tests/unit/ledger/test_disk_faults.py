@@ -20,7 +20,9 @@ def count_operations(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow)]
+)
 def test_every_operation_may_fail(tmp_path: Path, number: int, lasting: bool) -> None:
     operations = count_operations(tmp_path / "unbroken")
     for place, name in enumerate(operations):

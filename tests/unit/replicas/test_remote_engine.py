@@ -46,7 +46,7 @@ def llm_over(engine: RemoteEngine, tokenizer: Tokenizer) -> LLM:
     return LLM.over(LoadedModel(engine, None, tokenizer, 0))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_results_are_those_of_one_engine(started: Start, shadow_tokenizer: Tokenizer, replicas: int) -> None:
     llm = llm_over(started(replicas)[0], shadow_tokenizer)
     one = make_llm(shadow_tokenizer)

@@ -54,7 +54,7 @@ def alone(*requests: Request) -> dict[str, RequestOutput]:
     return run(engine)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_an_operator_ends_blames_no_row_however_often(start: Start, replicas: int) -> None:
     engine, ranks = start(replicas, 3)
     requests = [request("0", max_new_tokens=40)]
@@ -75,6 +75,7 @@ def test_what_an_operator_ends_blames_no_row_however_often(start: Start, replica
     assert engine.statistics.generated_tokens >= len(requests) * 40
 
 
+@pytest.mark.slow
 def test_a_connection_that_ends_blames_no_row(start: Start) -> None:
     engine, ranks = start(1, 2)
     engine.add(request("1", max_new_tokens=150))

@@ -87,7 +87,13 @@ def test_a_template_is_part_of_the_run(tmp_path: Path, data: Path) -> None:
         make_job(job_config(data, tmp_path / "run", template="{{ prompt }}"), load=never).run()
 
 
-@pytest.mark.parametrize("limit", [ProcessorTimeUsedUp(), ChildDied("its process ended with signal 6")])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        ProcessorTimeUsedUp(),
+        pytest.param(ChildDied("its process ended with signal 6"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_finished_row_is_not_judged_again_by_the_limits_of_a_template(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, limit: Exception
 ) -> None:

@@ -188,6 +188,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "model.safetensors: truncated" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_heavy_library_is_imported(folder: Path) -> None:
     code = (
         "import sys; from mindbatch import cli; cli.main(sys.argv[1:]);"

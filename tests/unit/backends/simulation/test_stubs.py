@@ -81,6 +81,7 @@ def test_they_are_built_once(plugin: AscendPlugin, tmp_path: Path, monkeypatch: 
     assert stub_libraries(plugin, tmp_path / "cache") == home
 
 
+@pytest.mark.slow
 def test_another_plugin_or_version_has_its_own(plugin: AscendPlugin, tmp_path: Path) -> None:
     homes = {stub_libraries(plugin, tmp_path)}
     homes.add(stub_libraries(AscendPlugin("2.9.1", plugin.folder), tmp_path))
@@ -90,6 +91,7 @@ def test_another_plugin_or_version_has_its_own(plugin: AscendPlugin, tmp_path: P
     assert len(homes) == 3
 
 
+@pytest.mark.slow
 def test_several_at_once_give_one_folder(plugin: AscendPlugin, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with ThreadPoolExecutor(4) as pool:

@@ -26,7 +26,7 @@ Q0 = "model.layers.0.self_attn.q_proj"
 ONE_LAYER = {**LLAMA, "num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"], fast=2))
+@pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"], fast=1))
 def test_any_cut_has_the_bits_of_a_merge_at_once(tmp_path: Path, model: str, dtype: str) -> None:
     """Sources with key/value heads on several ranks, fused and transposed weights, a padded vocabulary."""
     start = write_model(tmp_path / "start", MODELS[model], dtype)
@@ -43,6 +43,7 @@ def test_any_cut_has_the_bits_of_a_merge_at_once(tmp_path: Path, model: str, dty
             assert contents(whole) == [expected]
 
 
+@pytest.mark.slow
 def test_stages_and_formats(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA, "BF16")
     adapter = write_adapter_for(tmp_path / "adapter", LLAMA)

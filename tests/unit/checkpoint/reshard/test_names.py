@@ -53,7 +53,7 @@ def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
     return stored_arrays(names, arrays)
 
 
-@pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"], fast=6))
+@pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"], fast=3))
 def test_there_and_back(tmp_path: Path, case: tuple[str, dict[str, Any]], dtype: str) -> None:
     model, options = case
     start = write_model(tmp_path / "start", MODELS[model], dtype)
@@ -167,9 +167,9 @@ FUSED_CUTS = {"w_qkv.weight": FIRST, "w_qkv.bias": (0,), "w_gate_hidden.weight":
 @pytest.mark.parametrize(
     ("model", "ways", "cuts", "fused"),
     [
-        ("llama", 4, PLAIN_CUTS, False),
+        pytest.param("llama", 4, PLAIN_CUTS, False, marks=pytest.mark.slow),
         ("gpt2", 4, PLAIN_CUTS, False),
-        ("llama", 2, FUSED_CUTS, True),
+        pytest.param("llama", 2, FUSED_CUTS, True, marks=pytest.mark.slow),
         ("qwen2", 8, FUSED_CUTS, True),  # through the middle of groups
         ("qwen2", 2, {"w_qkv.weight": LAST}, True),
         ("gpt2", 2, {"dense2.weight": LAST}, False),  # its other sections are whole on both ranks

@@ -92,7 +92,7 @@ def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 NASTY = ["-x", 'a "b"', "$(touch made)", "`touch made`", ";touch made", "*", "two\nlines", "it's", "\\", "é"]
 
 
-@pytest.mark.parametrize("module", ["dist_gen", "msrun_launcher"])
+@pytest.mark.parametrize("module", ["dist_gen", pytest.param("msrun_launcher", marks=pytest.mark.slow)])
 def test_arguments_arrive_as_they_are(launcher: Launcher, module: str) -> None:
     (launcher.here / "show.py").write_text(
         "import json, os, sys; json.dump(sys.argv[1:], open('seen.' + os.environ['RANK_ID'], 'w'))"
@@ -141,6 +141,7 @@ def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launch
     assert nothing_is_left(launcher, ["shell.0", "child.1", "stranger.1"])
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_well_leaves_nothing_and_the_others_go_on(launcher: Launcher) -> None:
     order = launcher.script("x.sh", f"{LEAVES_TWO} exit 0")
     code, _, errors = finished(launcher.on_two_ranks(order))
@@ -169,11 +170,16 @@ UNWILLING = "trap '' TERM"
 @pytest.mark.parametrize(
     ("number", "before", "code", "line"),
     [
-        (signal.SIGINT, "", 130, "run_dist_gen.sh: interrupted: all processes are ended"),
         (signal.SIGTERM, UNWILLING, 143, "run_dist_gen.sh: terminated: all processes are ended"),
         (signal.SIGKILL, "", -9, None),
-        (signal.SIGKILL, UNWILLING, -9, None),
-        (signal.SIGHUP, "", -1, None),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (signal.SIGINT, "", 130, "run_dist_gen.sh: interrupted: all processes are ended"),
+                (signal.SIGKILL, UNWILLING, -9, None),
+                (signal.SIGHUP, "", -1, None),
+            )
+        ),
     ],
 )
 def test_nothing_outlives_a_launcher_that_is_ended(
@@ -190,6 +196,7 @@ def test_nothing_outlives_a_launcher_that_is_ended(
         assert line in process.stderr.read().splitlines()
 
 
+@pytest.mark.slow
 def test_a_program_is_asked_to_end_before_it_is_killed(launcher: Launcher) -> None:
     order = launcher.script("x.sh", TIDIES)
     process = launcher.on_two_ranks(order)
@@ -210,6 +217,7 @@ def test_the_scheduler_of_msrun_fails_the_job_too(launcher: Launcher) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_end_is_ended(launcher: Launcher, tmp_path: Path) -> None:
     order = launcher.script("x.sh", "[ $MS_ROLE = MS_WORKER ] || { echo $$ > shell.0; sleep 1000; }")
     arguments = [

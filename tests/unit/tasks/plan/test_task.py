@@ -135,6 +135,7 @@ def test_calibrating_takes_the_rate_of_the_rows(
     assert time["seconds"] > time["startup_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_no_heavy_library_is_loaded_and_nothing_is_left(folder: Path) -> None:
     code = (
         "import sys; from mindbatch.cli import main\n"
