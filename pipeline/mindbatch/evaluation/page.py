@@ -56,7 +56,7 @@ def page(comparison: Comparison) -> str:
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         style=Markup(style),
         title=f"{_count(len(comparison.strategies), 'decoding strategy', 'decoding strategies')} compared",
-        facts=f"{_prompts(len(comparison.prompts))} · {setup.model} · {_moment(setup.created)}",
+        facts=f"{_prompts(len(comparison.prompts))} · {setup.model} · {moment(setup.created)}",
         headlines=[*headlines(comparison)],
         untold=[*untold(comparison)],
         alike=[f"{', '.join(names[:-1])} and {names[-1]}" for names in alike(comparison)],
@@ -95,7 +95,7 @@ def style_sheet() -> str:
     return "\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
-def _moment(created: str) -> str:
+def moment(created: str) -> str:
     """A time in ISO 8601 as people read it."""
     return f"{created[:16].replace('T', ' ')} UTC"
 

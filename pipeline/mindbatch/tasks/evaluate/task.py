@@ -11,6 +11,7 @@ from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.hidden_values import concealed
 from mindbatch.screen_text import data_output, say
+from mindbatch.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured
@@ -54,6 +55,11 @@ def run(config: EvaluateConfig) -> int:
     home = Path(config.output.dir or "")
     written = write_results(evaluation, home, samples=config.output.samples)
     save_config(config, home / CONFIG)
+    if config.report is not None:
+        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
+
+        write_whole(Path(config.report), report_page(evaluation).encode())
+        written.append(Path(config.report))
     print(evaluation_page(evaluation), file=data_output())
     say(*(f"written {path}" for path in written))
     return _report_errors(evaluation)

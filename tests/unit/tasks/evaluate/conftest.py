@@ -71,10 +71,11 @@ def shadow() -> Iterator[mock.Mock]:
     def load(*given: Any, **named: Any) -> LLM:
         return make_llm(shared_tokenizer())
 
+    tokenizer = shared_tokenizer()  # before its loading is replaced
     place = "mindbatch.tasks.evaluate.matrix_run"
     with (
         mock.patch(f"{place}.LLM.from_config", side_effect=load) as loads,
-        mock.patch(f"{place}.Tokenizer.load", side_effect=lambda folder: shared_tokenizer()),
+        mock.patch(f"{place}.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
     ):
         yield loads

@@ -1,0 +1,269 @@
+"""The page of an evaluation: one HTML file that needs nothing else, no script and no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from mindbatch.evaluation.charts import Ranked, ranking
+from mindbatch.evaluation.measures import Measure
+from mindbatch.evaluation.page import moment, style_sheet
+from mindbatch.evaluation.rendering import TEMPLATES, rendered
+from mindbatch.evaluation.scoring.metric import Metric
+from mindbatch.evaluation.scoring.scoreboard import MetricScores
+from mindbatch.evaluation.word_changes import Stretch, stretches
+from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text
+
+OPEN = 3
+"""Questions that are shown unfolded."""
+MOST_QUESTIONS = 400
+"""Questions with their answers on the page; samples_*.jsonl have all."""
+LONGEST_TEXT = 4_000
+"""Characters of a prompt or an answer on the page."""
+
+
+@dataclass(frozen=True)
+class _Measure(Measure):
+    """A metric as the charts take it: percentages of shares."""
+
+    metric: Metric[Any] | None = None
+
+    def written(self, value: float | None) -> str:
+        assert self.metric is not None
+        return "-" if value is None else score_text(self.metric, value)
+
+
+def report_page(evaluation: Evaluation) -> str:
+    """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
+    style = style_sheet() + "\n" + (TEMPLATES / "evaluation.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    shown = _QuestionView(evaluation)
+    chosen = shown.chosen()
+    filled = rendered(
+        "evaluation.html.j2",
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        style=Markup(style),
+        title=f"{evaluation.task}: {_count(len(evaluation.columns), 'column')} evaluated",
+        facts=f"{_count(len(evaluation.questions), 'question')} · {moment(evaluation.created)}",
+        findings=[*_findings(evaluation)],
+        faults=[*_faults(evaluation)],
+        charts=[(measure, _chart(evaluation, scores, measure)) for scores, measure in _measures(evaluation)],
+        baseline=evaluation.baseline,
+        differences=[*_differences(evaluation)],
+        difference_headings=["column", "measure", "difference", "95%", "gained", "lost"],
+        filters=shown.filters(chosen),
+        left_out=_left_out(len(evaluation.questions), len(chosen)),
+        num_open=OPEN,
+        questions=[shown.question(number) for number in chosen],
+        column_headings=["column", "checkpoint", "decoding", "tokens generated", "errors"],
+        columns=[
+            [
+                column.name,
+                column.checkpoint,
+                column.decoding,
+                f"{evaluation.measured[column.name].num_tokens:,}",
+                str(len(evaluation.measured[column.name].errors)),
+            ]
+            for column in evaluation.columns
+        ],
+        settings=json.dumps(evaluation.settings, indent=2, ensure_ascii=False, default=str),
+        notes=[*_notes(evaluation)],
+    )
+    return str(filled)
+
+
+def _measures(evaluation: Evaluation) -> Iterator[tuple[MetricScores, _Measure]]:
+    for scores in evaluation.scores:
+        metric = scores.metric
+        meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
+        toward = "better" if metric.best == "high" else "likelier"
+        yield (
+            scores,
+            _Measure(metric.name, metric.name, metric.title, meaning, "", metric.best, toward, metric),
+        )
+
+
+def _chart(evaluation: Evaluation, scores: MetricScores, measure: _Measure) -> Markup:
+    """A point and an interval for each column; full where it is not behind the best one beyond chance."""
+    values = {name: each.value for name, each in scores.estimates.items()}
+    sign = 1.0 if measure.best == "high" else -1.0
+    top = max((sign * value for value in values.values() if value == value), default=0.0)
+    return ranking(
+        measure,
+        [
+            Ranked(
+                column.name,
+                values[column.name],
+                scores.estimates[column.name].interval,
+                sign * values[column.name] >= top,
+            )
+            for column in evaluation.columns
+        ],
+    )
+
+
+def _findings(evaluation: Evaluation) -> Iterator[str]:
+    """What the numbers say, in sentences: differences beyond chance, or that there are none."""
+    for scores in evaluation.scores:
+        beyond = [name for name, found in scores.differences.items() if found.is_beyond_chance]
+        for name in beyond:
+            found = scores.differences[name]
+            is_better = (found.value > 0) == (scores.metric.best == "high")
+            verdict = f"{name} is {'better' if is_better else 'worse'} than {evaluation.baseline}"
+            yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, found)}."
+        if scores.differences and not beyond:
+            yield f"{scores.metric.title}: no column differs from {evaluation.baseline} by more than noise."
+
+
+def _faults(evaluation: Evaluation) -> Iterator[str]:
+    for name, column in evaluation.measured.items():
+        if column.errors:
+            yield f"{name}: {_count(len(column.errors), 'question')} could not be run"
+
+
+def _differences(evaluation: Evaluation) -> Iterator[list[str]]:
+    for scores in evaluation.scores:
+        for name, found in scores.differences.items():
+            ends = [score_text(scores.metric, end, "+") for end in found.interval or ()]
+            changed = ["", ""] if found.gained is None else [str(found.gained), str(found.lost)]
+            difference = difference_text(scores.metric, found)
+            yield [name, scores.metric.title, difference, " to ".join(ends), *changed]
+
+
+def _left_out(count: int, shown: int) -> str:
+    if count == shown:
+        return ""
+    return f"{shown} of {count:,} questions, those on which columns disagree first; samples_*.jsonl have all."
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    yield (
+        "Intervals hold 95 of 100 resamples of the questions (bootstrap); questions of one cluster are drawn "
+        "together."
+    )
+    yield (
+        "Differences are paired, question by question: shares of right answers by McNemar's exact test, all "
+        "else by the paired bootstrap. p is of no difference, after Holm's correction for the number of "
+        "columns; a difference with p of 0.05 or more is called noise."
+    )
+    for scores in evaluation.scores:
+        name, metric = scores.metric.title, scores.metric
+        values = ", ".join(
+            f"{column} {score_text(metric, each.value)}"
+            + (f" ({interval_text(metric, each)})" if each.interval else "")
+            for column, each in scores.estimates.items()
+        )
+        yield f"{name}, over {_count(len(scores.rows), 'question')}: {values}."
+
+
+class _QuestionView:
+    """The questions as the page shows them: whose answers are right, and where columns disagree."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        judged = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
+        self._judge = judged[0] if judged else None
+        self._places = {} if self._judge is None else {row: n for n, row in enumerate(self._judge.rows)}
+
+    def chosen(self) -> list[int]:
+        """The numbers of the questions on the page, in order."""
+        numbers = range(len(self._evaluation.questions))
+        ordered = sorted(numbers, key=lambda number: "disagree" not in self._classes(number))
+        return sorted(ordered[:MOST_QUESTIONS])
+
+    def filters(self, chosen: Sequence[int]) -> list[dict[str, object]]:
+        """What may be shown, each with how many of the chosen questions it has."""
+        labels = {
+            "disagree": "columns disagree",
+            "gained": f"right, where {self._evaluation.baseline} is wrong",
+            "lost": f"wrong, where {self._evaluation.baseline} is right",
+            "wrong": "wrong everywhere",
+        }
+        found: list[dict[str, object]] = [{"id": "all", "label": "all", "count": len(chosen)}]
+        for name, label in labels.items():
+            count = sum(name in self._classes(number) for number in chosen)
+            if count:
+                found.append({"id": name, "label": label, "count": count})
+        return found
+
+    def question(self, number: int) -> dict[str, object]:
+        """One question with a card for each column."""
+        question = self._evaluation.questions[number]
+        target = question.choices[question.correct] if question.choices else " | ".join(question.references)
+        return {
+            "number": number + 1,
+            "classes": " ".join(self._classes(number)),
+            "prompt": _cut(_prompt_text(question.content, question.text)),
+            "target": _cut(target),
+            "cards": [self._card(column.name, number) for column in self._evaluation.columns],
+        }
+
+    def _card(self, column: str, number: int) -> dict[str, object]:
+        measured = self._evaluation.measured[column]
+        text = measured.texts.get(number)
+        return {
+            "name": column,
+            "verdict": {None: "", True: "right", False: "wrong"}[self._is_right(column, number)],
+            "facts": " · ".join(self._facts(column, number)),
+            "error": measured.errors.get(number, ""),
+            "stretches": [] if text is None else self._stretches(column, number, _cut(text)),
+        }
+
+    def _stretches(self, column: str, number: int, text: str) -> list[Stretch]:
+        other = self._evaluation.measured[self._evaluation.baseline].texts.get(number)
+        if column == self._evaluation.baseline or other is None or not text.strip():
+            return [Stretch(text or "(no text)", True)]
+        return [*stretches(text, _cut(other))]
+
+    def _facts(self, column: str, number: int) -> Iterator[str]:
+        evaluation, measured = self._evaluation, self._evaluation.measured[column]
+        for scores in evaluation.scores:
+            if number in scores.rows and not scores.metric.is_right_or_wrong:
+                value = scores.per_row[column][scores.rows.index(number)]
+                yield f"{scores.metric.name} {score_text(scores.metric, value)}"
+        chosen = measured.choices.get(number)
+        if chosen is not None:
+            texts = evaluation.questions[number].choices
+            best = max(range(len(texts)), key=lambda place: chosen.logprobs[place])
+            yield f"likeliest: {_cut(texts[best].strip())} ({chosen.logprobs[best]:.2f})"
+        answer = measured.generation.get(number)
+        if answer is not None and answer.text != measured.texts.get(number, "").strip():
+            yield f"answer: {_cut(answer.text) if answer.text is not None else 'none found'}"
+
+    def _is_right(self, column: str, number: int) -> bool | None:
+        if self._judge is None or number not in self._places:
+            return None
+        return self._judge.per_row[column][self._places[number]] > 0
+
+    def _classes(self, number: int) -> list[str]:
+        """Of the filters, those that the question is among."""
+        base = self._is_right(self._evaluation.baseline, number)
+        if base is None:
+            texts = {measured.texts.get(number) for measured in self._evaluation.measured.values()}
+            return ["disagree"] if len(texts) > 1 else []
+        right = [self._is_right(column.name, number) for column in self._evaluation.columns]
+        found = ["disagree"] if len({*right}) > 1 else []
+        found += ["gained"] if not base and any(right) else []
+        found += ["lost"] if base and not all(right) else []
+        return found + (["wrong"] if not any(right) else [])
+
+
+def _prompt_text(content: Any, text: str | None) -> str:
+    if text is not None:
+        return text
+    return content.get("text") or json.dumps(dict(content), ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text):,} characters)"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

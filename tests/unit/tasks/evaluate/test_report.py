@@ -1,0 +1,77 @@
+"""The page: what it says, and that nothing of the data is more than text on it."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from unittest import mock
+
+import orjson
+import pytest
+
+from mindbatch.tasks.evaluate import report
+from mindbatch.tasks.evaluate.task import run
+
+from .conftest import Configured
+
+HOSTILE = "</p></details></script><script>alert(1)</script><img src=x onerror=alert(2)> \u202e javascript:3"
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text outside of the style sheet."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(configured: Configured, tmp_path: Path, rows: list[dict[str, object]]) -> str:
+    path = tmp_path / "asked.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    config = configured(("exact_match", "f1"), ("greedy", "sampling"), data={"path": str(path)})
+    config.report = str(tmp_path / "report.html")
+    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
+        run(config)
+    return Path(config.report).read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("shadow")
+def test_hostile_texts_are_text(configured: Configured, tmp_path: Path) -> None:
+    page = page_of(configured, tmp_path, [{"prompt": HOSTILE, "reference": HOSTILE}])
+    found = Tags(page)
+    assert not {"script", "img", "a", "iframe", "link", "object"} & {tag for tag, _ in found.tags}
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    policies = [each["content"] or "" for tag, each in found.tags if tag == "meta" and "http-equiv" in each]
+    assert [policy.partition(";")[0] for policy in policies] == ["default-src 'none'"]
+    assert "alert(1)" in found.text
+    assert "\u202e" not in page
+
+
+@pytest.mark.usefixtures("shadow")
+def test_filters_count_the_questions_that_they_show(configured: Configured, tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"prompt": f"{n} is", "reference": "x"} for n in range(8)]
+    page = page_of(configured, tmp_path, rows)
+    labels = dict(re.findall(r'<label for="show-(\w+)">[^<]*\((\d+)\)</label>', page))
+    assert labels == {"all": "8", "wrong": "8"}
+    assert len(re.findall(r'class="question [^"]*wrong', page)) == 8
+    assert "no column differs from greedy by more than noise" in page
+
+
+@pytest.mark.usefixtures("shadow")
+def test_a_page_of_bounded_size_has_the_questions_that_differ(
+    configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MOST_QUESTIONS", 3)
+    monkeypatch.setattr(report, "LONGEST_TEXT", 5)
+    rows: list[dict[str, object]] = [{"prompt": f"{n} is a number", "reference": "x"} for n in range(6)]
+    page = page_of(configured, tmp_path, rows)
+    assert page.count('class="question') == 3
+    assert "3 of 6 questions" in page
+    assert "… (13 characters)" in page
