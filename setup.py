@@ -63,7 +63,7 @@ setup(
     packages=[*find_packages("pipeline"), "mindbatch.configs", "mindbatch.examples"],
     package_data={
         "mindbatch": ["py.typed"],
-        "mindbatch.ascend_check": ["recorded.npz"],
+        "mindbatch.ascend_check": ["recorded.npz", "two_devices.json"],
         "mindbatch.configs": ["*.yaml", "*/*.yaml"],
         "mindbatch.examples": ["*/*"],
         "mindbatch.evaluation": ["templates/*"],

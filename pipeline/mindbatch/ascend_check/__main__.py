@@ -4,16 +4,16 @@
     python -m mindbatch.ascend_check --simulate --models qwen3
 
 Fused operators are compared with NumPy, tiny models of every type with logits recorded on a CPU, the shipped
-model's text with what this machine's CPU generates.
+model's text with what this machine's CPU generates, and its tokens over two devices with recorded ones.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from mindbatch.ascend_check.commands import CommandError, said_by
 from mindbatch.ascend_check.models import CONFIGS
 from mindbatch.ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
@@ -58,9 +58,12 @@ def parser() -> ToolParser:
 
 
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
-    from mindbatch.ascend_check import worker
+    """What this process does itself comes last: it keeps the device that it has chosen."""
+    from mindbatch.ascend_check import two_devices, worker
     from mindbatch.backends.simulation.process import simulate
 
+    yield _shipped(simulated)
+    yield two_devices.compile_graphs() if simulated else two_devices.run_on_npus()
     for dtype in dtypes:
         how = worker.SIMULATED if simulated else "real"
         found = (
@@ -69,31 +72,22 @@ def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[
             else worker.results(how, dtype, *models)
         )
         yield from (Result(**fields) for fields in found)
-    yield _shipped(simulated)
-    yield Result(
-        "devices", "two of them", "", SKIPPED, "this version starts one process: parallel.model_parallel is 1"
-    )
 
 
 def _shipped(simulated: bool) -> Result:
     """The text of the shipped model, on the NPU and on this machine's CPU."""
     if simulated:
         return Result("shipped model", "tiny_gpt2", "", SKIPPED, "a simulation computes no text")
-    texts = [_generated(device) for device in ("CPU", "Ascend")]
+    try:
+        texts = [_generated(device) for device in ("CPU", "Ascend")]
+    except CommandError as error:
+        return Result("shipped model", "tiny_gpt2", "bfloat16", FAILED, str(error), error.log)
     outcome = PASSED if texts[0] == texts[1] else FAILED
     return Result("shipped model", "tiny_gpt2", "bfloat16", outcome, " / ".join(map(repr, texts)))
 
 
 def _generated(device: str) -> str:
-    """What a command of its own prints; its last words where it fails."""
-    command = [sys.executable, "-m", "mindbatch", "generate", *_SHIPPED, f"runtime.device_target={device}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"no end after {_SECONDS} s"
-    if done.returncode:
-        return f"exit code {done.returncode}: {done.stderr[-500:]}"
-    return done.stdout.strip()
+    return said_by("generate", *_SHIPPED, f"runtime.device_target={device}", seconds=_SECONDS).strip()
 
 
 if __name__ == "__main__":

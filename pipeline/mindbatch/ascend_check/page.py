@@ -5,11 +5,13 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from mindbatch.screen_text import printable
 
 PASSED, FAILED, COMPILED, SKIPPED = "passed", "failed", "compiled", "skipped"
 _PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy")
@@ -19,13 +21,22 @@ _SECONDS = 30
 
 @dataclass(frozen=True)
 class Result:
-    """One check. part: operator, model, shipped model or devices. detail: the error, or the reason."""
+    """One check. part: operator, model, shipped model or devices. detail: the error, or the reason.
+
+    log: what a failed command said.
+    """
 
     part: str
     name: str
     dtype: str
     outcome: str
     detail: str
+    log: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A row of the page's table."""
+        return self.part, self.name, self.dtype, self.outcome, self.detail
 
     @property
     def line(self) -> str:
@@ -40,7 +51,7 @@ def page(results: Sequence[Result], *, simulated: bool) -> str:
         f"{sum(result.outcome == outcome for result in results)} {outcome}"
         for outcome in (PASSED, COMPILED, FAILED, SKIPPED)
     )
-    rows = [f"| {' | '.join(map(_cell, vars(result).values()))} |" for result in results]
+    rows = [f"| {' | '.join(map(_cell, result.cells))} |" for result in results]
     return "\n".join(
         [
             "# MindBatch on Ascend",
@@ -54,6 +65,7 @@ def page(results: Sequence[Result], *, simulated: bool) -> str:
             *rows,
             "",
             "Errors: the largest difference from float32 on a CPU, as a part of the largest number there.",
+            *(line for result in results for line in _log(result)),
             *_devices(),
             "",
         ]
@@ -62,6 +74,13 @@ def page(results: Sequence[Result], *, simulated: bool) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _log(result: Result) -> Iterator[str]:
+    """Indented, so that no line of it can end the block."""
+    if result.log:
+        yield from ("", f"What {result.part}, {result.name}, said:", "")
+        yield from (f"    {printable(line)}" for line in result.log)
 
 
 def _machine() -> dict[str, str]:

@@ -23,6 +23,13 @@ def test_the_page_counts_and_lists_every_check() -> None:
     assert "- mindspore: 2.9.0" in text
 
 
+def test_what_a_failed_job_said_is_below_the_table() -> None:
+    log = ("rank_0.log: no device", "```\033[2J")
+    text = page([Result("devices", "two of them", "", FAILED, "exit code 1", log)], simulated=False)
+    assert "| devices | two of them |  | failed | exit code 1 |\n" in text
+    assert "What devices, two of them, said:\n\n    rank_0.log: no device\n    ```\\x1b[2J\n" in text
+
+
 @pytest.mark.parametrize(("outcome", "code"), [(COMPILED, 0), (FAILED, 1)])
 def test_a_failed_check_is_the_exit_code(
     outcome: str,

@@ -1,0 +1,99 @@
+"""A job over two devices: the tokens of the shipped model beside those recorded on a CPU, or its graphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mindbatch.ascend_check.commands import CommandError, last_lines, said_by
+from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+
+RECORDED = Path(__file__).parent / "two_devices.json"
+"""By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""
+PROMPTS = ("An increasing sequence: one,", "A decreasing sequence: nine,", "three plus four is")
+TWO = "parallel.model_parallel=2"
+_NPU = "runtime.device_target=Ascend"
+_MODEL = (  # few graphs
+    *("model=tiny_gpt2", "model.batch_size=2"),
+    *("runtime.max_batched_tokens=8", "runtime.cache_memory=64MiB"),
+)
+_DEVICES = Path("/dev")
+
+
+def run_on_npus() -> Result:
+    """Runs the job on the first two NPUs of this machine; skipped where there is one only."""
+    if len([*_DEVICES.glob("davinci[0-9]*")]) == 1:
+        return _result(SKIPPED, "this machine has one NPU")
+    with TemporaryDirectory(prefix="mindbatch-") as name:
+        return judged(Path(name), _NPU)
+
+
+def judged(folder: Path, *words: str) -> Result:
+    """Runs the job over two ranks and compares its tokens. words: keys that say where they run."""
+    try:
+        faults = [*_differences(generated(folder, TWO, *words), recorded())]
+    except CommandError as error:
+        return _result(FAILED, str(error), *error.log)
+    if faults:
+        return _result(FAILED, "; ".join(faults), *last_lines(folder))
+    return _result(PASSED, "the tokens of one process on a CPU")
+
+
+def generated(folder: Path, *words: str) -> dict[str, list[int]]:
+    """By prompt the token ids that `mindbatch batch` gives. folder: an empty one, for its files and logs.
+
+    Raises:
+        CommandError: it failed.
+    """
+    rows, run = folder / "rows.jsonl", folder / "run"
+    rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    given = [f"data.path={rows}", f"output.dir={run}", "output.token_ids=true", "progress=none"]
+    said_by("batch", *_MODEL, "decoding.max_new_tokens=24", *given, *words, logs=folder)
+    found = map(json.loads, (run / "results.jsonl").read_text().splitlines())
+    return {row["prompt"]: row["generations"][0]["token_ids"] for row in found}
+
+
+def recorded() -> dict[str, list[int]]:
+    """What is in RECORDED."""
+    found: dict[str, list[int]] = json.loads(RECORDED.read_text())
+    return found
+
+
+def compile_graphs() -> Result:
+    """Compiles the graphs of both ranks, in simulation."""
+    words = (*_MODEL, TWO, _NPU, "compile=true", "ranks=all", "report=json")
+    try:
+        ranks = json.loads(said_by("plan", *words, allowed=(EXIT_DONE, EXIT_FAILED)))["ranks"]
+    except CommandError as error:
+        return _result(FAILED, str(error), *error.log)
+    except ValueError:
+        return _result(FAILED, "the ranks could not be simulated")
+    if faults := [fault for rank in ranks for fault in _refusals(rank)]:
+        return _result(FAILED, "; ".join(faults))
+    graphs = ", ".join(f"{len(rank['graphs'])} graphs of rank {rank['rank']}" for rank in ranks)
+    return _result(COMPILED, graphs)
+
+
+def _differences(found: Mapping[str, list[int]], expected: Mapping[str, list[int]]) -> Iterator[str]:
+    for prompt, tokens in expected.items():
+        there = found.get(prompt, [])
+        if there != tokens:
+            pairs = zip(there, tokens, strict=False)
+            place = next((at for at, (one, other) in enumerate(pairs) if one != other), len(there))
+            yield f"{prompt!r}: token {place} of {len(tokens)} is another than on a CPU"
+
+
+def _refusals(rank: Mapping[str, Any]) -> Iterator[str]:
+    if rank["error"] is not None:
+        yield f"rank {rank['rank']}: {rank['error']}"
+    for graph in rank["graphs"]:
+        if not graph["is_compiled"]:
+            yield f"rank {rank['rank']}, {graph['kind']}: {graph['operator']}: {graph['rule']}"
+
+
+def _result(outcome: str, detail: str, *log: str) -> Result:
+    return Result("devices", "two of them", "bfloat16", outcome, detail, log)
