@@ -30,6 +30,7 @@ BUFFERS = {
     "norm": "x residual weight bias settings y sum",
     "rotary": "qkv cos sin query_norm key_norm settings out",
     "activation": "x settings y",
+    "adapters": "x weights bias slots arena table widths y",
     "attention": "qkv keys values slots rows tables lengths settings out",
 }
 NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]
@@ -40,6 +41,7 @@ ONE_OF_EACH = (
     "rotary.cos",
     "activation.y",
     "attention.values",
+    "adapters.arena",
 )
 
 pytestmark = pytest.mark.slow
@@ -92,9 +94,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _need(MEMORY, folder)
     kernels = [SOURCES / f"variant_{name}.cpp" for name in VARIANTS]
     ours = [DRIVER / "driver.cpp", DRIVER / "exact_pool.cpp"]
-    _compile(
-        [*kernels, SOURCES / "mindspore_ops.cpp", SOURCES / "meeting.cpp", *ours], folder / "driver", MEMORY
-    )
+    others = [SOURCES / f"{name}.cpp" for name in ("mindspore_ops", "adapter_ops", "meeting")]
+    _compile([*kernels, *others, *ours], folder / "driver", MEMORY)
     return folder / "driver"
 
 

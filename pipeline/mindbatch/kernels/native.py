@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray, constant
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import padded_head
+from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import TensorSlice
@@ -108,6 +111,23 @@ class NativeKernels(Kernels):
             return [x[0], outputs]
 
         return NativeOperator(self._function("mb_linear"), shape, first_type)
+
+    def adapter_store(
+        self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
+    ) -> AdapterStore:
+        if not self._library.has_adapters:
+            return super().adapter_store(shapes, adapters, slots)
+        return NativeAdapters(shapes, adapters, slots)
+
+    def adapted_linear(self, outputs: int, widths: Sequence[int]) -> nn.Cell:
+        if not self._library.has_adapters:
+            return super().adapted_linear(outputs, widths)
+
+        def shape(x: Shape, *others: Shape) -> Shape:
+            return [x[0], outputs]
+
+        settings = constant(widths, np.int32)
+        return NativeCell(self._function("mb_adapted_linear"), shape, first_type, settings)
 
     def embedding(self) -> nn.Cell:
         def shape(ids: Shape, weight: Shape) -> Shape:

@@ -34,6 +34,11 @@ class NativeLibrary:
         """Takes effect before the first kernel runs; threads that have started stay."""
         self.handle.mb_set_num_threads(count)
 
+    @property
+    def has_adapters(self) -> bool:
+        """False of a library that was built before there were any."""
+        return hasattr(self.handle, "mb_adapted_linear")
+
     def meeting_bytes(self, size: int) -> int:
         """Bytes of memory in which so many ranks meet; 0 of a library that was built before there was any."""
         count = getattr(self.handle, "mb_meeting_bytes", None)

@@ -3,6 +3,7 @@
 // driver VARIANT SEED RANDOM_CASES [BUFFER]: exits 0 when all is well, 3 when this machine cannot run the
 // variant, 1 with a line "FAULT: ..." for a wrong number; a sanitizer ends it otherwise. BUFFER is allocated
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
+#include "adapter_case.h"
 #include "attention_case.h"
 #include "dense_cases.h"
 
@@ -32,6 +33,7 @@ void fixed_cases(Random& random) {
       {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
       {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
   };
+  adapter_cases(random);
   for (const AttentionCase& each : attention) {
     attention_case(random, each);
     outside_cases(random, each);
@@ -59,6 +61,7 @@ void random_case(Random& random) {
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
               2 * random.between(0, head_dim / 2), either);
   random_attention(random);
+  adapter_case(random, random_adapters(random));
 }
 
 }  // namespace

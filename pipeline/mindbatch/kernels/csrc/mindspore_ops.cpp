@@ -1,19 +1,12 @@
-// The entry points that MindSpore's ops.Custom(..., "aot") calls, and the choice of the instruction set.
-//
-// Signature and meaning of the arguments: MindSpore's "Custom operators, AOT type". Inputs come first in `params`
-// and `shapes`, outputs after them. A return value other than 0 makes the graph fail.
+// The entry points of the layers, and the choice of the instruction set.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 
 #include "meeting.h"
+#include "operators.h"
 #include "thread_pool.h"
-#include "variant_table.h"
-
-#define MB_EXPORT extern "C" __attribute__((visibility("default")))
-#define MB_OP(name) \
-  MB_EXPORT int name(int, void** params, [[maybe_unused]] int* ndims, int64_t** shapes, const char**, void*, void*)
 
 namespace mindbatch {
 #if defined(__x86_64__)
@@ -24,8 +17,6 @@ namespace portable { extern const KernelTable table; }
 
 namespace {
 
-constexpr int kOutside = 1;
-
 const KernelTable* best_table() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -33,18 +24,6 @@ const KernelTable* best_table() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
 #endif
   return &portable::table;
-}
-
-const KernelTable* table = best_table();
-
-const float* floats(void* p) { return static_cast<const float*>(p); }
-const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
-
-// A tensor of one element stands for an absent optional input.
-const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
-  int64_t size = 1;
-  for (int i = 0; i < ndims[index]; i++) size *= shapes[index][i];
-  return size > 1 ? floats(params[index]) : nullptr;
 }
 
 // Weights in the order in which a step reads them, learnt from the last step: while MindSpore passes from one
@@ -85,6 +64,23 @@ float as_float(int32_t bits) {
 }
 
 }  // namespace
+
+const KernelTable* table = best_table();
+
+const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
+  int64_t size = 1;
+  for (int i = 0; i < ndims[index]; i++) size *= shapes[index][i];
+  return size > 1 ? floats(params[index]) : nullptr;
+}
+
+void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns) {
+  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
+  const LinearArgs arguments = {floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2), y,
+                                shapes[0][0], shapes[0][1], columns, panels_per_task};
+  read_next_ahead(arguments);
+  table->linear(arguments);
+}
+
 }  // namespace mindbatch
 
 using namespace mindbatch;
@@ -113,13 +109,7 @@ MB_EXPORT int mb_num_threads() { return num_threads(); }
 // x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1] -> y [rows, columns]
 MB_OP(mb_linear) {
   PoolLock lock;
-  const int64_t columns = shapes[3][1];
-  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-  const LinearArgs arguments = {floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2),
-                                static_cast<float*>(params[3]), shapes[0][0], shapes[0][1], columns,
-                                panels_per_task};
-  read_next_ahead(arguments);
-  table->linear(arguments);
+  linear_of_step(params, shapes, ndims, static_cast<float*>(params[3]), shapes[3][1]);
   return 0;
 }
 

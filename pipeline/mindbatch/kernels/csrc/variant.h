@@ -13,13 +13,15 @@ namespace {
 
 #include "vector.h"
 #include "linear.h"
+#include "adapters.h"
 #include "attention.h"
 #include "elementwise.h"
 
 }  // namespace
 
 extern const KernelTable table;
-const KernelTable table = {MB_VARIANT_NAME, linear, embed, attention, rotary, norm, activation};
+const KernelTable table = {MB_VARIANT_NAME, linear, embed, attention, rotary, norm, activation,
+                           adapter_shrink, adapter_expand};
 
 }  // namespace MB_VARIANT
 }  // namespace mindbatch

@@ -64,6 +64,35 @@ struct ActivationArgs {
   bool gated;
 };
 
+// Adapters are packed in panels of so many outputs; offsets in their memory count so many floats, too.
+constexpr int kAdapterPanel = 16;
+
+// What an adapter does to one part of a linear layer's outputs; as the table of a layer has it. Offsets are in
+// the arena, whose first panel is never used: 0 is nothing.
+struct AdapterPart {
+  int32_t rank;           // 0: nothing
+  int32_t a, b;           // packed matrices [rank, depth] and [outputs, rank]
+  int32_t scale, offset;  // [outputs], padded to whole panels: y becomes y * scale + offset before A and B
+  int32_t whole;          // packed weights in place of the layer's own
+};
+
+// Rows order[first .. first + rows), which have the same adapter.
+struct AdapterGroup {
+  int64_t first, rows;
+  const AdapterPart* parts;
+};
+
+struct AdapterArgs {
+  const float* x;        // [rows, depth]
+  float* y;              // [rows, columns]
+  const int32_t* order;  // [rows]: those without an adapter are in no group
+  const AdapterGroup* groups;
+  float* const* inner;   // [parts][rows], in that order: x A^T of each row, whole panels
+  const float* arena;
+  const int32_t *widths, *starts;  // [parts]: outputs of each, and where in a row of y they begin
+  int64_t rows, depth, columns, num_groups, num_parts;
+};
+
 struct KernelTable {
   const char* name;
   void (*linear)(const LinearArgs&);
@@ -72,6 +101,8 @@ struct KernelTable {
   void (*rotary)(const RotaryArgs&);
   void (*norm)(const NormArgs&);
   void (*activation)(const ActivationArgs&);
+  void (*adapter_shrink)(const AdapterArgs&);
+  void (*adapter_expand)(const AdapterArgs&);
 };
 
 }  // namespace mindbatch

@@ -1,0 +1,31 @@
+// What the entry points share: how MindSpore's ops.Custom(..., "aot") calls them, and the variant in use.
+//
+// Signature and meaning of the arguments: MindSpore's "Custom operators, AOT type". Inputs come first in `params`
+// and `shapes`, outputs after them. A return value other than 0 makes the graph fail.
+#pragma once
+#include <cstdint>
+
+#include "variant_table.h"
+
+#define MB_EXPORT extern "C" __attribute__((visibility("default")))
+#define MB_OP(name) \
+  MB_EXPORT int name(int, void** params, [[maybe_unused]] int* ndims, int64_t** shapes, const char**, void*, void*)
+
+namespace mindbatch {
+
+constexpr int kOutside = 1;
+
+// The variant in use.
+extern const KernelTable* table;
+
+inline const float* floats(void* p) { return static_cast<const float*>(p); }
+inline const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
+
+// A tensor of one element stands for an absent optional input.
+const float* optional(void** params, int64_t** shapes, int* ndims, int index);
+
+// A linear layer of a step: its product, and what the next one reads is read ahead. Needs a PoolLock.
+// x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1], y [rows, columns]
+void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns);
+
+}  // namespace mindbatch
