@@ -52,10 +52,16 @@ def test_a_trained_llama(size: int, tmp_path: Path) -> None:
     compare(tmp_path / "out", size, model, requests(kinds, 300))
 
 
+OTHER_FAMILIES = ("qwen2", "qwen3_moe", "glm4", "glm4_moe", "deepseek_v3", "deepseek_v3_yarn")
+
+
 @pytest.mark.processes
-def test_mindformers_own_model(tmp_path: Path) -> None:
-    """qwen3 of a vocabulary that two ranks share, for MindFormers pads none."""
-    description = json.loads(json.dumps(descriptions(MINDFORMERS_FIXTURE)["qwen3"]).replace("101", "102"))
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(name, marks=pytest.mark.on_demand) for name in OTHER_FAMILIES)]
+)
+def test_mindformers_own_model(family: str, tmp_path: Path) -> None:
+    """Of a vocabulary that two ranks share, for MindFormers pads none."""
+    description = json.loads(json.dumps(descriptions(MINDFORMERS_FIXTURE)[family]).replace("101", "102"))
     write_folder(tmp_path / "whole", description)
     model = {"checkpoint_name_or_path": str(tmp_path / "whole"), "provider": "mindformers", "batch_size": 8}
     few = {kind: PLAIN[kind] for kind in ("greedy", "sampled", "beams")}
