@@ -14,10 +14,10 @@ from mixed_requests import PLAIN, SCHEMA, STORIES, TINY
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.on_demand]
 
 SHAPES = [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (1, 4, 1)]
-OPTIONS: dict[str, Any] = {"batch_size": 4, "block_size": 4, "cache_memory": "2MB"}
+OPTIONS: dict[str, Any] = {"batch_size": 4, "block_size": 8, "cache_memory": "2MB"}
 WAYS = {way: PLAIN[way] for way in ("greedy", "sampled", "samples", "beams")} | {
     "schema": {"json_schema": SCHEMA},
-    "allowed": {"bad_words_ids": [[5], [7, 8]], "min_new_tokens": 6, "suppress_tokens": [9, 10]},
+    "allowed": {"bad_words_ids": [[5], [7, 8]], "suppress_tokens": [9, 10]},
 }
 
 

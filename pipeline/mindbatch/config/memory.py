@@ -1,12 +1,15 @@
 """Memory: how much this machine has, and amounts of it as users write them."""
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 GIB = 1 << 30
 MEMINFO = Path("/proc/meminfo")
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+OWN_GROUPS = Path("/proc/self/cgroup")
+_NO_LIMIT = 1 << 60  # what the first version of control groups says where there is none
 
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
@@ -17,16 +20,29 @@ ALLOWED = "bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, MiB, 
 _PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*")
 
 
-def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT) -> dict[str, int]:
-    """Bytes of memory: `total` and `available`, and the container's `limit` if it has one."""
+def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = OWN_GROUPS) -> dict[str, int]:
+    """Bytes of memory: `total` and `available`, and the `limit` of the container or control group, if any."""
     kilobytes = dict(line.split(":", 1) for line in lines(meminfo) if ":" in line)
     found = {
         name: int(kilobytes[field].split()[0]) * 1024
         for name, field in (("total", "MemTotal"), ("available", "MemAvailable"))
         if field in kilobytes
     }
-    maximum = "".join(lines(limit)).strip()
-    return found | ({"limit": int(maximum)} if maximum.isdigit() else {})
+    said = ("".join(lines(file)).strip() for file in (limit, *_limits_of(groups, limit.parent)))
+    maxima = [int(text) for text in said if text.isdigit() and int(text) < _NO_LIMIT]
+    return found | ({"limit": min(maxima)} if maxima else {})
+
+
+def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
+    """The files that limit a process: of its control group and of all above, of either version."""
+    for line in lines(groups):
+        number, controllers, name = (line.split(":", 2) + ["", ""])[:3]
+        group = PurePosixPath(name)
+        for above in (group, *group.parents):
+            if number == "0":
+                yield hierarchy / str(above).lstrip("/") / "memory.max"
+            elif "memory" in controllers.split(","):
+                yield hierarchy / "memory" / str(above).lstrip("/") / "memory.limit_in_bytes"
 
 
 def free_memory() -> int | None:

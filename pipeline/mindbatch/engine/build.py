@@ -13,7 +13,8 @@ from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
-from mindbatch.engine.prepare import PreparedModel, prepare_model, refuse_beyond_memory
+from mindbatch.engine.memory_check import refuse_beyond_memory
+from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines

@@ -120,8 +120,7 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     stages = cut(specs, part.stages, part.device_map)
     held = stage_specs(specs, stages[part.stage]) if folder.stages > 1 else specs
     check_tensors(arch, held if folder.shard == WHOLE else shard_specs(held, part.shard), folder)
-    most_layers = max(len(stage.layers) for stage in stages)
-    return NativeModel(folder, arch, part.shard, stages[part.stage], most_layers)
+    return NativeModel(folder, arch, part.shard, stages[part.stage], tuple(stages))
 
 
 def _refuse_uncuttable(arch: Architecture, part: ModelPart) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.memory import GIB, free_memory, parse_bytes, whole_memory
+from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant_model import AssistantFolder, find_assistant
 from mindbatch.engine.described import DescribedModel, open_model
@@ -93,7 +93,7 @@ def engine_settings(
         )
     if runtime.device_target == "Ascend":
         _refuse_beyond_operators(seq_length, runtime.block_size, facts, assistant)
-    token_bytes = _token_bytes(model, runtime, facts, assistant)
+    token_bytes = token_bytes_of(model, runtime, facts, assistant)
     budget = parse_bytes(runtime.cache_memory)
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
@@ -118,7 +118,7 @@ def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
             )
 
 
-def _token_bytes(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
+def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
     """Bytes that a token takes in the caches of the models."""
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
     return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
@@ -133,28 +133,6 @@ def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFac
     ]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
-
-
-def refuse_beyond_memory(
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    cache_tokens: int,
-    *models: ModelFacts | None,
-    copies: int = 1,
-) -> None:
-    """ConfigError when the cache is larger than the whole memory: a part of that it may find in use.
-
-    copies: processes on this machine, each of which has a cache of so many tokens.
-    """
-    token_bytes = _token_bytes(model, runtime, *models)
-    there, needed = whole_memory(), copies * cache_tokens * token_bytes
-    if there is not None and needed > there:
-        each = f" for each of {copies} processes" if copies > 1 else ""
-        free = (free_memory() or 0) / GIB
-        raise ConfigError(
-            f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "
-            f"there are, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
-        )
 
 
 def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ class ModelFacts:
 
     max_positions: most tokens of prompt and output.
     num_parameters: numbers of its weights.
+    rank_parameters: of the weights of a rank of each pipeline stage, where that is known; at least so many.
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
     window: the narrowest sliding window in tokens, 0 for none.
@@ -25,6 +26,7 @@ class ModelFacts:
     head_dim: int
     window: int = 0
     devices: tuple[str, ...] = ("CPU", "Ascend")
+    rank_parameters: tuple[int, ...] = ()
 
     def cache_bytes_per_token(self, itemsize: int) -> int:
         """Bytes of one token's keys and values."""

@@ -28,19 +28,25 @@ class NativeModel:
 
     shard, stage: the rank that is loaded, of a whole folder or of one that was cut for it; a stage of None is
         all layers.
-    most_layers: of any stage, for all ranks of a model have caches of as many tokens; None: all.
+    stages: of the model; all of its ranks have caches of as many tokens as that with the most layers.
     """
 
     folder: ModelFolder
     architecture: Architecture
     shard: TensorSlice = WHOLE
     stage: Stage | None = None
-    most_layers: int | None = None
+    stages: tuple[Stage, ...] = ()
 
     @property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
-        return facts_of(self.architecture, self.shard.size, self.most_layers)
+        most_layers = max((len(stage.layers) for stage in self.stages), default=None)
+        facts = facts_of(self.architecture, self.shard.size, most_layers)
+        return replace(facts, rank_parameters=tuple(map(self._parameters_of, self.stages)))
+
+    def _parameters_of(self, stage: Stage) -> int:
+        held = stage_specs(tensor_specs(self.architecture), stage)
+        return sum(spec.numbers(self.shard) for spec in held)
 
     def load(
         self,
@@ -67,9 +73,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         model_type=arch.model_type,
         vocab_size=arch.vocab_size,
         max_positions=arch.max_positions,
-        num_parameters=sum(
-            spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1) for spec in tensor_specs(arch)
-        ),
+        num_parameters=sum(spec.numbers(WHOLE) for spec in tensor_specs(arch)),
         cached_numbers=(num_layers or arch.num_layers)
         * kv_heads
         * (arch.head_dim + padded_head(arch.head_dim)),

@@ -97,8 +97,10 @@ def _sizes_by_bytes(specs: Sequence[TensorSpec], layers: int, stages: int) -> li
     for spec in specs:
         layer = _layer(spec)
         if layer is not None:
-            by_layer[layer] += _numbers(spec)
-    ends = [sum(_numbers(spec) for spec in specs if holds(end, spec, tied=tied)) for end in (first, last)]
+            by_layer[layer] += spec.numbers(WHOLE)
+    ends = [
+        sum(spec.numbers(WHOLE) for spec in specs if holds(end, spec, tied=tied)) for end in (first, last)
+    ]
     low, high = 0, sum(by_layer) + sum(ends)
     while low < high:
         middle = (low + high) // 2
@@ -122,7 +124,3 @@ def _filled(by_layer: Sequence[int], ends: Sequence[int], stages: int, bound: in
             return None
         sizes.append(layer - start)
     return sizes if layer == len(by_layer) else None
-
-
-def _numbers(spec: TensorSpec) -> int:
-    return spec.local_outputs(WHOLE) * (spec.local_inputs(WHOLE) or 1)

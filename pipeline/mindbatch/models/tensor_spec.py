@@ -135,6 +135,10 @@ class TensorSpec:
         low, high = self.parts[0].input_bounds(self.sharding, shard)
         return high - low
 
+    def numbers(self, shard: TensorSlice) -> int:
+        """How many numbers this rank holds of it."""
+        return self.local_outputs(shard) * (self.local_inputs(shard) or 1)
+
 
 def vocabulary(name: str, source: str, size: int, width: int) -> TensorSpec:
     """A token embedding or a head."""

@@ -10,8 +10,8 @@ from mindbatch.config.environment import thread_settings
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.engine.build import LoadedModel, Notice
+from mindbatch.engine.memory_check import refuse_beyond_memory
 from mindbatch.engine.outline import outline
-from mindbatch.engine.prepare import refuse_beyond_memory
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
@@ -39,8 +39,16 @@ def load_replicas(
     setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.part_of(0))
     models = (outlined.facts, outlined.assistant)
-    local_size = 0 if setup.launcher == "ray" else setup.place.layout.local_size
-    refuse_beyond_memory(model, runtime, outlined.cache_tokens, *models, copies=max(1, local_size))
+    here = range(0) if setup.launcher == "ray" else setup.place.ranks
+    local_size, places = len(here), [topology.coordinates(rank) for rank in here]
+    refuse_beyond_memory(
+        model,
+        runtime,
+        outlined.cache_tokens,
+        *models,
+        stages=[place.stage for place in places],
+        replicas=len({place.replica for place in places}),
+    )
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),

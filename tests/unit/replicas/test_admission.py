@@ -12,6 +12,7 @@ from mindbatch.checkpoint.folders.folder_digest import folder_digest
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
+from mindbatch.engine import memory_check
 from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.replicas import load
 from mindbatch.replicas.admission import RankAdmission
@@ -98,6 +99,10 @@ def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pyt
     with pytest.raises(
         ConfigError, match="^runtime.cache_memory=900TiB for each of 2 processes: more than the .* there are"
     ):
+        load.load_replicas(config)
+    config.runtime = RuntimeConfig(cache_memory="2MiB")
+    monkeypatch.setattr(memory_check, "whole_memory", lambda: 7 << 20)
+    with pytest.raises(ConfigError, match=r"^memory: 2 processes need 0.0 GiB, .*cache_memory of at most"):
         load.load_replicas(config)
     config.runtime = RuntimeConfig()
     config.model.seq_length = 5000

@@ -38,6 +38,26 @@ def test_memory_and_the_limit_of_a_container(tmp_path: Path) -> None:
     assert memory(meminfo, limit)["limit"] == 4096
 
 
+@pytest.mark.parametrize(
+    ("groups", "file"),
+    [
+        ("4:cpu,memory:/job/step\n2:cpu:/\n0::/other\n", "memory/job/memory.limit_in_bytes"),
+        ("0::/job/step\n", "job/step/memory.max"),
+        ("0::/job/step\n", "job/memory.max"),
+    ],
+)
+def test_the_limit_of_a_control_group_and_of_those_above(tmp_path: Path, groups: str, file: str) -> None:
+    meminfo, own, root = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups"
+    meminfo.write_text(MEMINFO)
+    own.write_text(groups)
+    for name in ("memory/job/step/memory.limit_in_bytes", file):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{2**63 - 4096}\n" if name != file else "4096\n")
+    assert memory(meminfo, root / "memory.max", own)["limit"] == 4096
+    (root / file).write_text(f"{2**63 - 4096}\n")
+    assert "limit" not in memory(meminfo, root / "memory.max", own)
+
+
 def test_a_system_without_these_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert machine.processor(missing)

@@ -117,6 +117,7 @@ def facts_of(model: Description, model_parallel: int = 1) -> ModelFacts:
         vocab_size=model.vocab_size,
         max_positions=model.max_positions,
         num_parameters=model.num_parameters,
+        rank_parameters=(model.num_parameters // model_parallel,),
         cached_numbers=_cached_numbers(model, model_parallel),
         head_dim=model.attention.head_dim if isinstance(model.attention, GroupedAttention) else 0,
     )

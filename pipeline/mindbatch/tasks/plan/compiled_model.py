@@ -95,7 +95,7 @@ def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
 
 def _counter(specs: list[TensorSpec]) -> Callable[[TensorSlice], int]:
     """Counts the numbers that a rank holds of these parameters."""
-    return lambda shard: sum(spec.local_outputs(shard) * (spec.local_inputs(shard) or 1) for spec in specs)
+    return lambda shard: sum(spec.numbers(shard) for spec in specs)
 
 
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:

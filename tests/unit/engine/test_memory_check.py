@@ -1,0 +1,75 @@
+"""Weights and caches that a machine does not hold are refused with what would do."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.config.memory import GIB
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine import memory_check
+from mindbatch.engine.memory_check import refuse_beyond_memory
+from mindbatch.errors import ConfigError
+from mindbatch.models.model_facts import ModelFacts
+
+# Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.
+FACTS = ModelFacts("gpt2", 100, 100, 3 << 28, 1 << 18, 16, rank_parameters=(1 << 28, 2 << 28))
+ASSISTANT = ModelFacts("gpt2", 100, 100, 1 << 27, 0, 16, rank_parameters=(1 << 27,))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_check, "whole_memory", lambda: 8 * GIB)
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 5 * GIB)
+
+
+def fault(stages: list[int], cache_gib: int, assistant: ModelFacts | None = None, **options: Any) -> str:
+    """Why so many GiB of cache for each process are refused; empty where they are not."""
+    runtime = RuntimeConfig(cache_memory=f"{cache_gib}GiB", device_target=options.pop("device", "CPU"))
+    tokens = cache_gib << 10
+    try:
+        refuse_beyond_memory(ModelConfig(), runtime, tokens, FACTS, assistant, stages, **options)
+    except ConfigError as error:
+        [line] = error.faults
+        return line
+    return ""
+
+
+def test_what_fits_is_taken() -> None:
+    assert fault([0, 1], 2) == ""  # 3 of weights and 2 x 2
+    assert fault([0, 0, 1, 1], 0) == ""
+    assert fault([], 7) == "", "what runs elsewhere is nobody's here"
+
+
+def test_weights_and_caches_beyond_the_memory() -> None:
+    assert fault([0, 1, 0, 1], 1, replicas=2) == (
+        "memory: 4 processes need 10.0 GiB, 6.0 of weights and 4.0 of runtime.cache_memory, and this machine "
+        "has 8.0, 5.0 of them free; what would do: runtime.cache_memory of at most 512MiB, or fewer than 2 "
+        "replicas on one machine (parallel.data_parallel), or more of parallel.model_parallel or "
+        "parallel.pipeline_stage over more machines"
+    )
+
+
+def test_weights_alone_beyond_the_memory() -> None:
+    line = fault([1, 1, 1, 1, 1], 0)
+    assert line.startswith(
+        "memory: 5 processes need 10.0 GiB, 10.0 of weights and 0.0 of runtime.cache_memory"
+    )
+    assert line.endswith(
+        "what would do: more of parallel.model_parallel or parallel.pipeline_stage over more machines"
+    )
+
+
+def test_one_process_and_an_assistant() -> None:
+    assert fault([1], 6) == ""
+    assert fault([1], 6, ASSISTANT).startswith("memory: the model needs 8.5 GiB, 2.5 of weights and 6.0 of")
+    assert fault([0], 7, ASSISTANT) == "", "it is on the last stage"
+
+
+def test_caches_alone_beyond_the_memory_are_told_as_such() -> None:
+    assert fault([0, 1], 5).startswith(
+        "runtime.cache_memory=5GiB for each of 2 processes: more than the 8.0 GiB"
+    )
+
+
+def test_weights_on_a_device_take_no_memory_of_the_machine() -> None:
+    assert fault([1, 1, 1, 1, 1], 0, device="Ascend") == ""
