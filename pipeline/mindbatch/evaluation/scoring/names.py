@@ -9,6 +9,8 @@ METRIC_NAMES = (
     "rouge1",
     "rouge2",
     "rougeL",
+    "prompt_level_strict_acc",
+    "inst_level_strict_acc",
     "acc",
     "acc_norm",
     "perplexity",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mindbatch.evaluation.scoring.instructions import InstructionsFollowed, PromptsFollowed
 from mindbatch.evaluation.scoring.likelihood import (
     Accuracy,
     BitsPerByte,
@@ -26,6 +27,8 @@ _ALL: tuple[type[Metric[Any]], ...] = (
     Rouge1,
     Rouge2,
     RougeL,
+    PromptsFollowed,
+    InstructionsFollowed,
     Accuracy,
     NormalisedAccuracy,
     Perplexity,

@@ -16,6 +16,7 @@ from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
+from mindbatch.evaluation.scoring.instructions import instruction
 from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.run.index import RowIndex
@@ -26,6 +27,7 @@ from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
 USUAL_CORRECT = "answer"
+INSTRUCTED = ("prompt_level_strict_acc", "inst_level_strict_acc")
 MOST_FAULTS = 5
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -87,10 +89,13 @@ class _ColumnNames:
     choices: str | None
     correct: str | None
     cluster: str | None
+    instructions: str | None
+    arguments: str | None
 
     @property
     def all(self) -> list[str]:
-        given = (self.reference, self.choices, self.correct, self.cluster)
+        right = (self.reference, self.choices, self.correct, self.instructions, self.arguments)
+        given = (*right, self.cluster)
         return [*dict.fromkeys(name for name in given if name is not None)]
 
 
@@ -111,16 +116,26 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
         return name
 
     answered = task.text_column is None and needs & {"generation", "likelihood"}
+    follows = task.instructions_column is not None
+    instructed = {*INSTRUCTED} & {*config.metric_names}
+    if follows != bool(instructed) or (follows and len(instructed) < len(config.metric_names)):
+        faults.append(
+            f"task.instructions_column: goes with the metrics {' and '.join(INSTRUCTED)}, and no others"
+        )
     of_choices = "choices" in needs
     if of_choices and task.choices is None:
         faults.append(
             "task.choices: must be given for acc and acc_norm: a list of texts, or the column of one"
         )
     names = _ColumnNames(
-        reference=named("reference_column", task.reference_column, USUAL_REFERENCES) if answered else None,
+        reference=named("reference_column", task.reference_column, USUAL_REFERENCES)
+        if answered and not follows
+        else None,
         choices=named("choices", task.choices) if of_choices and isinstance(task.choices, str) else None,
         correct=named("correct_column", task.correct_column, [USUAL_CORRECT]) if of_choices else None,
         cluster=named("cluster_column", task.cluster_column),
+        instructions=named("instructions_column", task.instructions_column),
+        arguments=named("arguments_column", task.arguments_column),
     )
     named("text_column", task.text_column)
     if task.text_column is not None and needs != {"likelihood"}:
@@ -197,7 +212,7 @@ class _QuestionReader:
             key=row.key,
             place=f"{row.source}:{row.line}",
             content=self._content(row),
-            references=() if names.reference is None else _references(columns, names.reference),
+            references=self._references(columns),
             choices=choices,
             correct=_correct(columns, names.correct, choices) if names.correct and choices else 0,
             text=row.content["text"] if self._task.text_column is not None else None,
@@ -210,6 +225,12 @@ class _QuestionReader:
         if question.choices:
             return question.choices[question.correct]
         return self._task.target_prefix + question.references[0]
+
+    def _references(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
+        names = self._names
+        if names.instructions is not None and names.arguments is not None:
+            return _instructions(columns, names.instructions, names.arguments)
+        return () if names.reference is None else _references(columns, names.reference)
 
     def _content(self, row: DataRow) -> Mapping[str, Any]:
         if not self._prefix:
@@ -250,6 +271,17 @@ def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
             f"{name}={shown(value)}: must be the right answer, a text or a number, or a list of them"
         )
     return tuple(texts)
+
+
+def _instructions(columns: Mapping[str, Any], names: str, arguments: str) -> tuple[str, ...]:
+    found, given = columns[names], columns[arguments]
+    if not isinstance(found, list | tuple) or not isinstance(given, list | tuple) or len(found) != len(given):
+        raise ValueError(f"{names}, {arguments}: must be two lists of the same length")
+    if not found or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"{names}={shown(found)}: must be the names of one instruction or more")
+    if not all(isinstance(each, Mapping | None) for each in given):
+        raise ValueError(f"{arguments}={shown(given)}: must be mappings")
+    return tuple(instruction(name, each) for name, each in zip(found, given, strict=True))
 
 
 def _correct(columns: Mapping[str, Any], name: str, choices: Sequence[str]) -> int:

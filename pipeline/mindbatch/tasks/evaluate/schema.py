@@ -54,6 +54,13 @@ class AnswerConfig:
         "column of the right answer, a text, a number or a list of them (SQuAD's {text: [...]} too); null: "
         "reference, references, answer or target, whichever there is",
     )
+    instructions_column: str | None = option(
+        None,
+        "column of the names of instructions that the answer must follow (IFEval), in place of references",
+    )
+    arguments_column: str | None = option(
+        None, "column of the arguments of these instructions, a list of mappings"
+    )
     target_prefix: str = option(" ", "what stands between a prompt and its right answer, where that is given")
     choices: Any = option(
         None,
@@ -212,6 +219,10 @@ def _answer_faults(task: AnswerConfig) -> Iterator[str]:
             yield f"task.extract_pattern={shown(task.extract_pattern)}: no regular expression: {error}"
     if bool(task.few_shot) != (task.few_shot_path is not None):
         yield "task.few_shot_path: the file of the examples; give it and the number task.few_shot, or neither"
+    if (task.instructions_column is None) != (task.arguments_column is None):
+        yield "task.instructions_column, task.arguments_column: each needs the other"
+    if task.instructions_column is not None and task.reference_column is not None:
+        yield "task.reference_column: has no effect with task.instructions_column; remove one of them"
     choices = task.choices
     if isinstance(choices, list | tuple) and (
         len(choices) < 2 or not all(isinstance(each, str) and each for each in choices)

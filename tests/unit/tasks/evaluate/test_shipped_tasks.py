@@ -47,6 +47,11 @@ ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "Bern is old.\n\nQuestion: What?\nAnswer:",
         {"references": ("Bern", "it")},
     ),
+    "ifeval": (
+        {"prompt": "Shout.", "instruction_id_list": ["change_case:english_capital"], "kwargs": [{}]},
+        "Shout.",
+        {"references": ('["change_case:english_capital",{}]',)},
+    ),
     "text": ({"text": "Once upon a time."}, "Once upon a time.", {"text": "Once upon a time."}),
 }
 
