@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank
-from mindbatch.checkpoint.lora.checks import effect_faults, shape_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
-from mindbatch.checkpoint.lora.names import TensorNames, find_modules, is_lora_name, unused_faults
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank, module_faults
+from mindbatch.checkpoint.lora.base_weight import base_weight
+from mindbatch.checkpoint.lora.checks import effect_faults
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
+from mindbatch.checkpoint.lora.names import FoundModules, find_modules, is_lora_name, unused_faults
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
@@ -44,16 +47,18 @@ def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
     if dropped := len(lora_names) - len(names):
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
     dtypes = {name: transform.dtype(name) for name in transform.placements}
-    settings = _settings(transform, found.modules, scaling)
+    settings = _settings(transform, found, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
-    raise_if_any([*shape_faults(found.modules, settings.rank, full)], str(path))
-    modules = adapted_modules(found.modules, settings, _arrays(transform, names))
+    raise_if_any(module_faults(found, settings, full), str(path))
+    modules = adapted_modules(found, settings, _arrays(transform, names))
     raise_if_any([*effect_faults(modules.values())], str(path))
     adapter = LoraAdapter(path, settings, modules)
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
     }
-    return plan_lora(adapter, shapes, {name: [dtype] for name, dtype in dtypes.items()})
+    find_base = partial(base_weight, files=transform.files(shapes), sets=transform.source.ranks)
+    stored = {name: [dtype] for name, dtype in dtypes.items()}
+    return plan_lora(adapter, shapes, stored, find_base=find_base)
 
 
 def _arrays(transform: Transform, names: Iterable[str]) -> dict[str, StoredArray]:
@@ -74,11 +79,11 @@ def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
     return tuple(shards)
 
 
-def _settings(transform: Transform, modules: TensorNames, scaling: float | None) -> LoraSettings:
+def _settings(transform: Transform, found: FoundModules, scaling: float | None) -> LoraSettings:
     """Of adapter_config.json beside the checkpoint, or of what was given and the matrices themselves."""
     path = transform.source.path
     folder = path if path.is_dir() else path.parent
-    rank = first_rank(modules, {name: placed.shape for name, placed in transform.placements.items()})
+    rank = first_rank(found, {name: placed.shape for name, placed in transform.placements.items()})
     if not has_file(folder, ADAPTER_CONFIG):
         if scaling is None:
             raise ConfigError(

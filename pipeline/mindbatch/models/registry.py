@@ -33,6 +33,15 @@ def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     return (*declared, "lm_head.weight") if architecture.tied else declared
 
 
+def tied_tensors(architecture: Architecture) -> dict[str, str]:
+    """The tensor of the token embedding by the name of the head's, where a model has them in one."""
+    if not architecture.tied:
+        return {}
+    specs = tensor_specs(architecture)
+    [embedding] = (spec.parts[0].source for spec in specs if spec.name == "embedding.weight")
+    return {"lm_head.weight": embedding}
+
+
 def describe(
     config: Mapping[str, Any],
     model_type: str = "auto",

@@ -13,12 +13,13 @@ from pathlib import Path
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
-from mindbatch.checkpoint.lora.checks import effect_faults, shape_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.checkpoint.lora.names import Role, TensorNames, find_modules, unused_faults
+from mindbatch.checkpoint.lora.names import FoundModules, Role, find_modules, unused_faults
+from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
-from mindbatch.checkpoint.lora.targets import target_faults
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
@@ -45,10 +46,13 @@ class LoraAdapter:
         return hashlib.sha256(json.dumps(acting).encode()).hexdigest()
 
 
-def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> LoraAdapter:
+def open_adapter(
+    path: str | os.PathLike[str], scaling: float | None = None, base: str | None = None
+) -> LoraAdapter:
     """Reads a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
 
-    scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json.
+    scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json; it is
+    never guessed. base: name or path of the model, to be compared with the one that the adapter records.
 
     Raises:
         ConfigError: there is no such folder.
@@ -64,10 +68,14 @@ def open_adapter(path: str | os.PathLike[str], scaling: float | None = None) -> 
     with collecting(faults), open_source(_file_of(folder)) as source:
         [tensors] = source.ranks
         if is_unsaid:
-            settings = LoraSettings(_rank_of(tensors), 0.0, given=scaling)
-        adapter = _checked(folder, settings, tensors, faults)
+            settings = LoraSettings(
+                first_rank(find_modules(tensors.tensors), tensors.shapes), 0.0, given=scaling
+            )
+        modules = _checked(settings, tensors, faults)
     raise_if_any(faults)
-    return adapter
+    assert settings is not None
+    warnings = (f"{folder}: {line}" for line in config_warnings(settings, base))
+    return LoraAdapter(folder, settings, modules, tuple(warnings))
 
 
 def _file_of(folder: Path) -> Path:
@@ -83,53 +91,59 @@ def _file_of(folder: Path) -> Path:
     raise CheckpointError(f"{folder}: no adapter; {needed}")
 
 
-def _rank_of(tensors: TensorSet) -> int:
-    """The rank of the first matrix A; those of the others are compared with it."""
-    return first_rank(find_modules(tensors.tensors).modules, tensors.shapes)
-
-
-def first_rank(modules: TensorNames, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Rows of the first matrix A; 1 where there is none."""
-    found = (shapes[names[Role.A]] for names in modules.values() if Role.A in names)
-    return next((shape[0] for shape in found if shape), 1)
+def first_rank(found: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Rows of the first matrix A, with which those of the others are compared; 1 where there is none."""
+    first = (shapes[names[Role.A]] for names in found.modules.values() if Role.A in names)
+    return next((shape[0] for shape in first if shape), 1)
 
 
 def _checked(
-    folder: Path, settings: LoraSettings | None, tensors: TensorSet, faults: list[str]
-) -> LoraAdapter:
+    settings: LoraSettings | None, tensors: TensorSet, faults: list[str]
+) -> dict[str, AdaptedModule]:
     found = find_modules(tensors.tensors)
     where = f"{tensors.path}: "
     unused = first_lines(unused_faults(found.others), str, limit=4)
     faults += [where + line for line in (*found.faults, *unused)]
     if settings is None:
         raise CheckpointError([])  # the faults are told already
-    faults += [where + line for line in shape_faults(found.modules, settings.rank, tensors.tensors)]
-    faults += [where + line for line in target_faults(found.modules, settings.targets)]
+    faults += [where + line for line in module_faults(found, settings, tensors.tensors)]
     if faults:
         raise CheckpointError([])
-    modules = adapted_modules(found.modules, settings, _arrays(tensors, found.modules))
+    modules = adapted_modules(found, settings, _arrays(tensors, found))
     raise_if_any([*effect_faults(modules.values())], str(tensors.path))
-    return LoraAdapter(folder, settings, modules)
+    return modules
 
 
-def _arrays(tensors: TensorSet, modules: TensorNames) -> dict[str, StoredArray]:
+def module_faults(
+    found: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
+) -> list[str]:
+    """A line for each module, or tensor, that does not go with the settings or with the others."""
+    try:
+        return [*shape_faults(found, settings, stored), *setting_faults(found, settings)]
+    except ValueError as error:
+        return [f"{ADAPTER_CONFIG}: an expression {error}"]
+
+
+def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
     """Where the tensors are stored, each checked against its digest, if it has one."""
-    found: dict[str, StoredArray] = {}
-    names = [name for roles in modules.values() for name in roles.values()]
+    arrays: dict[str, StoredArray] = {}
+    names = [name for roles in found.modules.values() for name in roles.values()]
     for name, digest in tensors.checked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
         whole = full_region(shape)
-        found[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
-    return found
+        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
+    return arrays
 
 
 def adapted_modules(
-    modules: TensorNames, settings: LoraSettings, arrays: Mapping[str, StoredArray]
+    found: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray]
 ) -> dict[str, AdaptedModule]:
     """What an adapter of these settings does to each module. arrays: by the names of their tensors."""
-    return {
-        module: AdaptedModule(
-            module, Kind.LINEAR, {role: arrays[name] for role, name in names.items()}, settings.scaling
-        )
-        for module, names in modules.items()
-    }
+    modules: dict[str, AdaptedModule] = {}
+    for module, names in found.modules.items():
+        kind = Kind.EMBEDDING if module in found.embeddings else Kind.LINEAR
+        kind = Kind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
+        scaling = settings.scaling_of(module) if Role.A in names else 0.0
+        stored = {role: arrays[name] for role, name in names.items()}
+        modules[module] = AdaptedModule(module, kind, stored, scaling, module in found.embeddings)
+    return modules

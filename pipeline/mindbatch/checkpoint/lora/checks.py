@@ -11,21 +11,85 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.modules import AdaptedModule
-from mindbatch.checkpoint.lora.names import Role, TensorNames
+from mindbatch.checkpoint.lora.names import FoundModules, Role, is_head
+from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import read_array
 
 
-def shape_faults(modules: TensorNames, rank: int, stored: Mapping[str, StoredTensor]) -> Iterator[str]:
-    """Matrices of another rank than the settings say, or of other dtypes than floating point."""
-    for names in modules.values():
-        for role, along, kind in ((Role.A, 0, "[r, inputs]"), (Role.B, 1, "[outputs, r]")):
-            info = stored[names[role]]
-            if len(info.shape) != 2 or info.shape[along] != rank:
-                yield f"tensor {shown(info.name)}: shape {[*info.shape]} must be {kind} with r={rank}"
+def setting_faults(found: FoundModules, settings: LoraSettings) -> Iterator[str]:
+    """Modules that the settings do not mean, and what they say to be there and is not."""
+    low_rank = [module for module, roles in found.modules.items() if Role.A in roles]
+    if not found.modules:
+        yield "no pair of lora_A and lora_B"
+    yield from settings.targets.faults(low_rank)
+    if settings.targets.all_linear:
+        for module in low_rank:
+            if module in found.embeddings or is_head(module):
+                yield f"module {shown(module)} is none of target_modules, 'all-linear'"
+    whole = [module for module, roles in found.modules.items() if Role.WEIGHT in roles]
+    for name in sorted(settings.targets.saved.names):
+        if not any(f".{module}".endswith(f".{name}") for module in whole):
+            yield f"modules_to_save has {shown(name)}, of which there is no weight"
+    if settings.ties and (whole or found.embeddings):
+        yield "ensure_weight_tying=True: a head that follows an adapted embedding is not supported"
+    yield from _role_faults(found, low_rank, settings)
+
+
+def _role_faults(found: FoundModules, low_rank: Iterable[str], settings: LoraSettings) -> Iterator[str]:
+    """Biases and magnitudes that the settings do not say, or say and are missing."""
+    for role, key, is_said in (
+        (Role.MAGNITUDE, "use_dora", settings.has_magnitudes),
+        (Role.BIAS, "lora_bias", settings.has_biases),
+    ):
+        for module in low_rank:
+            name = found.modules[module].get(role)
+            if name is not None and not is_said:
+                yield f"tensor {shown(name)}: would not be used, for {key} is not true"
+            if name is None and is_said:
+                what = "lora_magnitude_vector" if role is Role.MAGNITUDE else "lora_B.bias"
+                yield f"module {shown(module)}: {key} is true, and it has no {what}"
+
+
+def shape_faults(
+    found: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
+) -> Iterator[str]:
+    """Tensors of another rank than the settings say, that do not go together, or are no floats."""
+    for module, names in found.modules.items():
+        shapes = {role: stored[name].shape for role, name in names.items()}
+        for role, needed, said in _needed(module, shapes, settings):
+            if not _fits(shapes[role], needed):
+                yield f"tensor {shown(names[role])}: shape {[*shapes[role]]} must be {said}"
         for name in names.values():
             if stored[name].dtype not in FLOAT_DTYPES:
                 allowed = ", ".join(FLOAT_DTYPES)
                 yield f"tensor {shown(name)}: dtype {stored[name].dtype} must be one of {allowed}"
+
+
+_Sizes = tuple[int | None, ...]
+
+
+def _needed(
+    module: str, shapes: Mapping[Role, tuple[int, ...]], settings: LoraSettings
+) -> Iterator[tuple[Role, _Sizes, str]]:
+    """Each role with the sizes that its tensor must have, None where any is right, and how they are told."""
+    rank = settings.rank_of(module) if Role.A in shapes else 0
+    if Role.A in shapes:
+        yield Role.A, (rank, None), f"[r, inputs] with r={rank}"
+        yield Role.B, (None, rank), f"[outputs, r] with r={rank}"
+    else:
+        yield Role.WEIGHT, (None, None), "[outputs, inputs]"
+    outputs = shapes.get(Role.B, shapes.get(Role.WEIGHT, ()))[:1]
+    for role in (Role.BIAS, Role.MAGNITUDE):
+        if role in shapes:
+            yield role, outputs, f"[outputs], {[*outputs]}"
+    if Role.BASE in shapes:
+        yield Role.BASE, (None, None), "a matrix"
+
+
+def _fits(shape: tuple[int, ...], needed: _Sizes) -> bool:
+    return len(shape) == len(needed) and all(
+        size > 0 and wanted in (None, size) for size, wanted in zip(shape, needed, strict=True)
+    )
 
 
 def effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
@@ -33,17 +97,20 @@ def effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
     effective = False
     with OpenFiles() as files:
         for module in modules:
-            read = {role: read_array(array, files) for role, array in module.arrays.items()}
-            for role, array in read.items():
-                if not np.isfinite(array).all():
-                    name = module.arrays[role].name
-                    yield f"tensor {shown(name)}: has values that are infinite or no numbers"
+            read = {}
+            for role, array in module.arrays.items():
+                read[role] = read_array(array, files)
+                if not np.isfinite(read[role]).all():
+                    yield f"tensor {shown(array.name)}: has values that are infinite or no numbers"
             effective = effective or _acts(read)
     if not effective:
         yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
 
 
 def _acts(read: Mapping[Role, FloatArray]) -> bool:
-    """Whether both matrices have something in them; NaN is no zero."""
+    """Whether both matrices, or a bias, have something in them, or a weight is replaced; NaN is no zero."""
+    if Role.WEIGHT in read:
+        return True
     with np.errstate(invalid="ignore"):
-        return bool(read[Role.A].any() and read[Role.B].any())
+        has_bias = Role.BIAS in read and bool(read[Role.BIAS].any())
+        return has_bias or bool(read[Role.A].any() and read[Role.B].any())

@@ -4,72 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.lora.module_pattern import ModulePattern
+from mindbatch.checkpoint.lora.settings import LoraSettings
+from mindbatch.checkpoint.lora.target_settings import target_settings_faults, targets_of
 from mindbatch.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
 _MAX_BYTES = 1 << 20
 MAX_RANK = 1 << 16
-MAX_TARGETS = 1000
+MAX_PATTERNS = 1000
 
 # What does not change the product of two matrices.
 # fmt: off
 _IRRELEVANT = frozenset({
-    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config",
-    "exclude_modules", "inference_mode", "loftq_config", "lora_dropout", "megatron_config", "megatron_core",
-    "peft_version", "pet_type", "qalora_group_size", "revision", "runtime_config",
+    "auto_mapping", "corda_config", "eva_config", "inference_mode", "loftq_config", "lora_dropout",
+    "lora_ga_config", "megatron_config", "megatron_core", "peft_version", "pet_type", "qalora_group_size",
+    "revision", "runtime_config", "velora_config",
 })
 _READ = frozenset({
-    "bias", "fan_in_fan_out", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha",
-    "lora_rank", "peft_type", "r", "target_modules", "task_type", "use_rslora",
+    "alpha_pattern", "base_model_name_or_path", "bias", "ensure_weight_tying", "exclude_modules",
+    "fan_in_fan_out", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_bias",
+    "lora_rank", "modules_to_save", "peft_type", "r", "rank_pattern", "target_modules", "task_type",
+    "use_dora", "use_rslora",
 })
 # Allowed only when null, false or empty: each of them changes the network in another way.
 _UNSUPPORTED = {
-    "alora_invocation_tokens": "activation from a token on",
-    "alpha_pattern": "an alpha of its own for some modules",
-    "arrow_config": "routing between adapters",
+    "alora_invocation_tokens": "activation from a token on (aLoRA)",
+    "arrow_config": "routing between adapters (Arrow)",
+    "kasa_config": "a truncated base weight (KaSA)",
     "layer_replication": "layers that are there several times",
-    "lora_bias": "biases of the low-rank matrices",
-    "modules_to_save": "whole modules beside the low-rank matrices, such as a classification head",
-    "rank_pattern": "a rank of its own for some modules",
+    "monteclora_config": "sampled matrices (MonteCLoRA)",
     "target_parameters": "parameters instead of modules",
     "trainable_token_indices": "trained rows of the embedding",
-    "use_dora": "DoRA",
+    "use_bdlora": "block-diagonal matrices (BD-LoRA)",
     "use_qalora": "QALoRA",
 }
 # fmt: on
-# These begin by changing the base weights, so that the saved matrices fit another base.
-_CHANGED_BASES = ("pissa", "olora", "corda", "loftq")
+# These begin by changing the base weights: what is trained fits those, not the ones that one has.
+_CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _TASKS = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """What an adapter says of itself.
-
-    targets: names, or ends of names, of modules; () where they are a pattern, which is not interpreted.
-    all_layers: whether the targets are meant in every layer. given: the scaling, where alpha does not say it.
-    """
-
-    rank: int
-    alpha: float
-    rank_stabilised: bool = False
-    fan_in_fan_out: bool = False
-    targets: tuple[str, ...] = ()
-    all_layers: bool = True
-    given: float | None = None
-
-    @property
-    def scaling(self) -> float:
-        """The factor on B @ A: alpha / rank, or alpha / sqrt(rank) (rsLoRA, Kalajdzievski 2023)."""
-        if self.given is not None:
-            return self.given
-        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
 
 def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
@@ -81,7 +59,8 @@ def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
         CheckpointError: lists every key that is wrong, not supported or not understood.
     """
     content = read_json_object(path, _MAX_BYTES)
-    faults = [*_kind_faults(content), *_number_faults(content, scaling), *_other_faults(content)]
+    faults = [*_kind_faults(content), *_number_faults(content, scaling), *_pattern_faults(content)]
+    faults += [*target_settings_faults(content), *_other_faults(content)]
     raise_if_any(faults, str(path))
     settings = _settings(content, scaling)
     if scaling is not None and not math.isclose(scaling, settings.scaling, rel_tol=1e-6):
@@ -92,17 +71,53 @@ def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
     return settings
 
 
+def config_warnings(settings: LoraSettings, base: str | None) -> Iterator[str]:
+    """Lines for the user on settings that do not act, but may mean that the adapter is for other weights.
+
+    base: names that the model is known by; None where that does not matter.
+    """
+    if settings.start is not None:
+        yield (
+            f"init_lora_weights={shown(settings.start)}: this training began by changing the base weights: "
+            "the adapter is right only with those, or converted to plain LoRA (PEFT's "
+            "path_initial_model_for_weight_conversion)"
+        )
+    recorded = settings.base
+    if base is not None and recorded and _last_name(recorded) != _last_name(base):
+        yield f"base_model_name_or_path={shown(recorded)}: trained on another model than {base}"
+
+
+def _last_name(model: str) -> str:
+    """What tells a model, of a path or a hub's name; also of an entry of the hub's cache."""
+    parts = [part for part in model.replace("\\", "/").split("/") if part not in ("", ".")]
+    if len(parts) >= 3 and parts[-2] == "snapshots":
+        parts = parts[-3].split("--")
+    return parts[-1].lower() if parts else ""
+
+
 def _settings(content: Mapping[str, Any], scaling: float | None) -> LoraSettings:
-    targets, alpha = content.get("target_modules"), content.get("lora_alpha")
+    alpha, start = content.get("lora_alpha"), content.get("init_lora_weights")
+    is_changed = isinstance(start, str) and start.lower().startswith(_CHANGED_BASES)
     return LoraSettings(
         rank=_rank(content),
         alpha=0.0 if alpha is None else float(alpha),
         given=scaling if alpha is None else None,
         rank_stabilised=content.get("use_rslora") or False,
         fan_in_fan_out=content.get("fan_in_fan_out") or False,
-        targets=_plain_targets(targets),
-        all_layers=content.get("layers_to_transform") is None and not content.get("exclude_modules"),
+        targets=targets_of(content),
+        ranks=tuple(_patterns(content, "rank_pattern")),
+        alphas=tuple(_patterns(content, "alpha_pattern")),
+        has_magnitudes=content.get("use_dora") or False,
+        has_biases=content.get("lora_bias") or False,
+        ties=content.get("ensure_weight_tying") or False,
+        base=content.get("base_model_name_or_path") or None,
+        start=start if is_changed else None,
     )
+
+
+def _patterns(content: Mapping[str, Any], key: str) -> Iterator[tuple[ModulePattern, float]]:
+    for pattern, value in (content.get(key) or {}).items():
+        yield ModulePattern(pattern), value
 
 
 def _rank(content: Mapping[str, Any]) -> Any:
@@ -118,39 +133,53 @@ def _kind_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"task_type={shown(task)}{head}: must be 'CAUSAL_LM'"
     if content.get("bias", "none") != "none":
         yield f"bias={shown(content['bias'])}: must be 'none'; trained biases are not supported"
-    start = content.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_CHANGED_BASES):
-        yield (
-            f"init_lora_weights={shown(start)}: the base weights were changed at the start; convert the "
-            "adapter to plain LoRA first (PEFT's path_initial_model_for_weight_conversion)"
-        )
+    if content.get("use_dora") is True and content.get("lora_bias") is True:
+        yield "use_dora=True and lora_bias=True: not supported together, by PEFT neither"
+    base = content.get("base_model_name_or_path")
+    if base is not None and not isinstance(base, str):
+        yield f"base_model_name_or_path={shown(base)}: must be a name or null"
 
 
 def _number_faults(content: Mapping[str, Any], scaling: float | None) -> Iterator[str]:
     rank, alpha = _rank(content), content.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
+    if not _is_rank(rank):
         yield f"r={shown(rank)}: must be a whole number of 1 to {MAX_RANK}"
     if "r" in content and content.get("lora_rank", rank) != rank:
         yield f"r={shown(rank)} and lora_rank={shown(content['lora_rank'])}: must be the same"
-    is_missing = alpha is None and scaling is not None
-    if not is_missing and (
-        not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha < 1e9
-    ):
+    if not (alpha is None and scaling is not None) and not _is_alpha(alpha):
         yield f"lora_alpha={shown(alpha)}: must be a number above 0; the scaling is lora_alpha / r"
-    for key in ("use_rslora", "fan_in_fan_out"):
+    for key in ("use_rslora", "fan_in_fan_out", "use_dora", "lora_bias", "ensure_weight_tying"):
         if not isinstance(content.get(key) or False, bool):
             yield f"{key}={shown(content[key])}: must be true or false"
 
 
+def _pattern_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    for key, is_right, needed in (
+        ("rank_pattern", _is_rank, f"a whole number of 1 to {MAX_RANK}"),
+        ("alpha_pattern", _is_alpha, "a number above 0"),
+    ):
+        patterns = content.get(key) or {}
+        if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
+            yield f"{key}={shown(patterns)}: must be an object of at most {MAX_PATTERNS} expressions"
+            continue
+        for pattern, value in patterns.items():
+            if not is_right(value):
+                yield f"{key}: {shown(pattern)} has {shown(value)}; must be {needed}"
+            try:
+                ModulePattern(pattern)
+            except ValueError as error:
+                yield f"{key}: {shown(pattern)} {error}"
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_RANK
+
+
+def _is_alpha(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+
+
 def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
-    targets = content.get("target_modules")
-    if isinstance(targets, list):
-        if not targets or not all(isinstance(each, str) and each for each in targets):
-            yield f"target_modules={shown(targets)}: must be names of modules"
-    elif targets is not None and not isinstance(targets, str):
-        yield f"target_modules={shown(targets)}: must be names of modules, or a pattern"
-    if isinstance(targets, list | str) and len(_listed(targets)) > MAX_TARGETS:
-        yield f"target_modules: {len(_listed(targets))} names; at most {MAX_TARGETS} are allowed"
     num_unknown = 0
     for key, value in content.items():
         if value in (None, False, [], {}, "") or key in _READ or key in _IRRELEVANT:
@@ -161,15 +190,3 @@ def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
             num_unknown += 1
             near = did_you_mean(key, _READ) if num_unknown <= MAX_LINES else ""
             yield f"{shown(key)[1:-1]}={shown(value)}: not understood, so what it does would be missed{near}"
-
-
-def _listed(targets: list[str] | str) -> list[str]:
-    return targets if isinstance(targets, list) else targets.split("|")
-
-
-def _plain_targets(targets: Any) -> tuple[str, ...]:
-    """Names only; MindFormers writes patterns such as .*wq, of which the beginning says nothing."""
-    if targets is None or targets == "all-linear":
-        return ()
-    plain = [item.removeprefix(".*") for item in _listed(targets)]
-    return tuple(plain) if all(each.replace("_", "").replace(".", "").isalnum() for each in plain) else ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.modules import AdaptedModule
+from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
 from mindbatch.checkpoint.lora.names import Role, weight_of
-from mindbatch.checkpoint.lora.targets import target_of
 from mindbatch.checkpoint.placement.regions import Shape
 
 
@@ -17,12 +17,14 @@ def adapted_weights(
     shapes: Mapping[str, Shape],
     renames: Mapping[str, str] | None = None,
     transposed: Collection[str] | None = None,
+    tied: Mapping[str, str] | None = None,
 ) -> dict[str, AdaptedModule]:
     """The modules of an adapter by the name of the model's weight that each acts on.
 
     shapes: of the whole model's tensors. renames: from names of the adapter's kind, with .weight, to the
     model's own, where they are others (MindFormers' and Hugging Face's). transposed: the weights that are
-    stored [inputs, outputs], None where that is not known: square ones do not tell.
+    stored [inputs, outputs], None where that is not known: square ones do not tell. tied: the embedding by
+    the head's weight, where that is no tensor of its own; an adapter acts on either alone.
 
     Raises:
         CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
@@ -30,20 +32,56 @@ def adapted_weights(
     """
     faults: list[str] = []
     found: dict[str, AdaptedModule] = {}
+    tied = tied or {}
+    all_shapes = {**shapes, **{head: shapes[own] for head, own in tied.items() if own in shapes}}
     for name, module in adapter.modules.items():
         weight = weight_of(name, renames or {})
-        if weight not in shapes:
-            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
+        if weight not in all_shapes:
+            near = did_you_mean(weight, all_shapes) if len(faults) < MAX_LINES else ""
             tensor = next(iter(module.arrays.values())).name
             faults.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
             continue
+        if weight in found:
+            faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
         found[weight] = module
-        faults += _fit_faults(adapter, module, weight, shapes[weight], transposed)
-    if adapter.settings.all_layers and not faults:
+        faults += _fit_faults(adapter, module, weight, all_shapes[weight], transposed)
+    if not faults:
         reverse = {own: theirs for theirs, own in (renames or {}).items()}
-        faults += _gaps(adapter, [name for name in shapes if name not in found], reverse)
+        faults += _gaps(adapter, [name for name in all_shapes if name not in found], reverse, all_shapes)
     raise_if_any(faults, str(adapter.path))
-    return found
+    return found | _heads_of_saved_embeddings(adapter, found, tied)
+
+
+def _heads_of_saved_embeddings(
+    adapter: LoraAdapter, found: Mapping[str, AdaptedModule], tied: Mapping[str, str]
+) -> dict[str, AdaptedModule]:
+    """The heads that get a saved embedding as well, because both are one tensor of the model.
+
+    Of modules_to_save there is a copy for the embedding alone.
+    """
+    heads: dict[str, AdaptedModule] = {}
+    for head, own in tied.items():
+        module = found.get(own)
+        if module is None or head in found or module.kind is not Kind.WHOLE:
+            continue
+        if Role.WEIGHT in module.arrays and adapter.settings.targets.saved.match(module.module):
+            continue
+        base = module.arrays[Role.WEIGHT if Role.WEIGHT in module.arrays else Role.BASE]
+        heads[head] = replace(module, arrays={Role.WEIGHT: base}, scaling=0.0, of_tokens=False)
+    return heads
+
+
+def is_turned(
+    adapter: LoraAdapter, module: AdaptedModule, weight: str, transposed: Collection[str] | None
+) -> bool:
+    """Whether the model's weight is [inputs, outputs].
+
+    Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and saves
+    what was right for the last one.
+    """
+    if module.of_tokens:
+        return True
+    return adapter.settings.fan_in_fan_out if transposed is None else weight in transposed
 
 
 def _fit_faults(
@@ -53,25 +91,39 @@ def _fit_faults(
     shape: Shape,
     transposed: Collection[str] | None,
 ) -> Iterator[str]:
-    """Whether the product of the matrices is of the weight's shape, and the right way round."""
-    is_turned = adapter.settings.fan_in_fan_out
-    if transposed is not None and (weight in transposed) != is_turned:
-        yield f"fan_in_fan_out: must be {str(weight in transposed).lower()} for {shown(weight)}"
+    """Whether what is added, or taken instead, is of the weight's shape, and the right way round."""
+    for role in (Role.WEIGHT, Role.BASE):
+        if role in module.arrays and module.arrays[role].shape != shape:
+            array = module.arrays[role]
+            yield (
+                f"tensor {shown(array.name)}: has shape {[*array.shape]}, {shown(weight)} has {[*shape]} "
+                "(was the vocabulary of the base model resized?)"
+            )
+    if Role.A not in module.arrays:
         return
-    a, b = (module.arrays[role].name for role in (Role.A, Role.B))
-    needed = (module.inputs, module.outputs) if is_turned else (module.outputs, module.inputs)
+    turned = is_turned(adapter, module, weight, transposed)
+    a, b = (module.arrays[role] for role in (Role.A, Role.B))
+    needed = (a.shape[1], b.shape[0]) if turned else (b.shape[0], a.shape[1])
     if shape != needed:
-        hint = "; is fan_in_fan_out right?" if shape == needed[::-1] else ""
+        is_unsure = transposed is None and not module.of_tokens and shape == needed[::-1]
+        hint = "; is fan_in_fan_out right?" if is_unsure else ""
         yield (
-            f"tensors {shown(a)} and {shown(b)}: are for a weight of {[*needed]}; "
+            f"tensors {shown(a.name)} and {shown(b.name)}: are for a weight of {[*needed]}; "
             f"{shown(weight)} has {[*shape]}{hint}"
         )
 
 
-def _gaps(adapter: LoraAdapter, others: list[str], reverse: Mapping[str, str]) -> Iterator[str]:
-    targets = {*adapter.settings.targets}
-    for name in others:
-        module = reverse.get(name, name).removesuffix(".weight")
-        target = target_of(module, targets)
-        if target is not None and name.endswith(".weight"):
-            yield f"{shown(name)} is meant by target_modules ({shown(target)}), and has no matrices"
+def _gaps(
+    adapter: LoraAdapter, others: Sequence[str], reverse: Mapping[str, str], shapes: Mapping[str, Shape]
+) -> Iterator[str]:
+    """Weights that the settings mean, and that have no matrices."""
+    targets = adapter.settings.targets
+    try:
+        for name in others:
+            if not name.endswith(".weight") or len(shapes[name]) != 2:
+                continue
+            target = targets.meant_by(reverse.get(name, name).removesuffix(".weight"))
+            if target is not None:
+                yield f"{shown(name)} is meant by target_modules ({shown(target)}), and has no matrices"
+    except ValueError as error:
+        yield f"target_modules={shown(targets.text)}: {error}"

@@ -1,60 +1,26 @@
-"""Merges a LoRA adapter into stored tensors as their rows are read: weight + scaling * B @ A.
+"""Merges an adapter into stored tensors as their rows are read; any portion has the bits of the whole merge.
 
-LoRA: Hu et al. 2021, https://arxiv.org/abs/2106.09685. Everything is float32; the sum is rounded once, to the
-dtype that is written. Any portion of the product has the very bits that the whole product has there.
+Everything is float32; the sum is rounded once, to the dtype that is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
+from mindbatch.checkpoint.lora.low_rank import TILE, LowRank, product, row_factors, tiles
 from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
-from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.placement.regions import oriented
 from mindbatch.errors import CheckpointError
 
-TILE = 512
-"""Rows and columns of the product that are always made together, counted from its beginning."""
 
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """A region of scaling * B @ A that is added to a region of a stored tensor; all that a worker must know.
-
-    place: in the stored tensor, counted in its view. product: the region of [outputs, inputs].
-    inputs_first: rows of the tensor are inputs there, not outputs.
-    """
-
-    a: StoredArray
-    b: StoredArray
-    scaling: float
-    place: Region
-    product: Region
-    inputs_first: bool = False
-
-    @property
-    def paths(self) -> set[str]:
-        """The files of the matrices."""
-        return self.a.paths | self.b.paths
-
-    @property
-    def along(self) -> tuple[int, int]:
-        """The rows of the place, as the product counts them."""
-        return self.product[1 if self.inputs_first else 0]
-
-    @property
-    def across(self) -> tuple[int, int]:
-        """The columns of the place, as the product counts them."""
-        return self.product[0 if self.inputs_first else 1]
-
-
-class Adder:
-    """Adds additions to rows. files: of the matrices.
+class Merger:
+    """Carries out edits on rows. files: of the adapter and of the model.
 
     The last TILE rows of each product are kept for the rows that follow, which come a few at a time; so rows
     that are asked for in order are made once. forget() gives that memory back.
@@ -62,30 +28,55 @@ class Adder:
 
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
-        self._matrices: dict[StoredArray, FloatArray] = {}
+        self._arrays: dict[StoredArray, FloatArray] = {}
+        self._factors: dict[object, FloatArray | None] = {}
         self._strips: dict[object, tuple[int, FloatArray]] = {}
 
-    def add(self, name: str, additions: Sequence[Addition], start: int, rows: FloatArray) -> None:
-        """Adds, in place, to the rows from `start` on of the tensor `name`: float32 [rows, columns].
+    def apply(self, name: str, edits: Sequence[Edit], start: int, rows: FloatArray) -> None:
+        """Changes, in place, the rows from `start` on of the tensor `name`: float32 [rows, columns].
 
-        CheckpointError when a matrix has changed since the planning, or a sum is too large for float32.
+        CheckpointError when an array has changed since the planning, or a sum is too large for float32.
         """
-        for addition in additions:
-            (top, bottom), (left, right) = addition.place
+        for edit in edits:
+            top, bottom = edit.place[0]
             low, high = max(start, top), min(start + len(rows), bottom)
             if low >= high:
                 continue
-            offset = addition.along[0] - top
-            for first, _ in tiles(low + offset, high + offset):
-                strip = self._strip(addition, first)
-                near, far = max(first, low + offset), min(first + TILE, high + offset)
-                part = rows[near - offset - start : far - offset - start, left:right]
-                _add(name, part, strip[near - first : far - first])
+            if isinstance(edit, Replacement):
+                self._replace(edit, low, high, rows[low - start : high - start])
+            elif isinstance(edit, BiasAddition):
+                added = self._array(edit.array)[slice(*edit.part)][low - top : high - top]
+                _add(name, rows[low - start : high - start], added * np.float32(edit.scaling))
+            else:
+                self._add_product(name, edit, low, high, rows[low - start : high - start])
 
     def forget(self) -> None:
-        """Gives the memory of products and matrices back."""
+        """Gives the memory of products and arrays back."""
         self._strips.clear()
-        self._matrices.clear()
+        self._arrays.clear()
+        self._factors.clear()
+
+    def _replace(self, edit: Replacement, low: int, high: int, rows: FloatArray) -> None:
+        """The rows low..high of the stored tensor become those of the saved array."""
+        whole = self._array(edit.array)[tuple(slice(*bounds) for bounds in edit.part)]
+        top = edit.place[0][0]
+        part = (whole.T if edit.transposed else whole)[low - top : high - top]
+        if len(edit.place) == 1:
+            rows[:] = part
+        else:
+            rows[:, slice(*edit.place[1])] = part
+
+    def _add_product(self, name: str, edit: Addition, low: int, high: int, rows: FloatArray) -> None:
+        offset = edit.along[0] - edit.place[0][0]
+        columns = rows[:, slice(*edit.place[1])]
+        for first, _ in tiles(low + offset, high + offset):
+            strip = self._strip(edit, first)
+            near, far = max(first, low + offset), min(first + TILE, high + offset)
+            part = columns[near - offset - low : far - offset - low]
+            _add(name, part, strip[near - first : far - first])
+            factors = self._row_factors(edit)
+            if factors is not None:
+                _scale(name, part, factors, (near, far), edit)
 
     def _strip(self, addition: Addition, first: int) -> FloatArray:
         """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
@@ -93,15 +84,13 @@ class Adder:
         if key in self._strips and self._strips[key][0] == first:
             return self._strips[key][1]
         self._strips.pop(key, None)  # before the next is made: one of them may be large
-        a, b = (self._matrix(matrix) for matrix in (addition.a, addition.b))
+        a, b = (self._array(array) for array in (addition.a, addition.b))
         size = a.shape[1] if addition.inputs_first else b.shape[0]
         along = (first, min(first + TILE, size))
+        region = oriented((along, addition.across), addition.inputs_first)
         with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-            if addition.inputs_first:
-                made = product(b, a, (addition.across, along), np.float32(addition.scaling))
-                strip = np.ascontiguousarray(made.T)
-            else:
-                strip = product(b, a, (along, addition.across), np.float32(addition.scaling))
+            made = product(b, a, region, np.float32(addition.scaling))
+        strip = np.ascontiguousarray(made.T) if addition.inputs_first else made
         if not np.isfinite(strip).all():
             raise CheckpointError(
                 f"{addition.a.shards[0].path}: tensors {shown(addition.a.name)} and "
@@ -110,37 +99,37 @@ class Adder:
         self._strips[key] = first, strip
         return strip
 
-    def _matrix(self, matrix: StoredArray) -> FloatArray:
-        if matrix not in self._matrices:
-            self._matrices[matrix] = read_array(matrix, self._files)
-        return self._matrices[matrix]
+    def _row_factors(self, edit: Addition) -> FloatArray | None:
+        """What the outputs are multiplied by, for DoRA alone; the norms are of whole rows of the weight."""
+        if edit.magnitude is None or edit.base is None:
+            return None
+        if edit.base not in self._factors:
+            a, b, magnitude = (self._array(array) for array in (edit.a, edit.b, edit.magnitude))
+            added = LowRank(a, b, edit.scaling, None, magnitude)
+            base = edit.base
+            self._factors[base] = row_factors(added, lambda start, stop: base.rows(start, stop, self._files))
+        return self._factors[edit.base]
+
+    def _array(self, array: StoredArray) -> FloatArray:
+        if array not in self._arrays:
+            self._arrays[array] = read_array(array, self._files)
+        return self._arrays[array]
 
 
-def _add(name: str, rows: FloatArray, strip: FloatArray) -> None:
+def _add(name: str, rows: FloatArray, added: FloatArray) -> None:
     try:
         with np.errstate(over="raise", invalid="ignore"):
-            np.add(rows, strip, out=rows)
+            np.add(rows, added, out=rows)
     except FloatingPointError:
         raise CheckpointError(
             f"tensor {shown(name)}: with the adapter values are too large for F32"
         ) from None
 
 
-def product(b: FloatArray, a: FloatArray, region: Region, scaling: np.float32) -> FloatArray:
-    """scaling * (b @ a) within the region, in whole tiles: products of other sizes may round otherwise."""
-    (top, bottom), (left, right) = region
-    found = np.empty((bottom - top, right - left), np.float32)
-    for first, last in tiles(top, bottom):
-        rows = np.ascontiguousarray(b[first : first + TILE])
-        for start, end in tiles(left, right):
-            tile = rows @ np.ascontiguousarray(a[:, start : start + TILE])
-            low, high = max(first, top), min(last, bottom)
-            near, far = max(start, left), min(end, right)
-            part = tile[low - first : high - first, near - start : far - start]
-            np.multiply(part, scaling, out=found[low - top : high - top, near - left : far - left])
-    return found
-
-
-def tiles(start: int, stop: int) -> Iterable[tuple[int, int]]:
-    """The tiles that start..stop is in; the last one may reach beyond the end of the tensor."""
-    return ((first, first + TILE) for first in range(start - start % TILE, stop, TILE))
+def _scale(name: str, rows: FloatArray, factors: FloatArray, along: tuple[int, int], edit: Addition) -> None:
+    """Multiplies each output by its factor: rows of the tensor, or columns where its inputs come first."""
+    of_rows = factors[slice(*(edit.across if edit.inputs_first else along))]
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.multiply(rows, of_rows[None, :] if edit.inputs_first else of_rows[:, None], out=rows)
+    if not np.isfinite(rows).all():
+        raise CheckpointError(f"tensor {shown(name)}: scaled to the magnitudes (DoRA), values are not finite")

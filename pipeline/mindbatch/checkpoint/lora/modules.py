@@ -7,8 +7,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.lora.low_rank import LowRank, merged_weight
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
 
@@ -19,24 +22,6 @@ class Kind(Enum):
     LINEAR = "linear"
     EMBEDDING = "embedding"
     WHOLE = "whole"
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """The arrays of a low-rank addition, float32, the right way round whatever the model stores.
-
-    y = W x becomes W x + scaling * (b (a x) + bias). With a magnitude (DoRA), row o of W + scaling * b a is
-    multiplied by magnitude[o] / its norm, and the module's own bias stays as it is.
-
-    a: [rank, inputs]; the inputs of an embedding are its vocabulary, x being one-hot. b: [outputs, rank].
-    bias: [outputs]; scaled as well. magnitude: [outputs].
-    """
-
-    a: FloatArray
-    b: FloatArray
-    scaling: float
-    bias: FloatArray | None = None
-    magnitude: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -52,13 +37,14 @@ class AdaptedModule:
     """A module of an adapter: what is known of it without its arrays, and how these are read.
 
     module: its name without PEFT's prefix. arrays: as they are stored. scaling: on the product; 0 for a whole
-    weight.
+    weight. of_tokens: it is an embedding, whatever the kind.
     """
 
     module: str
     kind: Kind
     arrays: Mapping[Role, StoredArray]
     scaling: float = 0.0
+    of_tokens: bool = False
 
     @property
     def identity(self) -> list[str | float]:
@@ -69,8 +55,8 @@ class AdaptedModule:
 
     @property
     def rank(self) -> int:
-        """Rows of A; 0 for a whole weight."""
-        return self.arrays[Role.A].shape[0] if Role.A in self.arrays else 0
+        """Rows of A; 0 for a whole weight, also where A was added to that."""
+        return 0 if self.kind is Kind.WHOLE else self.arrays[Role.A].shape[0]
 
     @property
     def inputs(self) -> int:
@@ -103,9 +89,17 @@ class AdaptedModule:
         )
 
     def whole(self, files: OpenFiles | None = None) -> Whole:
-        """The weight of a module that is WHOLE; otherwise as `low_rank`."""
+        """The weight of a module that is WHOLE; otherwise as `low_rank`.
+
+        PEFT saves the embedding below adapted matrices as well, and then takes it in place of the model's.
+        """
         read = self._read(files)
-        return Whole(read[Role.WEIGHT], read.get(Role.BIAS))
+        if Role.WEIGHT in read:
+            return Whole(read[Role.WEIGHT], read.get(Role.BIAS))
+        added = LowRank(read[Role.A], read[Role.B], self.scaling, None, read.get(Role.MAGNITUDE))
+        weight = read[Role.BASE].T if self.of_tokens else read[Role.BASE]
+        merged = merged_weight(weight, added)
+        return Whole(np.ascontiguousarray(merged.T) if self.of_tokens else merged)
 
     def _read(self, files: OpenFiles | None) -> dict[Role, FloatArray]:
         with OpenFiles() if files is None else nullcontext(files) as opened:

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from mindbatch.checkpoint.faults import shown
 
 # base_model.model.MODULE.lora_A.weight (PEFT), MODULE.mindpet_delta_lora_a, .tk_delta_lora_a (MindFormers)
 _PEFT = "base_model.model."
-_MATRIX = re.compile(r"(.+)\.(?:(?:mindpet_delta_|tk_delta_)?lora_([ABab])(?:\.weight)?)")
 _HEADS = re.compile(r"(^|\.)(score|classifier|classification_head|qa_outputs|v_head)\.")
-_KINDS = {
-    "lora_magnitude_vector": "DoRA",
-    "lora_embedding_": "an adapted embedding",
-    "modules_to_save": "a whole saved module",
-    ".bias": "a bias",
-}
+_VOCABULARY = frozenset({"embed_tokens", "wte", "tok_embeddings", "word_embeddings", "lm_head"})
 
 
 class Role(Enum):
-    """What a tensor is of its module."""
+    """What a tensor is of its module. WEIGHT: the whole of it; BASE: the weight below adapted matrices."""
 
     A = "lora_A"
     B = "lora_B"
     BIAS = "bias"
     MAGNITUDE = "lora_magnitude_vector"
     WEIGHT = "weight"
+    BASE = "base_layer.weight"
 
+
+_ROLES = (
+    (re.compile(r"(?:mindpet_delta_|tk_delta_)?lora_[Aa](?:\.weight)?"), Role.A),
+    (re.compile(r"(?:mindpet_delta_|tk_delta_)?lora_[Bb](?:\.weight)?"), Role.B),
+    (re.compile(r"lora_embedding_A(?:\.weight)?"), Role.A),
+    (re.compile(r"lora_embedding_B(?:\.weight)?"), Role.B),
+    (re.compile(r"lora_B\.bias"), Role.BIAS),
+    (re.compile(r"lora_magnitude_vector(?:\.weight)?"), Role.MAGNITUDE),
+    (re.compile(r"base_layer\.weight"), Role.BASE),
+    (re.compile(r"(?:modules_to_save\.)?weight"), Role.WEIGHT),
+    (re.compile(r"(?:modules_to_save\.)?bias"), Role.BIAS),
+)
+_MOST_PARTS = 2
+"""Dots of what follows the module's name, and one more."""
 
 TensorNames = Mapping[str, Mapping[Role, str]]
 """The names of the tensors of each module."""
@@ -37,11 +46,15 @@ TensorNames = Mapping[str, Mapping[Role, str]]
 
 @dataclass
 class FoundModules:
-    """modules: the names of the tensors of each; others: the tensors that are of none."""
+    """modules: the names of the tensors of each; embeddings: those whose inputs are tokens.
 
-    modules: dict[str, dict[Role, str]]
-    others: list[str]
-    faults: list[str]
+    others: the tensors that are of none.
+    """
+
+    modules: dict[str, dict[Role, str]] = field(default_factory=dict)
+    embeddings: set[str] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
 def is_lora_name(name: str) -> bool:
@@ -49,39 +62,77 @@ def is_lora_name(name: str) -> bool:
     return "lora_" in name.lower()
 
 
+def is_vocabulary(module: str) -> bool:
+    """Whether a module is by its name the token embedding, or the head."""
+    return module.rpartition(".")[2] in _VOCABULARY
+
+
+def is_head(module: str) -> bool:
+    """Whether a module is by its name the head."""
+    return module.rpartition(".")[2] == "lm_head"
+
+
 def find_modules(names: Iterable[str]) -> FoundModules:
     """Puts the tensors of each module together; a fault line for what lacks its other half, or is twice."""
-    found = FoundModules({}, [], [])
+    found = FoundModules()
     for name in names:
-        match = _MATRIX.fullmatch(name.removeprefix(_PEFT))
-        if match is None:
+        parsed = _parsed(name)
+        if parsed is None:
             found.others.append(name)
             continue
-        roles = found.modules.setdefault(match[1], {})
-        if roles.setdefault(Role(f"lora_{match[2].upper()}"), name) != name:
-            found.faults.append(f"tensor {shown(name)}: module {shown(match[1])} has this matrix twice")
+        module, role = parsed
+        if "lora_embedding_" in name:
+            found.embeddings.add(module)
+        roles = found.modules.setdefault(module, {})
+        if roles.setdefault(role, name) != name:
+            what = "matrix" if role in (Role.A, Role.B) else "tensor"
+            found.faults.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
     for module, roles in [*found.modules.items()]:
-        if len(roles) == 1:
-            [only] = roles.values()
+        if faults := [*_half_faults(module, roles)]:
             del found.modules[module]
-            found.faults.append(
-                f"tensor {shown(only)}: its other half is missing; lora_A and lora_B go together"
-            )
+            found.faults += faults
     return found
+
+
+def _parsed(name: str) -> tuple[str, Role] | None:
+    """The module and the role of a tensor; whole modules other than head and embedding are none of ours."""
+    parts = name.removeprefix(_PEFT).split(".")
+    for count in range(min(_MOST_PARTS, len(parts) - 1), 0, -1):
+        module, end = ".".join(parts[:-count]), ".".join(parts[-count:])
+        role = next((role for pattern, role in _ROLES if pattern.fullmatch(end)), None)
+        is_whole = role is not None and "lora" not in end
+        if role is not None and not (is_whole and not is_vocabulary(module)):
+            return module, role
+    return None
+
+
+def _half_faults(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
+    """Whether a module has both matrices, or a whole weight and nothing else."""
+    is_whole, halves = Role.WEIGHT in roles, [roles[role] for role in (Role.A, Role.B) if role in roles]
+    if len(halves) == 1:
+        yield f"tensor {shown(halves[0])}: its other half is missing; lora_A and lora_B go together"
+    elif is_whole and halves:
+        yield f"tensor {shown(roles[Role.WEIGHT])}: module {shown(module)} has matrices as well"
+    elif not halves and not is_whole:
+        yield from (
+            f"tensor {shown(name)}: module {shown(module)} has no lora_A and lora_B"
+            for name in roles.values()
+        )
 
 
 def unused_faults(names: Iterable[str]) -> list[str]:
     """A line for each tensor of an adapter that would not be used, saying what it most likely is."""
-    return [
-        f"tensor {shown(name)}: {_kind(name)}; only pairs of lora_A and lora_B are used" for name in names
-    ]
+    return [f"tensor {shown(name)}: {_kind(name)}" for name in names]
 
 
 def _kind(name: str) -> str:
     if _HEADS.search(name):
         return "a classification head, which generation has no place for"
-    return next(
-        (f"{kind} is not supported" for part, kind in _KINDS.items() if part in name), "not understood"
+    if "modules_to_save" in name:
+        return "a whole saved module is supported for lm_head and embed_tokens alone"
+    return (
+        "not understood; used are the lora_A and lora_B of a module with their bias and "
+        "lora_magnitude_vector, and whole weights of lm_head and embed_tokens"
     )
 
 

@@ -4,64 +4,99 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
-from mindbatch.checkpoint.lora.merge import Addition
-from mindbatch.checkpoint.lora.modules import AdaptedModule
+from mindbatch.checkpoint.lora.base_weight import BaseWeight
+from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
+from mindbatch.checkpoint.lora.fit import adapted_weights, is_turned
+from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
 from mindbatch.checkpoint.lora.names import Role
+from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
+from mindbatch.errors import CheckpointError
 
 MERGED_KEY = "adapters"
 """In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
+
+
+FindBase = Callable[[str, bool], BaseWeight]
+"""Where a weight of the model is, given its name and whether its full tensor is [inputs, outputs]."""
 
 
 @dataclass(frozen=True)
 class LoraPlan:
     """An adapter that was checked against a model.
 
-    path: of the adapter. modules: by the model's weight. inputs_first: the adapted weights are
-    [inputs, outputs].
+    path: of the adapter. modules: by the model's weight. inputs_first: those that are [inputs, outputs].
+    bases: of the weights that DoRA takes norms of.
     """
 
     path: Path
-    scaling: float
-    inputs_first: bool
+    settings: LoraSettings
     modules: Mapping[str, AdaptedModule]
+    inputs_first: frozenset[str]
+    bases: Mapping[str, BaseWeight]
+
+    @property
+    def scaling(self) -> float:
+        """The scaling of modules without a rank or alpha of their own."""
+        return self.settings.scaling
 
     @property
     def digest(self) -> str:
         """Tells the adapter from others, wherever it is and whatever its scaling."""
         arrays = (array for module in self.modules.values() for array in module.arrays.values())
         shards = (shard for array in arrays for shard in array.shards)
-        content = json.dumps([self.inputs_first, sorted((shard.name, shard.digest) for shard in shards)])
+        found = sorted((shard.name, shard.digest) for shard in shards)
+        content = json.dumps([self.settings.fan_in_fan_out, found])
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def additions(self, stored: StoredShard) -> tuple[Addition, ...]:
-        """What is added to a stored tensor."""
-        return tuple(
-            self._addition(self.modules[tensor], segment)
-            for tensor, segment in stored.segments
-            if tensor in self.modules
-        )
+    def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
+        """What is done to a stored tensor."""
+        return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
 
-    def _addition(self, module: AdaptedModule, segment: Segment) -> Addition:
+    def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
+        if tensor in self.modules:
+            module = self.modules[tensor]
+            saved = module.arrays.get(Role.WEIGHT, module.arrays.get(Role.BASE))
+            if saved is not None:
+                yield Replacement(saved, segment.local, segment.whole, segment.transposed)
+            if Role.A in module.arrays:
+                yield self._addition(tensor, module, segment)
+        elif tensor in self._of_bias:
+            module = self._of_bias[tensor]
+            array = module.arrays[Role.BIAS]
+            if module.kind is Kind.WHOLE:
+                yield Replacement(array, segment.local, segment.whole)
+            else:
+                yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
+
+    def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
+        is_turned = tensor in self.inputs_first
         return Addition(
             module.arrays[Role.A],
             module.arrays[Role.B],
             module.scaling,
             segment.local,
-            product=oriented(segment.whole, self.inputs_first),
-            inputs_first=self.inputs_first != segment.transposed,
+            product=oriented(segment.whole, is_turned),
+            inputs_first=is_turned != segment.transposed,
+            magnitude=module.arrays.get(Role.MAGNITUDE),
+            base=self.bases.get(tensor),
         )
+
+    @cached_property
+    def _of_bias(self) -> dict[str, AdaptedModule]:
+        """The modules whose bias changes, by its name in the model."""
+        return {bias_of(weight): module for weight, module in self.modules.items() if module.has_bias}
 
 
 def plan_lora(
@@ -70,18 +105,32 @@ def plan_lora(
     dtypes: Mapping[str, Collection[str]],
     renames: Mapping[str, str] | None = None,
     transposed: Collection[str] | None = None,
+    *,
+    tied: Mapping[str, str] | None = None,
+    find_base: FindBase | None = None,
 ) -> LoraPlan:
     """Plans the merge of an adapter.
 
-    shapes: of the model's tensors; dtypes: in which each of them is stored. renames, transposed: as in
-    `adapted_weights`.
+    shapes: of the model's tensors; dtypes: in which each of them is stored. renames, transposed, tied: as in
+    `adapted_weights`. find_base: for DoRA.
 
     Raises:
-        CheckpointError: what `adapted_weights` refuses, and weights that are not floating-point numbers.
+        CheckpointError: what `adapted_weights` refuses, weights that are not floating-point numbers, and what
+            cannot be merged: biases of modules without one, one of two tied weights.
     """
-    modules = adapted_weights(adapter, shapes, renames, transposed)
-    raise_if_any([*_dtype_faults(modules, dtypes)], str(adapter.path))
-    return LoraPlan(adapter.path, adapter.settings.scaling, adapter.settings.fan_in_fan_out, modules)
+    modules = adapted_weights(adapter, shapes, renames, transposed, tied)
+    faults = [*_dtype_faults(modules, shapes, dtypes), *_bias_faults(modules, shapes)]
+    faults += _tied_faults(modules, tied or {})
+    raise_if_any(faults, str(adapter.path))
+    kept = {weight: module for weight, module in modules.items() if weight in shapes}
+    turned = frozenset(
+        weight for weight, module in kept.items() if is_turned(adapter, module, weight, transposed)
+    )
+    normed = [weight for weight, module in kept.items() if module.has_magnitude]
+    if normed and find_base is None:
+        raise CheckpointError(f"{adapter.path}: use_dora: norms need the model's own tensors")
+    bases = {weight: find_base(weight, weight in turned) for weight in normed} if find_base else {}
+    return LoraPlan(adapter.path, adapter.settings, kept, turned, bases)
 
 
 def merged_before(path: Path) -> dict[str, float]:
@@ -96,8 +145,48 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _dtype_faults(weights: Iterable[str], dtypes: Mapping[str, Collection[str]]) -> Iterator[str]:
-    for name in weights:
-        if others := {*dtypes[name]}.difference(FLOAT_DTYPES):
+def bias_of(weight: str) -> str:
+    """The bias beside a weight."""
+    return weight.removesuffix("weight") + "bias"
+
+
+def _dtype_faults(
+    modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape], dtypes: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    biases = (bias_of(weight) for weight, module in modules.items() if module.has_bias)
+    for name in (*modules, *biases):
+        if name in shapes and (others := {*dtypes[name]}.difference(FLOAT_DTYPES)):
             allowed = ", ".join(FLOAT_DTYPES)
             yield f"{shown(name)} is {min(others)}, to which nothing can be added; allowed: {allowed}"
+
+
+def _bias_faults(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape]) -> Iterator[str]:
+    for weight, module in modules.items():
+        if module.has_bias and bias_of(weight) not in shapes:
+            name = module.arrays[Role.BIAS].name
+            yield (
+                f"tensor {shown(name)}: the model has no {shown(bias_of(weight))} to add it to; such "
+                "an adapter can act beside the model, and not be merged"
+            )
+
+
+def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
+    """Adapters of the head or the embedding alone where both are one tensor."""
+    for head, own in tied.items():
+        both = [modules.get(name) for name in (head, own)]
+        saved = {
+            module.arrays[Role.WEIGHT].shards[0].digest for module in both if module and _is_saved(module)
+        }
+        is_same = all(module is not None and _is_saved(module) for module in both) and len(saved) == 1
+        if any(both) and not is_same:
+            only = shown(next(module.module for module in both if module))
+            yield (
+                f"module {only}: the head and the token embedding are one tensor of this model, "
+                f"{shown(own)}, and the adapter changes one of them; merged, it would change both (untie "
+                "them first, or let the adapter act beside the model)"
+            )
+
+
+def _is_saved(module: AdaptedModule) -> bool:
+    """Whether it is a whole weight and nothing else."""
+    return {*module.arrays} == {Role.WEIGHT}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent
-from mindbatch.checkpoint.lora.merge import Addition
+from mindbatch.checkpoint.lora.edits import Edit
 from mindbatch.checkpoint.lora.plan import LoraPlan
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
@@ -51,7 +51,7 @@ class _InRows:
 class Reading(_InRows):
     """A stored tensor that is read. digest: what its digests.json says, if there is one.
 
-    additions: what an adapter adds, so that its rows are read as merged float32 ones.
+    edits: what an adapter does to it, so that its rows are read as merged float32 ones.
     """
 
     path: str
@@ -60,12 +60,12 @@ class Reading(_InRows):
     shape: Shape
     digest: str | None = None
     view: Shape | None = None
-    additions: tuple[Addition, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     @property
     def values_dtype(self) -> str:
         """The dtype of the rows that reading it gives."""
-        return "F32" if self.additions else self.dtype
+        return "F32" if self.edits else self.dtype
 
     @property
     def values_row_bytes(self) -> int:
@@ -157,10 +157,10 @@ def jobs_of(
 
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
     """How a stored tensor of a source rank is read."""
-    additions = lora.additions(stored) if lora else ()
+    edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path, view = str(tensors.file(name).path), stored.shard.other_view
-    return Reading(path, name, info.dtype, info.shape, digest, view, additions)
+    return Reading(path, name, info.dtype, info.shape, digest, view, edits)
 
 
 def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:

@@ -66,7 +66,7 @@ class ReshardPlan:
     def sources(self) -> set[str]:
         """The files that are read."""
         readings = [reading for job in self.jobs for reading in job.readings.values()]
-        adapters = {path for reading in readings for addition in reading.additions for path in addition.paths}
+        adapters = {path for reading in readings for edit in reading.edits for path in edit.paths}
         return {*(reading.path for reading in readings), *adapters}
 
     @property

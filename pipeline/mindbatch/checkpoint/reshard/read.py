@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.digests import damage, started_digest
 from mindbatch.checkpoint.formats.floats import Array, array_type, widen
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
-from mindbatch.checkpoint.lora.merge import Adder
+from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region, region_shape
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
@@ -26,7 +26,7 @@ class Sources:
     def __init__(self) -> None:
         self._files = OpenFiles()
         self._buffers: dict[object, memoryview] = {}
-        self._adder = Adder(self._files)
+        self._merger = Merger(self._files)
 
     def file(self, reading: Reading) -> StoredFile:
         """The file that holds the tensor. CheckpointError when it is another one than was planned with."""
@@ -48,7 +48,7 @@ class Sources:
         self.file(reading).read_into(reading.name, start * reading.row_bytes, stored)
         if check is not None:
             check.take(start * reading.row_bytes, stored)
-        return self._merged(reading, start, stop, stored, place) if reading.additions else stored
+        return self._merged(reading, start, stop, stored, place) if reading.edits else stored
 
     def _merged(
         self, reading: Reading, start: int, stop: int, stored: memoryview, place: object
@@ -60,7 +60,7 @@ class Sources:
         values = as_array(data, reading.values_dtype, stop - start, reading.counted)
         if data is not stored:
             widen(as_array(stored, reading.dtype, stop - start, reading.counted), reading.dtype, values)
-        self._adder.add(reading.name, reading.additions, start, values)
+        self._merger.apply(reading.name, reading.edits, start, values)
         return data
 
     def buffer(self, place: object, count: int) -> memoryview:
@@ -72,7 +72,7 @@ class Sources:
     def forget(self) -> None:
         """Gives the memory of the buffers back: the next job needs others."""
         self._buffers.clear()
-        self._adder.forget()
+        self._merger.forget()
 
     def close(self) -> None:
         """Closes the files."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.base_weight import base_weight
 from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan, merged_before, plan_lora
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.errors import ConfigError
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.registry import tied_tensors
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ModelTensors, ReshardSource
@@ -26,14 +29,17 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
     """
     if config.lora.merge is None:
         return None
-    adapter = open_adapter(config.lora.merge, config.lora.scaling)
+    adapter = open_adapter(config.lora.merge, config.lora.scaling, _base(opened))
     plan = plan_lora(
         adapter,
         opened.files.shapes,
         {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
         _renames(opened.model, opened.files.shapes),
         _transposed(opened),
+        tied=_tied(opened),
+        find_base=partial(base_weight, files=opened.files, sets=opened.source.ranks),
     )
+    opened.notes += adapter.warnings
     before = merged_before(opened.source.path)
     if plan.digest in before:
         raise ConfigError(
@@ -72,7 +78,10 @@ def _theirs(model: ModelTensors) -> dict[str, str]:
     if arch.model_type not in NAMED_MODEL_TYPES:
         return {}
     shapes = source_shapes(model.specs)
-    [stored] = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch)).ranks
+    try:
+        [stored] = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch)).ranks
+    except CheckpointError:  # MindFormers has no such model, as a GPT-2 whose head is not the embedding
+        return {}
     return {
         name: tensor
         for name, each in stored.items()
@@ -81,6 +90,20 @@ def _theirs(model: ModelTensors) -> dict[str, str]:
         and segment.whole == full_region(shapes[tensor])
         and segment.local == full_region(each.shard.view)
     }
+
+
+def _base(opened: ReshardSource) -> str | None:
+    """The folder of the model, whose name the adapter may record."""
+    return str(opened.folder.resolve()) if opened.folder else None
+
+
+def _tied(opened: ReshardSource) -> dict[str, str]:
+    """The embedding by the head's weight, where the model has them in one tensor."""
+    if opened.model is None:
+        return {}
+    prefix = opened.model.prefix if opened.is_bare else ""
+    tied = tied_tensors(opened.model.architecture)
+    return {head: own.removeprefix(prefix) for head, own in tied.items()}
 
 
 def _transposed(opened: ReshardSource) -> set[str] | None:

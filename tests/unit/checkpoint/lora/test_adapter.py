@@ -19,6 +19,7 @@ from adapter_folders import (
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.plan import plan_lora
 from mindbatch.errors import CheckpointError, ConfigError
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -76,15 +77,42 @@ def test_rank_stabilised_scaling(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use_dora": True}, "use_dora=True: DoRA is not supported"),
+        ({"use_dora": 1}, "use_dora=1: must be true or false"),
+        ({"use_dora": True}, "use_dora is true, and it has no lora_magnitude_vector"),
+        ({"use_dora": True, "lora_bias": True}, "use_dora=True and lora_bias=True: not supported together"),
         ({"bias": "lora_only"}, "bias='lora_only': must be 'none'"),
-        ({"lora_bias": True}, "lora_bias=True: biases"),
-        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern="),
-        ({"alpha_pattern": {"q_proj": 4}}, "alpha_pattern="),
+        ({"lora_bias": True}, "lora_bias is true, and it has no lora_B.bias"),
+        ({"rank_pattern": {"q_proj": 4}}, r"shape \[2, 4\] must be \[r, inputs\] with r=4"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern: 'q_proj' has 0; must be a whole number"),
+        ({"rank_pattern": {"(": 2}}, r"rank_pattern: '\(' is no regular expression"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern=.*must be an object"),
+        ({"alpha_pattern": {"q_proj": "4"}}, "alpha_pattern: 'q_proj' has '4'; must be a number above 0"),
+        ({"alpha_pattern": {"(?i)q": 4}}, "alpha_pattern: .* has flags"),
+        ({"target_modules": "(q"}, r"target_modules='\(q': is no regular expression"),
+        ({"target_modules": r"(q)\1"}, "target_modules=.*: has groupref"),
+        ({"target_modules": ".*q_proj"}, r"v_proj' is none of target_modules, '\.\*q_proj'"),
+        ({"exclude_modules": ["v_proj"]}, "v_proj' is none of target_modules"),
+        ({"exclude_modules": r".*\.1\..*"}, "layers.1.self_attn.q_proj' is none of target_modules"),
+        ({"layers_to_transform": [0]}, "layers.1.self_attn.q_proj' is none of target_modules"),
+        ({"layers_to_transform": -1}, "layers_to_transform=-1: must be numbers"),
+        ({"layers_to_transform": 0, "target_modules": "q"}, "layers_to_transform=0: not with a pattern"),
+        ({"layers_pattern": "layers"}, "layers_pattern='layers': has no effect"),
+        ({"layers_pattern": ".*", "layers_to_transform": 0}, r"layers_pattern='\.\*': must be names"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save has 'lm_head', of which there is no weight"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save='lm_head': must be names"),
+        ({"modules_to_save": ["norm"]}, r"modules_to_save=\['norm'\]: whole modules other than"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens=.*aLoRA.*not supported"),
+        ({"arrow_config": {"top_k": 1}}, "arrow_config=.*not supported"),
+        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora=.*not supported"),
+        ({"kasa_config": {"beta": 1}}, "kasa_config=.*not supported"),
+        ({"monteclora_config": {"num_samples": 1}}, "monteclora_config=.*not supported"),
+        ({"use_qalora": True}, "use_qalora=.*not supported"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices=.*not supported"),
+        ({"target_parameters": ["w"]}, "target_parameters=.*not supported"),
+        ({"base_model_name_or_path": 3}, "base_model_name_or_path=3: must be a name"),
         ({"modules_to_save": ["score"]}, r"modules_to_save=\['score'\].*classification head"),
         ({"task_type": "SEQ_CLS"}, "task_type='SEQ_CLS', which has a classification head"),
         ({"peft_type": "IA3"}, "peft_type='IA3': must be 'LORA'"),
-        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4'"),
         ({"layer_replication": [[0, 4]]}, "layer_replication="),
         ({"r": 0}, "r=0: must be a whole number"),
         ({"r": True}, "r=True: must be a whole number"),
@@ -106,9 +134,9 @@ def test_settings_that_are_refused(tmp_path, changes, message):
 def test_all_faults_of_settings_and_tensors_are_told_at_once(tmp_path):
     tensors = matrices() | {"base_model.model.score.weight": np.ones((2, 4), np.float32)}
     with pytest.raises(CheckpointError) as caught:
-        open_adapter(write_adapter(tmp_path, tensors, use_dora=True, bias="all"))
+        open_adapter(write_adapter(tmp_path, tensors, use_qalora=True, bias="all"))
     text = str(caught.value)
-    assert all(part in text for part in ("use_dora", "bias='all'", "score.weight': a classification head"))
+    assert all(part in text for part in ("use_qalora", "bias='all'", "score.weight': a classification head"))
 
 
 def changed(**tensors):
@@ -135,8 +163,18 @@ ONES = np.ones((OUTPUTS, RANK), np.float32)
         (changed(B=ONES[0]), r"shape \[2\] must be \[outputs, r\]"),
         (changed(B=ONES.astype(np.int64)), "dtype I64 must be one of F32, F16, BF16"),
         (changed(B=ONES * np.nan), "infinite or no numbers"),
-        (matrices() | {f"{Q0}.lora_magnitude_vector": ONES[0]}, "magnitude_vector.*DoRA is not supported"),
-        (matrices() | {"base_model.model.lm_head.lora_embedding_A": ONES}, "an adapted embedding"),
+        (
+            matrices() | {f"{Q0}.lora_magnitude_vector": ONES[0]},
+            "magnitude_vector.*would not be used, for use_dora is not true",
+        ),
+        (matrices() | {"base_model.model.lm_head.lora_embedding_A": ONES}, "its other half is missing"),
+        (matrices() | {f"{Q0}.lora_B.bias": ONES[:, 0]}, "would not be used, for lora_bias is not true"),
+        (matrices() | {f"{Q0}.modules_to_save.weight": ONES}, "lm_head and embed_tokens alone"),
+        (
+            matrices() | {"base_model.model.model.embed_tokens.base_layer.weight": ONES},
+            "has no lora_A and lora_B",
+        ),
+        (matrices() | {"base_model.model.lm_head.weight": ONES[0]}, r"must be \[outputs, inputs\]"),
         (matrices() | {"base_model.model.model.norm.weight": ONES[0]}, "norm.weight': not understood"),
         (matrices() | {f"{Q0}.mindpet_delta_lora_a": np.ones((2, 4), np.float32)}, "has this matrix twice"),
         ({}, "no pair of lora_A and lora_B"),
@@ -181,11 +219,15 @@ def test_shapes_that_do_not_fit_the_model(tmp_path):
 
 def test_a_layer_without_matrices_is_named(tmp_path):
     tensors = {name: array for name, array in matrices().items() if "layers.1.self_attn.q" not in name}
-    with pytest.raises(
-        CheckpointError, match=r"layers.1.self_attn.q_proj.weight' is meant by target_modules"
-    ):
-        fit(write_adapter(tmp_path / "a", tensors))
-    assert fit(write_adapter(tmp_path / "b", tensors, layers_to_transform=[0]))
+    for targets in (["q_proj", "v_proj"], r".*\.(q|v)_proj"):
+        with pytest.raises(
+            CheckpointError, match=r"layers.1.self_attn.q_proj.weight' is meant by target_modules"
+        ):
+            fit(write_adapter(tmp_path / "a", tensors, target_modules=targets))
+    first = {name: array for name, array in tensors.items() if "layers.1." not in name}
+    assert fit(write_adapter(tmp_path / "b", first, layers_to_transform=[0], layers_pattern="layers"))
+    with pytest.raises(CheckpointError, match=r"k_proj.weight' is meant by target_modules"):
+        fit(write_adapter(tmp_path / "c", target_modules=".*_proj"))
 
 
 def test_renames_lead_to_the_names_of_the_model(tmp_path):
@@ -218,11 +260,13 @@ def test_a_damaged_file_is_refused(tmp_path):
         open_adapter(tmp_path)
 
 
-def test_square_weights_that_are_stored_inputs_first_need_the_setting(tmp_path):
-    """Their shapes do not tell: without this the product would be added the wrong way round."""
+def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
+    """PEFT saves the setting that was right for the last module; square weights do not tell."""
     square = dict.fromkeys(SHAPES, (4, 4))
     tensors = {name: array[:4] if ".lora_B" in name else array for name, array in matrices().items()}
-    for stored, said in ((True, False), (False, True)):
+    for said in (True, False):
         adapter = open_adapter(write_adapter(tmp_path / str(said), tensors, fan_in_fan_out=said))
-        with pytest.raises(CheckpointError, match=f"fan_in_fan_out: must be {str(stored).lower()} for"):
-            adapted_weights(adapter, square, transposed=set(square) if stored else set())
+        for stored in (set(square), set(), {f"{MODULES[0]}.weight"}):
+            plan = plan_lora(adapter, square, dict.fromkeys(square, ["F32"]), transposed=stored)
+            assert plan.inputs_first == stored.intersection(plan.modules)
+        assert bool(plan_lora(adapter, square, dict.fromkeys(square, ["F32"])).inputs_first) == said

@@ -13,7 +13,9 @@ from goodness_of_fit import draws
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.merge import TILE, Adder, Addition, product, tiles
+from mindbatch.checkpoint.lora.edits import Edit
+from mindbatch.checkpoint.lora.low_rank import TILE, product, tiles
+from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
@@ -52,10 +54,10 @@ class Planned:
         self.plan: LoraPlan = plan_lora(adapter, {NAME: self.shape}, {NAME: ["F32"]})
         self.whole: Callable[[], Matrix] = lambda: product_of(adapter, NAME, self.shape)
 
-    def everything(self) -> tuple[Addition, ...]:
+    def everything(self) -> tuple[Edit, ...]:
         """What is added to the whole weight."""
         whole = full_region(self.shape)
-        return self.plan.additions(stored((NAME, Segment(whole, whole))))
+        return self.plan.edits(stored((NAME, Segment(whole, whole))))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["outputs first", "inputs first"])
@@ -64,16 +66,16 @@ def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def adder() -> Iterator[Adder]:
+def merger() -> Iterator[Merger]:
     with OpenFiles() as files:
-        yield Adder(files)
+        yield Merger(files)
 
 
-def added(adder: Adder, additions: tuple[Addition, ...], rows: int, columns: int, step: int) -> Matrix:
+def added(merger: Merger, edits: tuple[Edit, ...], rows: int, columns: int, step: int) -> Matrix:
     """What is added to a tensor of zeros that is read in bands."""
     found = np.zeros((rows, columns), np.float32)
     for start in range(0, rows, step):
-        adder.add("x", additions, start, found[start : start + step])
+        merger.apply("x", edits, start, found[start : start + step])
     return found
 
 
@@ -89,32 +91,32 @@ def test_bands_of_any_part_have_the_bits_of_the_whole(planned: Planned, data: st
         places.append((first, first + bounds[-1][1] - start))
     transposed = data.draw(st.booleans())
     region, place = tuple(bounds), tuple(places[::-1] if transposed else places)
-    additions = planned.plan.additions(stored((NAME, Segment(place, region, transposed=transposed))))
+    edits = planned.plan.edits(stored((NAME, Segment(place, region, transposed=transposed))))
     rows, columns = (stop + 3 for _, stop in place)
     with OpenFiles() as files:
-        found = added(Adder(files), additions, rows, columns, data.draw(st.integers(1, rows)))
+        found = added(Merger(files), edits, rows, columns, data.draw(st.integers(1, rows)))
     expected = np.zeros((rows, columns), np.float32)
     part = planned.whole()[tuple(slice(*each) for each in region)]
     expected[tuple(slice(*each) for each in place)] = part.T if transposed else part
     assert found.tobytes() == expected.tobytes()
 
 
-def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_is_made_once(planned: Planned, merger: Merger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the bands; also where the rows take turns with others, as the heads of a fused tensor do."""
     made: list[object] = []
     real = merge.product
     monkeypatch.setattr(merge, "product", lambda b, a, where, s: made.append(where) or real(b, a, where, s))
     rows, columns = planned.shape
-    found = added(adder, planned.everything(), rows, columns, 100)
+    found = added(merger, planned.everything(), rows, columns, 100)
     assert found.tobytes() == planned.whole().tobytes()
     assert len(made) == len(set(made)) == -(-rows // TILE)
     made.clear()
-    adder.forget()
+    merger.forget()
     turns = [
         (NAME, Segment(((2 * start, 2 * start + 50), (0, columns)), ((start, start + 50), (0, columns))))
         for start in range(0, 600, 50)
     ]
-    found = added(adder, planned.plan.additions(stored(*turns)), 1200, columns, 70)
+    found = added(merger, planned.plan.edits(stored(*turns)), 1200, columns, 70)
     assert found.reshape(12, 2, 50, columns)[:, 0].tobytes() == planned.whole()[:600].tobytes()
     assert not found.reshape(12, 2, 50, columns)[:, 1].any()
     assert len(made) == 2
@@ -123,35 +125,35 @@ def test_a_product_is_made_once(planned: Planned, adder: Adder, monkeypatch: pyt
 def test_other_weights_get_nothing(planned: Planned) -> None:
     whole = full_region(planned.shape)
     both = [(name, Segment(whole, whole)) for name in ("model.other.weight", NAME)]
-    [addition] = planned.plan.additions(stored(*both))
-    assert addition.place == whole
+    [edit] = planned.plan.edits(stored(*both))
+    assert edit.place == whole
 
 
-def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, adder: Adder) -> None:
+def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, merger: Merger) -> None:
     planned = Planned(tmp_path, inputs_first=False)
-    additions = planned.everything()
+    edits = planned.everything()
     path = tmp_path / "adapter_model.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match="adapter_model.safetensors: tensor .* has changed meanwhile"):
-        adder.add("x", additions, 0, np.zeros((1, INPUTS), np.float32))
+        merger.apply("x", edits, 0, np.zeros((1, INPUTS), np.float32))
 
 
 @pytest.mark.parametrize("factor", [5e37, 1e35])
-def test_what_is_too_large_for_float32_is_refused(tmp_path: Path, adder: Adder, factor: float) -> None:
+def test_what_is_too_large_for_float32_is_refused(tmp_path: Path, merger: Merger, factor: float) -> None:
     """Products, and sums; a weight that is infinite already stays so."""
     planned = Planned(tmp_path, inputs_first=False, factor=factor)
-    additions = planned.everything()
+    edits = planned.everything()
     rows = np.full((3, INPUTS), np.finfo(np.float32).max, np.float32)
     message = (
         "their product has values" if factor == 5e37 else "'x': with the adapter values are too large for F32"
     )
     with pytest.raises(CheckpointError, match=message):
-        adder.add("x", additions, 0, rows)
+        merger.apply("x", edits, 0, rows)
     if factor == 1e35:
         infinite = np.full((3, INPUTS), np.inf, np.float32)
-        adder.add("x", additions, 0, infinite)
+        merger.apply("x", edits, 0, infinite)
         assert (infinite == np.inf).all()
 
 
@@ -170,7 +172,7 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     found = np.zeros(shape, np.float32)
     whole = full_region(shape)
     with OpenFiles() as files:
-        Adder(files).add(weight, plan.additions(stored((weight, Segment(whole, whole)))), 0, found)
+        Merger(files).apply(weight, plan.edits(stored((weight, Segment(whole, whole)))), 0, found)
     expected = (scaling or 1.5) * low_rank.b @ low_rank.a
     np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 

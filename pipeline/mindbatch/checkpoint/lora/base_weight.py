@@ -1,0 +1,89 @@
+"""A weight of the model as the files of its ranks hold it: DoRA needs norms of whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.floats import FloatArray, widened
+from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.stored import DTYPES, StoredFile
+from mindbatch.checkpoint.placement.rank_files import RankFiles
+from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, oriented, region_shape
+
+
+class BaseShard(NamedTuple):
+    """A region of a stored tensor, counted in its view, that is the region `whole` of [outputs, inputs].
+
+    inputs_first: its rows are inputs.
+    """
+
+    path: str
+    name: str
+    view: Shape
+    local: Region
+    whole: Region
+    inputs_first: bool
+
+
+class BaseWeight(NamedTuple):
+    """All of a weight; shape: [outputs, inputs]."""
+
+    shape: Shape
+    shards: tuple[BaseShard, ...]
+
+    def rows(self, start: int, stop: int, files: OpenFiles) -> FloatArray:
+        """The rows of the outputs start..stop, float32 [rows, inputs]."""
+        wanted = ((start, stop), (0, self.shape[1]))
+        found = np.empty((stop - start, self.shape[1]), np.float32)
+        for shard in self.shards:
+            common = intersection(shard.whole, wanted)
+            if common is None:
+                continue
+            (top, bottom), (left, right) = common
+            read = _read(files[shard.path], shard, _local(shard, common))
+            found[top - start : bottom - start, left:right] = read.T if shard.inputs_first else read
+        return found
+
+
+def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> BaseWeight:
+    """Where a weight of the model is.
+
+    inputs_first: its full tensor is [inputs, outputs]. sets: the opened tensors of each rank.
+    """
+    shards: dict[Region, BaseShard] = {}  # several ranks may hold the same region
+    for tensor, (rank, stored, segment) in files.locations():
+        if tensor != name:
+            continue
+        view, whole = files.ranks[rank][stored].shard.view, oriented(segment.whole, inputs_first)
+        path = str(sets[rank].file(stored).path)
+        turned = inputs_first != segment.transposed
+        shards.setdefault(whole, BaseShard(path, stored, view, segment.local, whole, turned))
+    shape = files.shapes[name]
+    return BaseWeight(shape[::-1] if inputs_first else shape, tuple(shards.values()))
+
+
+def _local(shard: BaseShard, whole: Region) -> Region:
+    """Where a part of the shard's region is in the stored tensor."""
+    inside = oriented(whole, shard.inputs_first)
+    origin = oriented(shard.whole, shard.inputs_first)
+    return tuple(
+        (low - first + place, high - first + place)
+        for (low, high), (first, _), (place, _) in zip(inside, origin, shard.local, strict=True)
+    )
+
+
+def _read(file: StoredFile, shard: BaseShard, region: Region) -> FloatArray:
+    """A region of a stored matrix in float32."""
+    dtype, (height, width) = file.info(shard.name).dtype, region_shape(region)
+    (top, _), (left, _) = region
+    size, columns = DTYPES[dtype], shard.view[1]
+    data = memoryview(bytearray(height * width * size))
+    step = height if width == columns else 1
+    for row in range(0, height, step):
+        part = data[row * width * size : (row + step) * width * size]
+        file.read_into(shard.name, ((top + row) * columns + left) * size, part)
+    return widened(data, dtype, (height, width))
