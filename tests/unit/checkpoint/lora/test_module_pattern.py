@@ -1,0 +1,99 @@
+"""Regular expressions of adapters: what `re` says, in bounded time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.checkpoint.lora.module_pattern import ModulePattern
+
+NAMES = (
+    "model.layers.0.self_attn.q_proj",
+    "transformer.h.10.attn.c_attn",
+    "lm_head",
+    "model.embed_tokens",
+    "a",
+    "",
+    "aa.b",
+)
+PATTERNS = (
+    r".*\.(q|v)_proj",
+    r"^(?!.*visual).*(q_proj|c_attn)$",
+    r"(?:.*?(?:text|h).*?)|(?:\bmodel\.layers\.[\d]{1,}\..*)",
+    r"a*?a",
+    r"[^.]*",
+    r"(a|aa)+\.b",
+    r"lm_head|.*q_proj",
+    r"(?<=x)a|a",
+    r"(?<!a)a\.b",
+    r".{3,7}",
+    r"(a?){5}",
+    r"(?:a|b)*c?",
+    r"\w+",
+    r"\bmodel(?=\.).*\B\w",
+    r"[^\W\d]+|\D*\S",
+    r"x??",
+    r"(?!)",
+    r"\Aa\Z",
+    r"[a-m.]+",
+    r"[^a]{2}.*\s*",
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_re_says(pattern: str) -> None:
+    """Whole names, beginnings, and ends after a dot as PEFT's rank_pattern has them."""
+    for name in NAMES:
+        found = ModulePattern(pattern)
+        assert found.matches(name) == bool(re.fullmatch(pattern, name)), name
+        assert found.matches_start(name) == bool(re.match(pattern, name)), name
+        assert found.matches_end(name) == bool(re.match(rf"(.*\.)?({pattern})$", name)), name
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from(["a", "b", ".", "(a|b)", "a*", "(ab)?", "[^a]", "b{1,2}", "(?=a)", r"\.", "(?!b)"]),
+        max_size=6,
+    ),
+    name=st.text("ab.", max_size=8),
+)
+def test_any_expression_of_these(parts: list[str], name: str) -> None:
+    pattern = "".join(parts)
+    assert ModulePattern(pattern).matches(name) == bool(re.fullmatch(pattern, name))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(((a+)+)+)+b", r"(a|a)*(a|a)*(a|a)*b", r"(?=(a*)*b)a*", ".*" * 200 + "b"]
+)
+def test_what_hangs_re_does_not_hang(pattern: str) -> None:
+    found = ModulePattern(pattern)
+    assert not found.matches("a" * 500)
+    assert found._steps < 1_000_000
+
+
+def test_work_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindbatch.checkpoint.lora.module_pattern.MOST_STEPS", 1000)
+    with pytest.raises(ValueError, match="takes too long"):
+        ModulePattern("(a?){400}").matches("a" * 500)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(", "is no regular expression"),
+        ("a{99999999999}", "nested too deeply, or repeats too often"),
+        ("(" * 500 + ")" * 500, "nested too deeply"),
+        ("(?:a|" * 61 + ")" * 61, "nested too deeply"),
+        (r"(a)\1", "has groupref"),
+        ("(?i)a", "has flags"),
+        ("(?i:a)", "has flags"),
+        (" " * 20000, "has 20000 characters"),
+    ],
+    ids=range(8),
+)
+def test_what_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModulePattern(pattern)
