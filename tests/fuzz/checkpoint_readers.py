@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adapter_folders import SHAPES, matrices, write_adapter, write_mindformers_adapter
+from adapter_folders import FULL_SHAPES, matrices, write_full_adapter, write_mindformers_adapter
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from model_folders import descriptions
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_shards
@@ -23,6 +23,8 @@ from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_setti
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.slora import read_adapter_list
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
@@ -65,10 +67,13 @@ def read_folder(path: Path) -> None:
 
 
 def read_adapter(path: Path) -> None:
-    """Every matrix of an adapter, fitted to the model."""
+    """Every array of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
-    for module in adapted_weights(adapter, SHAPES).values():
-        module.low_rank()
+    for module in adapted_weights(adapter, FULL_SHAPES).values():
+        if module.kind is Kind.WHOLE:
+            module.whole()
+        else:
+            module.low_rank()
 
 
 def _written(name: str, *contents: bytes | dict[str, Any]) -> Callable[[Path], list[Path]]:
@@ -103,6 +108,12 @@ def _mindformers_adapter(folder: Path) -> None:
     tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
     config = {"r": 2, "lora_alpha": 4, "target_modules": ".*q_proj|.*v_proj"}
     write_mindformers_adapter(folder, tensors, config)
+
+
+def _adapter_list(folder: Path) -> list[Path]:
+    path = folder / "lora_adapter.json"
+    path.write_text(json.dumps({"one": str(folder), "other": str(folder)}))
+    return [path]
 
 
 def _model_folder(folder: Path) -> None:
@@ -160,13 +171,17 @@ READERS = [
     Reader("config", _written("config.json", *_CONFIGS), _describe, of_json, bare_lines=True),
     Reader("index", _making(_shards, INDEX), read_folder, of_json),
     Reader("digests", _making(_shards, DIGESTS), read_folder, of_json),
-    Reader("adapter_config", _making(write_adapter, ADAPTER), read_adapter, of_json),
+    Reader("adapter_config", _making(write_full_adapter, ADAPTER), read_adapter, of_json),
     Reader(
-        "adapter_tensors", _making(write_adapter, "adapter_model.safetensors"), read_adapter, of_safetensors
+        "adapter_tensors",
+        _making(write_full_adapter, "adapter_model.safetensors"),
+        read_adapter,
+        of_safetensors,
     ),
     Reader(
         "mindformers_adapter", _making(_mindformers_adapter, "adapter_model.ckpt"), read_adapter, of_bytes
     ),
+    Reader("adapter_list", _adapter_list, read_adapter_list, of_json),
     Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
     Reader(
         "generation_config",

@@ -11,7 +11,7 @@ from safetensors_writer import safetensors_bytes
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from tensor_files import write_tensor_file
 
-RANK, OUTPUTS, INPUTS = 2, 6, 4
+RANK, OUTPUTS, INPUTS, VOCABULARY = 2, 6, 4, 7
 MODULES = tuple(
     f"model.layers.{layer}.self_attn.{name}" for layer in range(2) for name in ("q_proj", "v_proj")
 )
@@ -19,6 +19,7 @@ SHAPES = {
     **{f"{module}.weight": (OUTPUTS, INPUTS) for module in MODULES},
     **{f"model.layers.{layer}.self_attn.k_proj.weight": (OUTPUTS, INPUTS) for layer in range(2)},
 }
+FULL_SHAPES = SHAPES | dict.fromkeys(("embed_tokens.weight", "lm_head.weight"), (VOCABULARY, INPUTS))
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 3, "lora_dropout": 0.05,
     "target_modules": ["q_proj", "v_proj"], "bias": "none", "fan_in_fan_out": False, "inference_mode": True,
@@ -51,6 +52,33 @@ def write_adapter(
     data = safetensors_bytes(matrices() if tensors is None else tensors)
     (folder / "adapter_model.safetensors").write_bytes(data)
     return folder
+
+
+def write_full_adapter(folder: Path) -> Path:
+    """A PEFT folder with all that an adapter may have at once, of FULL_SHAPES."""
+    random = np.random.default_rng(4)
+    found = matrices()
+    for module in MODULES:
+        found[f"base_model.model.{module}.lora_magnitude_vector"] = np.ones(OUTPUTS, np.float32)
+    for end, shape in (
+        ("embed_tokens.lora_embedding_A", (RANK, VOCABULARY)),
+        ("embed_tokens.lora_embedding_B", (INPUTS, RANK)),
+        ("embed_tokens.lora_magnitude_vector", (INPUTS,)),
+        ("embed_tokens.base_layer.weight", (VOCABULARY, INPUTS)),
+        ("lm_head.weight", (VOCABULARY, INPUTS)),
+    ):
+        found[f"base_model.model.{end}"] = random.normal(size=shape).astype(np.float32)
+    return write_adapter(
+        folder,
+        found,
+        target_modules=r"(?!lm_head).*(q_proj|v_proj|embed_tokens)",
+        exclude_modules=["k_proj"],
+        modules_to_save=["lm_head"],
+        rank_pattern={r"layers\.\d+\..*": RANK},
+        alpha_pattern={"v_proj": 5, r"^embed_tokens": 2},
+        use_dora=True,
+        use_rslora=True,
+    )
 
 
 def write_mindformers_adapter(

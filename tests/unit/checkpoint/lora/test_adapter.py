@@ -270,3 +270,41 @@ def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
             plan = plan_lora(adapter, square, dict.fromkeys(square, ["F32"]), transposed=stored)
             assert plan.inputs_first == stored.intersection(plan.modules)
         assert bool(plan_lora(adapter, square, dict.fromkeys(square, ["F32"])).inputs_first) == said
+
+
+def test_a_git_lfs_pointer_is_refused(tmp_path):
+    path = write_adapter(tmp_path) / "adapter_model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match="a Git LFS pointer"):
+        open_adapter(tmp_path)
+
+
+def test_an_adapter_that_changes_after_it_was_opened_is_refused(tmp_path):
+    adapter = open_adapter(write_adapter(tmp_path))
+    write_adapter(tmp_path, changed(B=ONES))
+    assert adapter.modules[MODULES[1]].low_rank()
+    with pytest.raises(CheckpointError, match=r"q_proj.lora_B.weight' has changed meanwhile"):
+        adapter.modules[MODULES[0]].low_rank()
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    folder = write_adapter(tmp_path / "a")
+    (folder / "adapter_model.safetensors").rename(tmp_path / "elsewhere")
+    (folder / "adapter_model.safetensors").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="symbolic link to .*; must stay inside"):
+        open_adapter(folder)
+
+
+def test_what_an_adapter_may_not_be_for_is_a_warning(tmp_path):
+    def warnings(base, recorded=None, start=True):
+        changes = {"base_model_name_or_path": recorded, "init_lora_weights": start}
+        return open_adapter(write_adapter(tmp_path, **changes), base=base).warnings
+
+    cached = "/hub/models--org--Some-7B/snapshots/0123"
+    for same in ("org/Some-7B", "/models/some-7b/", "Some-7B", None, ""):
+        assert warnings(cached, same) == ()
+    assert warnings(None, "other") == ()
+    assert "'org/Other': trained on another model than" in warnings(cached, "org/Other")[0]
+    for start in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"):
+        assert "began by changing the base weights" in warnings(None, start=start)[0]
+    assert warnings(None, start="gaussian") == warnings(None, start="eva") == ()

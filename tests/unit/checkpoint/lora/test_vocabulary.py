@@ -1,0 +1,89 @@
+"""Adapted and saved embeddings and heads, also where both are one tensor; lists of adapters."""
+
+import json
+
+import numpy as np
+import pytest
+from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
+
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.slora import read_adapter_list
+from mindbatch.errors import CheckpointError
+
+EMBEDDING = "model.embed_tokens"
+
+
+def vocabulary_tensors(**arrays):
+    return matrices() | {
+        f"base_model.model.{name.replace('__', '.')}": array for name, array in arrays.items()
+    }
+
+
+def test_embeddings_and_saved_weights(tmp_path):
+    """Also below an adapted embedding; a head that is the same tensor gets what PEFT loads."""
+    a, b = np.ones((RANK, 7), np.float32), np.ones((INPUTS, RANK), np.float32)
+    base, head = np.full((7, INPUTS), 2, np.float32), np.full((7, INPUTS), 3, np.float32)
+    low = {f"{EMBEDDING}.lora_embedding_A": a, f"{EMBEDDING}.lora_embedding_B": b}
+    targets = ["q_proj", "v_proj", "embed_tokens"]
+    shapes, tied = SHAPES | {f"{EMBEDDING}.weight": (7, INPUTS)}, {"lm_head.weight": f"{EMBEDDING}.weight"}
+
+    adapter = open_adapter(write_adapter(tmp_path / "low", vocabulary_tensors(**low), target_modules=targets))
+    module = adapted_weights(adapter, shapes, tied=tied)[f"{EMBEDDING}.weight"]
+    assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.EMBEDDING, RANK, 7, INPUTS)
+    assert "lm_head.weight" not in adapted_weights(adapter, shapes, tied=tied)
+
+    below = vocabulary_tensors(**low, **{f"{EMBEDDING}.base_layer.weight": base})
+    found = adapted_weights(
+        open_adapter(write_adapter(tmp_path / "below", below, target_modules=targets)), shapes, tied=tied
+    )
+    assert found[f"{EMBEDDING}.weight"].kind is found["lm_head.weight"].kind is Kind.WHOLE
+    assert (found[f"{EMBEDDING}.weight"].whole().weight == 2 + 1.5 * RANK).all()
+    assert (found["lm_head.weight"].whole().weight == 2).all()
+
+    saved = vocabulary_tensors(lm_head__weight=head)
+    adapter = open_adapter(write_adapter(tmp_path / "saved", saved, modules_to_save=["lm_head"]))
+    found = adapted_weights(adapter, shapes, tied=tied)
+    assert (found["lm_head.weight"].whole().weight == 3).all()
+    assert f"{EMBEDDING}.weight" not in found
+    with pytest.raises(CheckpointError, match="the model has no 'lm_head.weight'"):
+        adapted_weights(adapter, shapes)
+
+
+def test_all_linear_leaves_head_and_embedding_out(tmp_path):
+    a, b = np.ones((RANK, INPUTS), np.float32), np.ones((7, RANK), np.float32)
+    tensors = vocabulary_tensors(**{"lm_head.lora_A.weight": a, "lm_head.lora_B.weight": b})
+    with pytest.raises(CheckpointError, match="module 'lm_head' is none of target_modules, 'all-linear'"):
+        open_adapter(write_adapter(tmp_path, tensors, target_modules="all-linear"))
+
+
+def test_two_names_for_one_module_are_refused(tmp_path):
+    other = {name.replace(".model.model.", ".model."): array for name, array in matrices().items()}
+    adapter = open_adapter(write_adapter(tmp_path, matrices() | other))
+    renames = {name.removeprefix("model."): name for name in SHAPES}
+    with pytest.raises(CheckpointError, match="q_proj.weight' is adapted twice"):
+        adapted_weights(adapter, SHAPES, renames)
+
+
+def test_a_list_of_adapters_of_mindformers(tmp_path, monkeypatch):
+    """Its folders are counted from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write_adapter(tmp_path / "law")
+    listed = tmp_path / "lora_adapter.json"
+    listed.write_text(json.dumps({"law": "law", "med": str(tmp_path / "law")}))
+    for path in (listed, tmp_path):
+        found = read_adapter_list(path)
+        assert {name: len(open_adapter(folder).modules) for name, folder in found.items()} == {
+            "law": 4,
+            "med": 4,
+        }
+    for content, message in (
+        ('{"law": "lore"}', "'law' has 'lore'; must be a name with the folder"),
+        ('{"law": 1, "law": 2}', "law"),
+        ('{"a\\n": "law"}', "must be a name with the folder"),
+        ("{}", "has 0 adapters"),
+    ):
+        listed.write_text(content)
+        with pytest.raises(CheckpointError, match=message):
+            read_adapter_list(listed)
