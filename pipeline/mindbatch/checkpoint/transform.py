@@ -121,7 +121,7 @@ def plan_transform(
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}
     if lora is not None:
         files = files if len(files) > 1 else [f"merged_lora.{kind}"]
-        settings |= {"format": kind, MERGED_KEY: {lora.digest: lora.scaling}}
+        settings |= {"format": kind, MERGED_KEY: {lora.digest: lora.scaling}, **lora.scalings}
     layouts = layouts_of(plans, files, dtypes, kind)
     return ReshardPlan(
         target=target.resolve(),

@@ -26,6 +26,8 @@ from mindbatch.errors import CheckpointError
 
 MERGED_KEY = "adapters"
 """In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
+SCALINGS_KEY = "adapter_scalings"
+"""In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
 
 
 FindBase = Callable[[str, bool], BaseWeight]
@@ -57,8 +59,18 @@ class LoraPlan:
         arrays = (array for module in self.modules.values() for array in module.arrays.values())
         shards = (shard for array in arrays for shard in array.shards)
         found = sorted((shard.name, shard.digest) for shard in shards)
-        content = json.dumps([self.settings.fan_in_fan_out, found])
-        return hashlib.sha256(content.encode()).hexdigest()
+        is_turned = any(
+            weight in self.inputs_first for weight, each in self.modules.items() if not each.of_tokens
+        )
+        return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
+
+    @property
+    def scalings(self) -> dict[str, str]:
+        """What a marker says besides `scaling`: a digest, where modules have a rank or alpha of their own."""
+        if not (self.settings.ranks or self.settings.alphas):
+            return {}
+        found = sorted((weight, module.scaling) for weight, module in self.modules.items())
+        return {SCALINGS_KEY: hashlib.sha256(json.dumps(found).encode()).hexdigest()}
 
     def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
         """What is done to a stored tensor."""

@@ -53,9 +53,10 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
 def adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
     """What the marker says of adapters: of this one, and of those that are in the source."""
     merged = merged_before(opened.source.path)
-    if plan is not None:
-        merged[plan.digest] = plan.scaling
-    return {MERGED_KEY: merged} if merged else {}
+    if plan is None:
+        return {MERGED_KEY: merged} if merged else {}
+    merged[plan.digest] = plan.scaling
+    return {MERGED_KEY: merged, **plan.scalings}
 
 
 def _renames(model: ModelTensors | None, names: Collection[str]) -> dict[str, str]:

@@ -33,8 +33,9 @@ def test_another_adapter_is_another_reshard(tmp_path: Path, capsys: pytest.Captu
     reshard(start, target, one)
     reshard(start, target, one)
     assert "was there already, the same reshard" in capsys.readouterr().out
-    for adapter in (None, other, third):
-        with pytest.raises(ConfigError, match="holds another reshard .adapters was"):
+    fourth = write_adapter_for(tmp_path / "a4", ONE_LAYER, seed=1, alpha_pattern={"q_proj": ALPHA + 1})
+    for adapter in (None, other, third, fourth):
+        with pytest.raises(ConfigError, match=r"holds another reshard \(adapter(s|_scalings) was"):
             reshard(start, target, adapter)
     reshard(start, target, other, target_replace=True)
     assert contents(target) == [merged_at_once(contents(start)[0], other)]
