@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
-from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank
+from mindbatch.checkpoint.lora.low_rank import LowRank
+from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
 from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts, LowRankPart, Ranks
 from mindbatch.models.stage_cut import is_tied
 from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
@@ -61,9 +62,29 @@ def fit_adapters(
     for name, adapter in adapters.items():
         with collecting(faults):
             weights = adapted_weights(adapter, shapes, transposed=transposed)
+            raise_if_any([*_beside_faults(weights)], str(adapter.path))
             fitted[name] = FittedAdapter(adapter, weights)
     raise_if_any(faults)
     return FittedAdapters(fitted, min(max_loaded or len(fitted), len(fitted)))
+
+
+def _beside_faults(weights: Mapping[str, AdaptedModule]) -> Iterator[str]:
+    """Modules whose adapter can be merged, and cannot act beside the model."""
+    for module in weights.values():
+        if module.kind is Kind.WHOLE:
+            what = "a whole weight"
+        elif module.kind is Kind.EMBEDDING:
+            what = "an adapted embedding"
+        elif module.has_magnitude:
+            what = "DoRA"
+        elif module.has_bias:
+            what = "lora_bias"
+        else:
+            continue
+        yield (
+            f"module {shown(module.module)}: {what} is not supported beside the model; merge it with "
+            "`mindbatch reshard lora.merge=`"
+        )
 
 
 class Place(NamedTuple):

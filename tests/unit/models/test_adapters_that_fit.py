@@ -1,0 +1,22 @@
+"""Adapters beside a model: what cannot act there is refused, and never left out."""
+
+from pathlib import Path
+
+import pytest
+from adapter_folders import FULL_SHAPES, write_full_adapter
+
+from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.errors import CheckpointError
+from mindbatch.models.adapter_weights import fit_adapters
+from mindbatch.models.tensor_spec import Part, TensorSpec
+
+NAMES = {"embed_tokens.weight": "embedding.weight", "lm_head.weight": "head.weight"}
+
+
+def test_forms_that_cannot_act_beside_the_model(tmp_path: Path) -> None:
+    specs = [TensorSpec(NAMES.get(name, name), (Part(name, *shape),)) for name, shape in FULL_SHAPES.items()]
+    with pytest.raises(CheckpointError) as caught:
+        fit_adapters(specs, {"one": open_adapter(write_full_adapter(tmp_path))})
+    told = str(caught.value)
+    assert "module 'embed_tokens': a whole weight is not supported beside the model" in told
+    assert "q_proj': DoRA is not supported beside the model; merge it" in told
