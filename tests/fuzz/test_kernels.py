@@ -143,3 +143,17 @@ def test_the_thread_pool_has_no_race(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "every task ran once\n"), done.stderr[-4000:]
     planted = subprocess.run([tmp_path / "threads", "race"], env=environment, capture_output=True, text=True)
     assert "ThreadSanitizer: data race" in planted.stderr
+
+
+@pytest.mark.parametrize("flags", [MEMORY, THREADS], ids=["memory", "threads"])
+def test_ranks_meet_without_a_race(flags: list[str], tmp_path: Path) -> None:
+    _need(flags, tmp_path)
+    _compile([DRIVER / "ranks.cpp"], tmp_path / "ranks", flags)
+    environment = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run([tmp_path / "ranks"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "every number is right\n"), done.stderr[-4000:]
+    if flags is THREADS:
+        planted = subprocess.run(
+            [tmp_path / "ranks", "race"], env=environment, capture_output=True, text=True
+        )
+        assert "ThreadSanitizer: data race" in planted.stderr

@@ -13,29 +13,29 @@ from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import TensorSlice
 
 Array = NDArray[np.float32]
-SHAPES = [(1, 1), (3, 7), (32, 768), (5, 70_001), (1, 300_000), (2, 262_144)]
+SHAPES = [(1, 1), (3, 7), (32, 768), (5, 70_001), (1, 300_000), (2, 262_144), (4, 300_000)]
 ROUNDS = 40
 
 
-def call(function: str, x: Array, y: Array) -> int:
-    """As MindSpore calls a custom operator."""
+def call(function: str, x: Array, number: int, y: Array) -> int:
+    """As MindSpore calls a custom operator; `number` is that of the meeting."""
     library = find_library()
     assert library is not None
-    arrays = (x, y)
-    params = (ctypes.c_void_p * 2)(*(array.ctypes.data for array in arrays))
+    arrays = (x, np.array([number], np.int32), y)
+    params = (ctypes.c_void_p * 3)(*(array.ctypes.data for array in arrays))
     sizes = [(ctypes.c_int64 * 2)(*array.shape) for array in arrays]
-    shapes = (ctypes.POINTER(ctypes.c_int64) * 2)(
+    shapes = (ctypes.POINTER(ctypes.c_int64) * 3)(
         *(ctypes.cast(s, ctypes.POINTER(ctypes.c_int64)) for s in sizes)
     )
-    ndims = (ctypes.c_int * 2)(2, 2)
-    return int(getattr(library.handle, function)(2, params, ndims, shapes, None, None, None))
+    ndims = (ctypes.c_int * 3)(*(array.ndim for array in arrays))
+    return int(getattr(library.handle, function)(3, params, ndims, shapes, None, None, None))
 
 
 def part(rank: int, number: int, shape: tuple[int, int]) -> Array:
     return np.random.default_rng([rank, number, *shape]).standard_normal(shape, np.float32)
 
 
-def faults_of(shard: TensorSlice, number: int, shape: tuple[int, int]) -> list[str]:
+def faults_of(shard: TensorSlice, meeting: int, number: int, shape: tuple[int, int]) -> list[str]:
     parts = [part(rank, number, shape) for rank in range(shard.size)]
     total = parts[0].copy()
     for each in parts[1:]:
@@ -43,22 +43,49 @@ def faults_of(shard: TensorSlice, number: int, shape: tuple[int, int]) -> list[s
     width = shard.size * shape[1] - (number % 2)  # one of padding in every other round
     summed, gathered = np.empty_like(total), np.empty((shape[0], width), np.float32)
     codes = (
-        call("mb_all_reduce", parts[shard.rank], summed),
-        call("mb_all_gather", parts[shard.rank], gathered),
+        call("mb_all_reduce", parts[shard.rank], meeting, summed),
+        call("mb_all_gather", parts[shard.rank], meeting, gathered),
     )
     is_same = summed.tobytes() == total.tobytes(), (gathered == np.concatenate(parts, 1)[:, :width]).all()
     return [] if codes == (0, 0) and all(is_same) else [f"rank {shard.rank}, {shape}: {codes} {is_same}"]
 
 
-def take_part(shard: TensorSlice, name: str) -> int:
+def joined(name: str, shard: TensorSlice) -> int:
+    """The number of a meeting in this process."""
     library = find_library()
     assert library is not None
-    empty = np.zeros((1, 1), np.float32)
-    faults = [] if call("mb_all_reduce", empty, empty) else ["an operator ran without a meeting"]
-    library.join_meeting(shared_file(name, shard, library.meeting_bytes(shard.size)), shard.rank, shard.size)
+    file = shared_file(name, shard, library.meeting_bytes(shard.size))
+    try:
+        return library.join_meeting(file, shard.rank, shard.size)
+    finally:
+        os.close(file)
+
+
+def hand_on(
+    rank: int, before: int | None, after: int | None, number: int, shape: tuple[int, int]
+) -> list[str]:
+    """Takes what rank 0 began with from the rank before, and hands it to the one after."""
+    began, codes = part(0, number, shape), []
+    found = began if before is None else np.empty_like(began)
+    if before is not None:
+        codes.append(call("mb_take_over", np.empty((shape[0], 1), np.int32), before, found))
+    if after is not None:
+        codes.append(call("mb_hand_over", found, after, np.empty_like(found)))
+    is_same = (found == began).all()
+    return [] if is_same and not any(codes) else [f"rank {rank}, handed on {shape}: {codes} {is_same}"]
+
+
+def take_part(shard: TensorSlice, name: str) -> int:
+    rank, empty = shard.rank, np.zeros((1, 1), np.float32)
+    functions = ("mb_all_reduce", "mb_all_gather", "mb_hand_over", "mb_take_over")
+    faults = [f"{each} ran without a meeting" for each in functions if not call(each, empty, 0, empty)]
+    meeting = joined(name, shard)
+    before = None if rank == 0 else joined(f"{name}-{rank}", TensorSlice(1, 2))
+    after = None if rank == shard.size - 1 else joined(f"{name}-{rank + 1}", TensorSlice(0, 2))
     for number in range(ROUNDS):
         for shape in SHAPES if number == 0 else SHAPES[:3]:
-            faults += faults_of(shard, number, shape)
+            faults += faults_of(shard, meeting, number, shape)
+            faults += hand_on(rank, before, after, number, shape)
     print(*faults, sep="\n", end="", flush=True)
     return int(bool(faults))
 

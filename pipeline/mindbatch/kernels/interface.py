@@ -19,7 +19,8 @@ from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 from mindbatch.parallel.collectives import all_gather, all_reduce
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
+from mindbatch.parallel.topology import TensorSlice, Topology
 
 
 @dataclass(frozen=True)
@@ -165,16 +166,14 @@ class Kernels(ABC):
         """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
         return batch.arrays
 
-    def meet(self, shard: TensorSlice, name: str) -> bool:
-        """Whether the ranks of the slice, all on this host, now meet otherwise than through MindSpore.
+    def meet(self, topology: Topology, rank: int, name: str) -> None:  # noqa: B027 - by default it cannot
+        """Lets a local rank meet the others, all on this host, otherwise than through MindSpore if it can.
 
-        name: of their meeting, the same for these ranks and for no others of the host. It is asked before any
-            cell is made.
+        name: the same for these ranks and for no others of the host. It is asked before any cell is made.
 
         Raises:
             MindBatchError: the other ranks have not come.
         """
-        return False
 
     def all_reduce(self, shard: TensorSlice) -> nn.Cell:
         """Cell x -> its sum over the ranks of the slice; [T, width] on each."""
@@ -183,6 +182,14 @@ class Kernels(ABC):
     def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
         """Cell x [T, width] on each rank of the slice -> [T, total], side by side; the rest is padding."""
         return all_gather(shard, total)
+
+    def send_hidden(self, stage: int, tensor_rank: int) -> nn.Cell:
+        """Cell x [T, width] -> x, handed over by a rank of a stage to its fellow of the next one."""
+        return SendHidden(stage, tensor_rank)
+
+    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
+        """Cell (ids [T]) -> [T, width], what the fellow of the stage before hands over."""
+        return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def for_graph(self, graph: str) -> Kernels:
         """The kernels whose cells compute another kind of step, from the same weights and cache."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 
@@ -17,7 +18,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.parallel.shared_file import shared_file
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
@@ -63,6 +64,11 @@ def second_type(*types: Any) -> Any:
     return types[1]
 
 
+def float32(*types: Any) -> Any:
+    """The output has the kernels' dtype."""
+    return mindspore.float32
+
+
 class NativeKernels(Kernels):
     """float32 kernels of csrc/; rows of a batch never influence one another's arithmetic."""
 
@@ -70,27 +76,56 @@ class NativeKernels(Kernels):
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
-        self._meeting: TensorSlice | None = None
+        self._slices: tuple[TensorSlice, int] | None = None  # and the number of their meeting
+        self._hand_overs: dict[int, int] = {}  # meetings by the stage that hands over
 
-    def meet(self, shard: TensorSlice, name: str) -> bool:
-        """See `Kernels.meet`: in memory that they share, once a process, for all its models."""
-        nbytes = self._library.meeting_bytes(shard.size)
-        if shard.size > 1 and nbytes:
-            file = shared_file(name, shard, nbytes)
-            self._library.join_meeting(file, shard.rank, shard.size)
+    def meet(self, topology: Topology, rank: int, name: str) -> None:
+        """See `Kernels.meet`: in memory that they share."""
+        shard, place = topology.slice_of(rank), topology.coordinates(rank)
+        if not self._library.meeting_bytes(1):
+            return
+        if shard.size > 1:
+            self._slices = shard, self._join(f"{name}-{place.stage}", shard)
+        # With the stage before first, so that none waits for another in a circle.
+        for sender in (place.stage - 1, place.stage):
+            if 0 <= sender < topology.pipeline_stage - 1:
+                end = TensorSlice(place.stage - sender, 2)
+                group = hand_over_group(sender, place.tensor_rank)
+                self._hand_overs[sender] = self._join(f"{name}-{group}", end)
+
+    def _join(self, name: str, shard: TensorSlice) -> int:
+        """Enters a meeting of this host; its number in this process."""
+        file = shared_file(name, shard, self._library.meeting_bytes(shard.size))
+        try:
+            return self._library.join_meeting(file, shard.rank, shard.size)
+        finally:
             os.close(file)
-            self._meeting = shard
-        return self._meeting is not None
 
     def all_reduce(self, shard: TensorSlice) -> nn.Cell:
-        if shard != self._meeting:
+        if self._slices is None or shard != self._slices[0]:
             return super().all_reduce(shard)
-        return NativeOperator(self._function("mb_all_reduce"), lambda x: x, first_type)
+        return self._meeting_cell("mb_all_reduce", lambda x, settings: x, self._slices[1])
 
     def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
-        if shard != self._meeting:
+        if self._slices is None or shard != self._slices[0]:
             return super().all_gather(shard, total)
-        return NativeOperator(self._function("mb_all_gather"), lambda x: [x[0], total], first_type)
+        return self._meeting_cell("mb_all_gather", lambda x, settings: [x[0], total], self._slices[1])
+
+    def send_hidden(self, stage: int, tensor_rank: int) -> nn.Cell:
+        if stage not in self._hand_overs:
+            return super().send_hidden(stage, tensor_rank)
+        return self._meeting_cell("mb_hand_over", lambda x, settings: x, self._hand_overs[stage])
+
+    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
+        if stage - 1 not in self._hand_overs:
+            return super().receive_hidden(stage, tensor_rank, width)
+        number = self._hand_overs[stage - 1]
+        return self._meeting_cell("mb_take_over", lambda ids, settings: [ids[0], width], number, float32)
+
+    def _meeting_cell(
+        self, name: str, shape: Callable[..., Any], number: int, dtype: Callable[..., Any] = first_type
+    ) -> NativeCell:
+        return NativeCell(self._function(name), shape, dtype, constant([number], np.int32))
 
     def _function(self, name: str) -> str:
         return f"{self._library.path}:{name}"

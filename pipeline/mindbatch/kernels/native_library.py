@@ -41,15 +41,17 @@ class NativeLibrary:
 
     def meeting_bytes(self, size: int) -> int:
         """Bytes of memory in which so many ranks meet; 0 of a library that was built before there was any."""
-        count = getattr(self.handle, "mb_meeting_bytes", None)
-        if count is None:
+        if not hasattr(self.handle, "mb_hand_over"):
             return 0
+        count = self.handle.mb_meeting_bytes
         count.restype = ctypes.c_int64
         return int(count(size))
 
-    def join_meeting(self, file: int, rank: int, size: int) -> None:
-        """Maps an open file of `meeting_bytes`, once a process."""
-        assert self.handle.mb_join_meeting(file, rank, size), "there is a meeting, or no memory for one"
+    def join_meeting(self, file: int, rank: int, size: int) -> int:
+        """Maps an open file of `meeting_bytes`; the number that the meeting has in this process."""
+        number = int(self.handle.mb_join_meeting(file, rank, size))
+        assert number >= 0, "too many meetings, or no memory for one more"
+        return number
 
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one.

@@ -11,7 +11,15 @@ from mindspore import Parameter, Tensor, nn
 from mindbatch.kernels.arrays import constant
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.attention import SelfAttention
-from mindbatch.layers.decoder import Block, Decoder, Network, NormOutput, TokenInput
+from mindbatch.layers.decoder import (
+    Block,
+    Decoder,
+    Network,
+    NormOutput,
+    StageInput,
+    StageOutput,
+    TokenInput,
+)
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
@@ -19,7 +27,6 @@ from mindbatch.layers.norm import AddNorm
 from mindbatch.layers.rotary import RotaryAngles
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
-from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 
@@ -115,10 +122,14 @@ class Layers:
         if stage.is_first:
             begin = TokenInput(embedding(), None if positions is None else positions())
         else:
-            begin = ReceiveHidden(stage.index, rank, self.arch.hidden_size, self.weights.absent.dtype)
+            begin = StageInput(self.kernels.receive_hidden(stage.index, rank, self.arch.hidden_size))
         angles = None if self.arch.rotary is None else RotaryAngles(self.arch.rotary)
         blocks = [block(self, index) for index in stage.layers]
-        end = NormOutput(norm()) if stage.is_last else SendHidden(stage.index, rank)
+        end: nn.Cell
+        if stage.is_last:
+            end = NormOutput(norm())
+        else:
+            end = StageOutput(self.kernels.send_hidden(stage.index, rank))
         return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
 
     def _head(self) -> nn.Cell:

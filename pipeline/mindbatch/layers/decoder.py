@@ -42,6 +42,28 @@ class TokenInput(nn.Cell):
         return hidden
 
 
+class StageInput(nn.Cell):
+    """ids [T] -> the hidden states [T, hidden_size] of the stage before; positions are the layers' own."""
+
+    def __init__(self, receive: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.receive = receive
+
+    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
+        return self.receive(ids)
+
+
+class StageOutput(nn.Cell):
+    """update + residual [T, hidden_size], handed over to the next stage."""
+
+    def __init__(self, send: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.send = send
+
+    def construct(self, update: Tensor, residual: Tensor) -> Tensor:
+        return self.send(update + residual)
+
+
 class NormOutput(nn.Cell):
     """The last norm of update + residual [T, hidden_size]."""
 

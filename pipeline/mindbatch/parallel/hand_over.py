@@ -20,8 +20,8 @@ class SendHidden(nn.Cell):
         super().__init__(auto_prefix=False)
         self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage, tensor_rank))
 
-    def construct(self, update: Tensor, residual: Tensor) -> Tensor:
-        return self.meet(update + residual)
+    def construct(self, x: Tensor) -> Tensor:
+        return self.meet(x)
 
 
 class ReceiveHidden(nn.Cell):
@@ -33,7 +33,7 @@ class ReceiveHidden(nn.Cell):
         self.width = width
         self.dtype = dtype
 
-    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
+    def construct(self, ids: Tensor) -> Tensor:
         return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
 
 

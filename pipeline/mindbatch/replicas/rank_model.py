@@ -91,7 +91,7 @@ def load_rank(
 
         join_group(topology, rank)
         if meeting is not None:
-            kernels.meet(topology.slice_of(rank), f"{meeting}-{topology.coordinates(rank).stage}")
+            kernels.meet(topology, rank, meeting)
 
     prepared = prepare_model(model, runtime, topology.part_of(rank))
     return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

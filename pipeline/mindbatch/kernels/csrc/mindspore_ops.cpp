@@ -174,19 +174,34 @@ MB_OP(mb_activation) {
   return 0;
 }
 
-// Bytes that `size` ranks share, and entering their meeting; 0 where this process has entered one, or cannot.
+// Bytes that `size` ranks share, and entering a meeting of theirs: its number here, or -1.
 MB_EXPORT int64_t mb_meeting_bytes(int size) { return meeting_bytes(size); }
 MB_EXPORT int mb_join_meeting(int file, int rank, int size) { return join_meeting(file, rank, size); }
 
-// x [rows, width] -> its sum over the ranks of the meeting
+// x [rows, width], settings int32 [meeting] -> its sum over the ranks of the meeting
 MB_OP(mb_all_reduce) {
-  const bool met = meeting_sum(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0] * shapes[0][1]);
+  const bool met = meeting_sum(*ints(params[1]), floats(params[0]), static_cast<float*>(params[2]),
+                               shapes[0][0] * shapes[0][1]);
   return met ? 0 : kOutside;
 }
 
-// x [rows, width] -> [rows, total], total at most ranks * width
+// x [rows, width], settings int32 [meeting] -> [rows, total], total at most ranks * width
 MB_OP(mb_all_gather) {
-  const bool met = meeting_gather(floats(params[0]), static_cast<float*>(params[1]), shapes[0][0], shapes[0][1],
-                                  shapes[1][1]);
+  const bool met = meeting_gather(*ints(params[1]), floats(params[0]), static_cast<float*>(params[2]), shapes[0][0],
+                                  shapes[0][1], shapes[2][1]);
+  return met ? 0 : kOutside;
+}
+
+// x [rows, width], settings int32 [meeting] -> x, which the other rank of the meeting takes over
+MB_OP(mb_hand_over) {
+  const int64_t count = shapes[0][0] * shapes[0][1];
+  const bool met = hand_over(*ints(params[1]), floats(params[0]), count);
+  std::memcpy(params[2], params[0], static_cast<size_t>(count) * sizeof(float));
+  return met ? 0 : kOutside;
+}
+
+// ids [rows], settings int32 [meeting] -> [rows, width], which the other rank of the meeting hands over
+MB_OP(mb_take_over) {
+  const bool met = take_over(*ints(params[1]), static_cast<float*>(params[2]), shapes[2][0] * shapes[2][1]);
   return met ? 0 : kOutside;
 }
