@@ -31,7 +31,10 @@ class AssistantFolder:
 def find_assistant(
     model: ModelConfig, target: DescribedModel, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
 ) -> AssistantFolder | None:
-    """The folder that `model.assistant` names; None if it names none. shard: see `open_model`.
+    """The folder that `model.assistant` names; None if it names none.
+
+    tokenizer: the model's; without one only the sizes of the vocabularies are compared.
+    shard: see `open_model`.
 
     Raises:
         CheckpointError: it does not hold a model that is understood, or is damaged.
@@ -40,7 +43,7 @@ def find_assistant(
     if model.assistant is None:
         return None
     own = open_assistant(model, shard)
-    theirs = Tokenizer.load(own.folder.path)
+    theirs = None if tokenizer is None else Tokenizer.load(own.folder.path)
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(
         *(target.folder.path, own.folder.path),

@@ -52,15 +52,24 @@ class PreparedModel:
         return None if self.drafter is None else self.drafter.model.facts
 
 
-def prepare_model(model: ModelConfig, runtime: RuntimeConfig, part: ModelPart = WHOLE_MODEL) -> PreparedModel:
-    """Reads the descriptions in a model folder; the options are valid in themselves. part: see `open_model`.
+def prepare_model(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    part: ModelPart = WHOLE_MODEL,
+    *,
+    with_tokenizer: bool = True,
+) -> PreparedModel:
+    """Reads the descriptions in a model folder; the options are valid in themselves.
+
+    part: see `open_model`.
+    with_tokenizer: a rank whose leader chooses the tokens needs none, and loading one takes seconds.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
     described = open_model(model, part)
-    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path))
+    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path)) if with_tokenizer else None
     drafter = find_assistant(model, described, tokenizer, part.shard)
     smaller = None if drafter is None else drafter.model.facts
     settings = engine_settings(described.facts, model, runtime, smaller, part.stages)

@@ -93,5 +93,6 @@ def load_rank(
         if meeting is not None:
             kernels.meet(topology, rank, meeting)
 
-    prepared = prepare_model(model, runtime, topology.part_of(rank))
+    leads = rank == topology.leader_of(0)
+    prepared = prepare_model(model, runtime, topology.part_of(rank), with_tokenizer=leads)
     return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

@@ -50,3 +50,11 @@ def test_what_is_no_token_id_is_refused_before_mindspore(
     write_eos(folder, "generation_config.json", ids)
     with pytest.raises(CheckpointError, match=r"generation_config.json: eos_token_id=.*: must be a token id"):
         load_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+
+
+def test_a_rank_that_follows_reads_no_tokenizer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    model = ModelConfig(checkpoint_name_or_path=str(folder), assistant=str(SHIPPED))
+    read = prepare_model(model, RuntimeConfig(), with_tokenizer=False)
+    assert read.tokenizer is None
+    assert read.drafter is not None
