@@ -1,4 +1,4 @@
-"""Ranks of one host that meet in shared memory: sums and gathers, exact and the same on each."""
+"""Ranks of one host that meet in shared memory: what each gets is exact and the same."""
 
 import subprocess
 import sys
