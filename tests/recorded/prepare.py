@@ -45,7 +45,7 @@ def prepare(folder: Path, tokenizer: Path) -> None:
         tokenizer,
     )
     write_adapter(folder / "adapter", {"lora_alpha": 6})
-    write_adapter(folder / "bad_adapter", {"lora_alpha": 6, "use_dora": True, "bias": "all", "r": 4})
+    write_adapter(folder / "bad_adapter", {"lora_alpha": 6, "use_qalora": True, "bias": "all", "r": 4})
     (folder / "pickled").mkdir()
     (folder / "pickled/config.json").write_text(json.dumps(LLAMA))
     (folder / "pickled/pytorch_model.bin").write_bytes(b"\x80\x02}q\0.")
