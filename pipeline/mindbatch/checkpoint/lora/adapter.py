@@ -62,12 +62,16 @@ def open_adapter(
     folder = existing_folder(path)
     faults: list[str] = []
     settings = None
-    is_unsaid = scaling is not None and not has_file(folder, ADAPTER_CONFIG)
+    is_unsaid = not has_file(folder, ADAPTER_CONFIG)
+    if is_unsaid and scaling is None:
+        faults.append(
+            f"{folder / ADAPTER_CONFIG}: missing; without it the scaling (lora_alpha / rank) must be given"
+        )
     with collecting(faults):
         settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
     with collecting(faults), open_source(_file_of(folder)) as source:
         [tensors] = source.ranks
-        if is_unsaid:
+        if is_unsaid and scaling is not None:
             settings = LoraSettings(
                 first_rank(find_modules(tensors.tensors), tensors.shapes), 0.0, given=scaling
             )
