@@ -23,6 +23,7 @@ from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import (
     Params,
     PromptInput,
+    adapter_for_each,
     options_of,
     params_for_each,
     prompt_list,
@@ -133,6 +134,7 @@ class LLM:
         on_error: Literal["raise", "record"] = "raise",
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: str | Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> list[RequestOutput]:
         """Continues every prompt; results are in the order of the prompts.
@@ -144,10 +146,11 @@ class LLM:
         on_error: "record" gives a prompt that cannot be run, or cannot go on, a result with `error` set.
         tools, chat_template_kwargs: for chats, given to the template as by transformers' apply_chat_template:
             JSON objects, and further variables like enable_thinking.
+        adapter: names of lora_adapters, one for all or a list of one for each; None is lora_default.
         decoding: single decoding parameters by name, for all prompts; they go before those of `params`.
 
         Raises:
-            ConfigError: `prompts` or `params` is not what is described here.
+            ConfigError: `prompts`, `params` or `adapter` is not what is described here.
             PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
                 Or one could not go on, which is known only at the end.
         """
@@ -156,7 +159,8 @@ class LLM:
                 stack.callback(streamer.end)  # a thread may wait for it
             check_on_error(on_error)
             beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-            run = stack.enter_context(closing(self.begin(prompts, params, **beside, **decoding)))
+            run = self.begin(prompts, params, adapter=adapter, **beside, **decoding)
+            stack.enter_context(closing(run))
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
             results = [*run.refused, *_fed(streamer, run)]
@@ -169,6 +173,7 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: str | Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> Iterator[StreamEvent]:
         """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
@@ -180,7 +185,7 @@ class LLM:
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
         beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        run = self.begin(prompts, params, **beside, **decoding)
+        run = self.begin(prompts, params, adapter=adapter, **beside, **decoding)
         if run.refused:
             run.close()
             refuse_failed(run.refused)
@@ -220,7 +225,8 @@ class LLM:
 
     def _request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
         """The request of a row; a result with an error if it is no prompt for this model."""
-        request = Request(row.key, (), params, row.text, source=row.source)
+        adapter = self._model.adapters.default if row.adapter is None else row.adapter
+        request = Request(row.key, (), params, row.text, adapter, row.source)
         try:
             most_tokens = self._model.engine.settings.seq_length
             token_ids = token_ids_of(row, self.tokenizer, most_tokens)
@@ -236,6 +242,7 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        adapter: str | Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> Run:
         """Queues what `generate` takes, without running it; `inbox`: see `Call`.
@@ -245,9 +252,11 @@ class LLM:
         """
         given = prompt_list(prompts)
         each = params_for_each(len(given), params, decoding)
+        adapters = adapter_for_each(len(given), adapter)
         beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
         rows = read_prompts(prompts=given, **beside) if given else PromptRows()
-        run = self.submit([(row, each[int(row.key)]) for row in rows.prompts], inbox)
+        named = [(replace(row, adapter=adapters[int(row.key)]), each[int(row.key)]) for row in rows.prompts]
+        run = self.submit(named, inbox)
         run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))
         return run
@@ -269,7 +278,7 @@ def _loaded(
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():
         if world_size_of(config.parallel) == 1 and config.launch.launcher != "ray":
-            return load_model(config.model, config.runtime, notice)
+            return load_model(config.model, config.runtime, notice, config.lora)
         from mindbatch.replicas.load import load_replicas  # not needed where there is one process
 
         return load_replicas(config, notice, logs)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.config.lora_schema import LoraConfig, settle_lora_paths
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_model_paths
 from mindbatch.config.schema import Key, schema_keys
@@ -33,7 +34,8 @@ _MODEL_KEYWORDS = {
 }
 _RUNTIME_KEYWORDS = schema_keys(RuntimeConfig).keys
 _PARALLEL_KEYWORDS = schema_keys(ParallelConfig).keys
-_KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS
+_LORA_KEYWORDS = {f"lora_{name}": key for name, key in schema_keys(LoraConfig).keys.items()}
+_KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS | _LORA_KEYWORDS
 
 
 def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
@@ -80,14 +82,17 @@ def options_of(path: str | Path, given: Mapping[str, Any]) -> ModelTaskConfig:
     model = ModelConfig(checkpoint_name_or_path=str(path), **values(_MODEL_KEYWORDS))
     runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
     parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
-    if faults := settle_model_paths(model) + option_faults(model, runtime, parallel):
+    lora = LoraConfig(**values(_LORA_KEYWORDS))
+    faults = settle_model_paths(model)
+    settle_lora_paths(lora, faults)
+    if faults := faults + option_faults(model, runtime, parallel, lora):
         raise ConfigError(faults)
-    return ModelTaskConfig(model=model, runtime=runtime, parallel=parallel)
+    return ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
 
 
 def _as_written(key: Key, value: Any) -> Any:
     """A path or an amount of memory as a configuration has it: a text."""
-    is_text = key.name == "cache_memory" or (key.is_path and value is not None)
+    is_text = key.name == "cache_memory" or (key.is_path and key.type is str and value is not None)
     return str(value) if is_text else value
 
 
@@ -135,6 +140,23 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
     if faults:
         raise ConfigError(faults)
     return each
+
+
+def adapter_for_each(count: int, adapter: Any) -> Sequence[str | None]:
+    """The name of the adapter of each of `count` prompts; whether there is one of that name is found later.
+
+    Raises:
+        ConfigError: they are something else, or not as many as the prompts.
+    """
+    if adapter is None or isinstance(adapter, str):
+        return [adapter] * count
+    if not isinstance(adapter, (list, tuple)) or not all(isinstance(name, str | None) for name in adapter):
+        raise ConfigError(f"adapter={adapter!r}: must be the name of an adapter, None, or a list of these")
+    if len(adapter) != count:
+        raise ConfigError(
+            f"adapter: {len(adapter)} given for {count} prompts; give one for all or one for each"
+        )
+    return adapter
 
 
 def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import schema_keys
@@ -255,10 +256,11 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         assert key in said
 
 
-def test_the_keywords_are_the_keys_of_three_sections() -> None:
+def test_the_keywords_are_the_keys_of_four_sections() -> None:
     sections = (ModelConfig, RuntimeConfig, ParallelConfig)
     keys = {name: key for each in sections for name, key in schema_keys(each).keys.items()}
     keys["model_type"] = keys.pop("type")
+    keys |= {f"lora_{name}": key for name, key in schema_keys(LoraConfig).keys.items()}
     for name in ("checkpoint_name_or_path", "mindformers_yaml"):
         del keys[name]
     shown = inspect.signature(LLM).parameters
@@ -280,7 +282,7 @@ def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("mindbatch.llm.load_model", lambda *given: seen.extend(given) or Mock())
     (tmp_path / "config.json").write_text("{}")
     LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
-    model, runtime, _ = seen
+    model, runtime, _, _ = seen
     assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
     assert runtime == RuntimeConfig(cache_memory="1048576")
 

@@ -23,6 +23,7 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.options import OptionFiles, OptionReader
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
+from mindbatch.config.repeated_names import repeated_name
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import Assignment, Choice, Listing, Setting, SettingReader
 from mindbatch.override_text import literal
@@ -246,6 +247,8 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
             return list(reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")]))
         fault = _refusal(override, token)
+        if fault is None and not as_text and (name := repeated_name(token)) is not None:
+            fault = f"{shown(name)} is given twice"
         if fault is None:
             return list(reader.read(key, _value(override, token, as_text)))
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting

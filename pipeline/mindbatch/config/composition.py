@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -153,9 +153,8 @@ class Composition:
         """
         kept = self.tree.copy()
         for name, text in _written_values(self.tree, self.keys).items():
-            if _is_own_path(self.keys.keys[name], text):
-                path = _absolute(value_at(config, name))
-                OmegaConf.update(kept, name, path.replace("${", "\\${"))
+            if self.keys.keys[name].is_path:
+                OmegaConf.update(kept, name, _portable(text, value_at(config, name)), merge=False)
         return self._yaml(kept)
 
     def _settings(self, config: TaskConfig) -> dict[str, Any]:
@@ -258,14 +257,21 @@ def _kept_value(key: Key, text: Any, value: Any) -> Any:
         return text
     if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
         return _absolute(value)
+    if key.is_path and isinstance(value, Mapping):
+        return {name: _kept_value(key, text[name], item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
-def _is_own_path(key: Key, text: Any) -> bool:
-    """Whether `text` is a path that depends on where the command was given."""
-    if not key.is_path or not isinstance(text, str):
-        return False
-    return text != STANDARD_INPUT and "${" not in text and not text.startswith(SHIPPED)
+def _portable(text: Any, value: Any) -> Any:
+    """What was written as a path, or as a mapping that holds some, so that it means the same from any folder.
+
+    value: what came of it.
+    """
+    if isinstance(text, Mapping):
+        return {name: _portable(item, value[name]) for name, item in text.items()}
+    if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):
+        return text
+    return _absolute(value).replace("${", "\\${")
 
 
 def _absolute(path: str) -> str:

@@ -42,8 +42,8 @@ class LoraConfig:
     )
     mode: str = option(
         "live",
-        "live adds adapters to each row's products; merge adds one to the weights as they are loaded",
-        choices=("live", "merge"),
+        "live adds adapters to the products of the rows that name them",
+        choices=("live",),
     )
 
     @property

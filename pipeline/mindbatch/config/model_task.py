@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 
 from mindbatch.config.faults import shown
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
+from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
@@ -41,6 +42,7 @@ class ModelTaskConfig(TaskConfig):
 
     model: ModelConfig = section(ModelConfig)
     decoding: DecodingConfig = section(DecodingConfig)
+    lora: LoraConfig = section(LoraConfig)
     parallel: ParallelConfig = section(ParallelConfig)
     launch: LaunchConfig = section(LaunchConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
@@ -61,6 +63,7 @@ class ModelTaskConfig(TaskConfig):
 
     def settle_paths(self) -> list[str]:
         faults = settle_model_paths(self.model)
+        settle_lora_paths(self.lora, faults)
         settle_launch_paths(self.launch, faults)
         return faults
 
@@ -80,6 +83,7 @@ class ModelTaskConfig(TaskConfig):
         """What keeps the model from being run on this device and these ranks."""
         yield from _model_faults(self.model, self.runtime)
         yield from _parallel_faults(self.parallel, self.model)
+        yield from lora_faults(self.lora)
 
 
 def settle_model_paths(model: ModelConfig) -> list[str]:
@@ -99,10 +103,17 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     return faults
 
 
-def option_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> list[str]:
+def option_faults(
+    model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig, lora: LoraConfig
+) -> list[str]:
     """Every fault in options given from Python, where nothing has checked the types yet."""
     faults = [*ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
-    for name, options in (("model", model), ("runtime", runtime), ("parallel", parallel)):
+    for name, options in (
+        ("model", model),
+        ("runtime", runtime),
+        ("parallel", parallel),
+        ("lora", lora),
+    ):
         for key in schema_keys(type(options)).keys.values():
             value = getattr(options, key.name)
             fault = key.fault(value) if key.has_type(value) else f"must be {key.expected}"
@@ -112,6 +123,7 @@ def option_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: Parallel
         *_model_faults(model, runtime),
         *_runtime_faults(runtime, model),
         *_parallel_faults(parallel, model),
+        *lora_faults(lora),
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
+from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.columns import ColumnError, column, missing_column
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
@@ -35,14 +36,22 @@ _NO_CHAT = " has no effect on a prompt that is no chat; set data.chat=true or re
 
 
 class ColumnRows:
-    """Reads rows as `data` says; `template` is data.template, or None, and `options` go with every chat."""
+    """Reads rows as `data` says; `template` is data.template, or None, and `options` go with every chat.
+
+    adapters: the names that rows may ask for.
+    """
 
     def __init__(
-        self, data: DataConfig, template: DataTemplate | None, options: ChatOptions = NO_OPTIONS
+        self,
+        data: DataConfig,
+        template: DataTemplate | None,
+        options: ChatOptions = NO_OPTIONS,
+        adapters: Collection[str] = (),
     ) -> None:
         self._data = data
         self._template = template
         self._options = options
+        self._adapters = adapters
         self._is_usual = template is None and data.messages_column is None and data.prompt_column is None
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
@@ -55,10 +64,11 @@ class ColumnRows:
             draft.key = self._key(position, record)
         except ColumnError as error:
             draft.row_faults += error.faults
-        try:
-            self._read_decoding(record, draft)
-        except ColumnError as error:
-            draft.row_faults += error.faults
+        for read in (self._read_decoding, self._read_adapter):
+            try:
+                read(record, draft)
+            except ColumnError as error:
+                draft.row_faults += error.faults
         try:
             draft.content = self._content(record, draft.key)
         except ColumnError as error:
@@ -91,6 +101,17 @@ class ColumnRows:
         # Null is what Parquet has where a row says nothing.
         draft.decoding = {key: given[key] for key in PARAMETERS if given.get(key) is not None}
         draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
+
+    def _read_adapter(self, record: Record, draft: RowDraft) -> None:
+        name = self._data.adapter_column
+        if name is None or name not in {*(record.columns or {}), *record.unusable}:
+            return
+        given = column(record, name, "data.adapter_column")
+        if given is None or given == "":
+            return
+        if not isinstance(given, str) or given not in self._adapters:
+            raise ColumnError(f"{name}: {unknown_adapter(given, self._adapters)}")
+        draft.adapter = given
 
     def _content(self, record: Record, key: str | None) -> dict[str, Any]:
         data = self._data

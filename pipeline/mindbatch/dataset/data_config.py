@@ -18,6 +18,7 @@ COLUMNS = (
     "decoding_column",
     "tools_column",
     "chat_template_kwargs_column",
+    "adapter_column",
 )
 BESIDE_CHATS = ("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column")
 LARGEST_ROW = 1 << 30
@@ -64,6 +65,9 @@ class DataConfig:
     )
     decoding_column: str | None = option(
         None, "column of a row's own decoding parameters, like {temperature: 0.7}"
+    )
+    adapter_column: str | None = option(
+        None, "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default"
     )
     limit: int | None = option(None, "most rows to take; null: all", minimum=1)
     skip: int = option(0, "rows to leave out at the beginning", minimum=0)

@@ -5,10 +5,11 @@ The format is that of OpenAI's Batch API; its decoding parameters are in `openai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
@@ -39,10 +40,14 @@ _TOOL_CHOICES = (None, "none", "auto")
 
 
 class OpenAIRequests:
-    """Reads requests; `options` go with each chat, what a request says itself before them."""
+    """Reads requests; `options` go with each chat, what a request says itself before them.
 
-    def __init__(self, options: ChatOptions = NO_OPTIONS) -> None:
+    adapters: that requests may name as their model; where there are any, each names one of them or none.
+    """
+
+    def __init__(self, options: ChatOptions = NO_OPTIONS, adapters: Collection[str] = ()) -> None:
         self._options = options
+        self._adapters = adapters
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
@@ -57,12 +62,21 @@ class OpenAIRequests:
         endpoint = url if url in (CHAT, COMPLETION) else CHAT if "messages" in body else COMPLETION
         draft.row_faults += _body_faults(body, endpoint)
         read_parameters(body, endpoint == CHAT, draft)
+        self._read_adapter(body.get("model"), draft)
         try:
             draft.content = self._content(body, endpoint)
         except ColumnError as error:
             draft.row_faults += error.faults
         except PromptError as error:
             draft.prompt_faults += error.faults
+
+    def _read_adapter(self, model: Any, draft: RowDraft) -> None:
+        """As vLLM has it: a request whose model is the name of an adapter asks for that."""
+        if not self._adapters or not isinstance(model, str) or not model:
+            return
+        if model not in self._adapters:
+            draft.row_faults.append(f"body.model: {unknown_adapter(model, self._adapters)}")
+        draft.adapter = model
 
     def _content(self, body: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
         name = _PROMPTS[endpoint]

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.columns import OptionalColumns, missing_column
 from mindbatch.dataset.data_config import DataConfig
@@ -36,8 +37,9 @@ _FIXED_BY_OPENAI = (
     "decoding_column",
     "tools_column",
     "chat_template_kwargs_column",
+    "adapter_column",
 )
-_MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column")
+_MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column", "adapter_column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class DataRow:
     source, line: the file that it stood in and the line where it began, from 1.
     content: exactly one of text, token_ids and messages, as `Prompt` takes them.
     overrides: the decoding parameters that the row itself gives, validated with those of the run.
+    adapter: the name of the one that it is computed with, its own or the run's default; None is the base.
     extra: what results say of the row besides: of an OpenAI request its endpoint and the model that it names;
         else the columns that were asked for.
     """
@@ -67,7 +70,7 @@ class DataRow:
 
     def prompt(self) -> Prompt:
         """What the engine is given."""
-        return Prompt(key=self.key, source=f"{self.source}:{self.line}", **self.content)
+        return Prompt(key=self.key, source=f"{self.source}:{self.line}", adapter=self.adapter, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
         """The run's parameters with the row's own in their place."""
@@ -130,9 +133,11 @@ class RowMaker:
         template_limits: ChatLimits | None = None,
         columns: Sequence[str] = (),
         is_finished: Callable[[str], bool] = lambda key: False,
+        lora: LoraConfig | None = None,
     ) -> None:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
         those that rows bring along for the results. is_finished: of the key of a row: its result is there.
+        lora: the adapters that rows may name.
 
         Raises:
             ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
@@ -143,8 +148,12 @@ class RowMaker:
         )
         source = template_source(data)
         self._template = None if source is None else DataTemplate(source, template_limits, is_finished)
+        adapters = {} if lora is None else dict.fromkeys(lora.names)
+        self._default_adapter = None if lora is None else lora.default
         self._reader: _Reader = (
-            OpenAIRequests(options) if is_openai else ColumnRows(data, self._template, options)
+            OpenAIRequests(options, adapters)
+            if is_openai
+            else ColumnRows(data, self._template, options, adapters)
         )
         self._overrides = OverrideRules(decoding)
         self._numbered = not is_openai and data.key_column is None
@@ -177,6 +186,7 @@ class RowMaker:
             line=record.line,
             content=draft.content,
             overrides=overrides,
+            adapter=draft.adapter or self._default_adapter,
             extra=draft.extra,
         )
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
+from mindbatch.engine.known_adapters import KnownAdapters
 from mindbatch.engine.memory_check import refuse_beyond_memory
 from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.interrupts import interruptible
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.screen_text import say
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.engine.model_runner import ModelRunner
@@ -37,6 +41,7 @@ class LoadedModel:
     facts: ModelFacts
     tokenizer: Tokenizer | None
     cache_bytes: int
+    adapters: KnownAdapters = field(default_factory=KnownAdapters)
 
 
 class Runners(NamedTuple):
@@ -51,21 +56,28 @@ class Runners(NamedTuple):
         return sum(each.cache.nbytes for each in self if each is not None)
 
 
-def load_model(model: ModelConfig, runtime: RuntimeConfig, notice: Notice = lambda text: None) -> LoadedModel:
+def load_model(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    notice: Notice = lambda text: None,
+    lora: LoraConfig | None = None,
+) -> LoadedModel:
     """Reads a model folder and returns an engine that is ready; the options are valid in themselves.
 
     notice: is told what takes time, now and whenever a graph is compiled later; "" is that it is over.
 
     Raises:
-        CheckpointError: the folder does not hold a model that is understood, or is damaged.
+        CheckpointError: the folder does not hold a model that is understood, or is damaged; or an adapter.
         ConfigError: the options do not fit the model or this machine.
     """
-    prepared = prepare_model(model, runtime)
+    prepared = prepare_model(model, runtime, lora=lora)
     facts, smaller = prepared.described.facts, prepared.assistant_facts
     refuse_beyond_memory(model, runtime, prepared.cache_tokens, facts, smaller)
+    say(*prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)
-    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes)
+    known = prepared.adapters.known
+    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes, known)
 
 
 def load_runners(
@@ -102,12 +114,14 @@ def load_runners(
     def compiling(tokens: int) -> None:
         notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
 
-    def run(described: DescribedModel, settings: EngineSettings) -> ModelRunner:
+    def run(
+        described: DescribedModel, settings: EngineSettings, adapters: FittedAdapters | None = None
+    ) -> ModelRunner:
         geometry = CacheGeometry(prepared.num_blocks, settings.block_size)
-        return ModelRunner(described.load(kernels, geometry, loaded), settings, compiling)
+        return ModelRunner(described.load(kernels, geometry, loaded, adapters), settings, compiling)
 
     settings, drafter = prepared.settings, prepared.drafter
-    main = run(prepared.described, settings)
+    main = run(prepared.described, settings, prepared.adapters.live)
     # An assistant drafts for whoever has the logits.
     drafts = drafter if prepared.part.is_last else None
     assistant = None if drafts is None else run(drafts.model, drafts.settings(settings))
@@ -135,12 +149,14 @@ def _engine_maker(prepared: PreparedModel) -> Callable[[Runner, Runner | None], 
     """Makes engines of a model from its runner and its assistant's."""
     settings, drafter, tokenizer = prepared.settings, prepared.drafter, prepared.tokenizer
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
+    known, slots = prepared.adapters.known, prepared.adapters.slots()
     constraints = ConstraintFactory(tokenizer, prepared.described.facts.vocab_size)
 
     def engine(runner: Runner, drafting: Runner | None) -> Engine:
         assistant = None
         if drafter is not None and drafting is not None:
             assistant = Assistant(drafting, drafter.settings(settings))
-        return Engine(runner, settings, make, prepared.eos_token_ids, constraints.make, assistant)
+        eos = prepared.eos_token_ids
+        return Engine(runner, settings, make, eos, constraints.make, assistant, known, slots)
 
     return engine

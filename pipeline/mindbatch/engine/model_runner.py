@@ -109,13 +109,24 @@ class ModelRunner:
         arrays = tuple(kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
         copies = tuple((first_block + source, first_block + target) for source, target in step.copies)
-        return StepInputs(shape.graph, arrays, copies, step.num_tokens, with_logits, batch.adapters)
+        return StepInputs(
+            shape.graph,
+            arrays,
+            copies,
+            step.num_tokens,
+            with_logits,
+            batch.adapters,
+            tuple(step.adapter_loads),
+        )
 
     def compute(self, inputs: StepInputs) -> StepValues:
-        """Copies the blocks and runs the graph of a step that this rank or another has prepared.
+        """Loads adapters, copies blocks and runs the graph of a step that this rank or another has prepared.
 
         Of a pipeline stage before the last the values are what it hands over.
         """
+        for slot, name in inputs.adapter_loads:
+            assert self._model.adapters is not None
+            self._model.adapters.load(slot, name)
         self.cache.copy_blocks(inputs.copies)
         graphs, tensors = self._graphs.of(inputs.graph), map(Tensor, inputs.arrays)
         if inputs.with_logits and self._graphs.head is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.prepare import prepare_model
+from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
@@ -38,11 +40,21 @@ class ModelOutline:
     num_parameters: int
     itemsize: int
     engines: int = 1
+    adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
 
     @property
     def weight_bytes(self) -> int:
         """Of the weights in memory."""
         return self.num_parameters * self.itemsize
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Of the memory for adapters: each slot holds the largest."""
+        live = self.adapters.live
+        if live is None:
+            return 0
+        largest = max(adapter.num_parameters for adapter in live.adapters.values())
+        return live.max_loaded * largest * self.itemsize
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -69,18 +81,29 @@ class ModelOutline:
         make_constraint = ConstraintFactory(self.tokenizer, vocab_size).make
         assistant = None if self.assistant is None else _NoAssistant()
         return Engine(
-            _NoModel(vocab_size), self.settings, make_constraint=make_constraint, assistant=assistant
+            _NoModel(vocab_size),
+            self.settings,
+            make_constraint=make_constraint,
+            assistant=assistant,
+            adapters=self.adapters.known,
         )
 
 
-def outline(model: ModelConfig, runtime: RuntimeConfig, part: ModelPart = WHOLE_MODEL) -> ModelOutline:
-    """Reads a model folder's descriptions; the options are valid in themselves. part: see `open_model`.
+def outline(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    part: ModelPart = WHOLE_MODEL,
+    lora: LoraConfig | None = None,
+) -> ModelOutline:
+    """Reads a model folder's descriptions, and the adapters; the options are valid in themselves.
+
+    part: see `open_model`.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged.
         ConfigError: the options do not fit the model.
     """
-    prepared = prepare_model(model, runtime, part)
+    prepared = prepare_model(model, runtime, part, lora)
     facts, smaller, drafter = prepared.described.facts, prepared.assistant_facts, prepared.drafter
     parameters = facts.num_parameters + (0 if smaller is None else smaller.num_parameters)
     itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
@@ -94,6 +117,7 @@ def outline(model: ModelConfig, runtime: RuntimeConfig, part: ModelPart = WHOLE_
         parameters,
         itemsize,
         part.stages,
+        prepared.adapters,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant_model import AssistantFolder, find_assistant
 from mindbatch.engine.described import DescribedModel, open_model
+from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend.limits import limit_faults
@@ -35,6 +37,7 @@ class PreparedModel:
     eos_token_ids: tuple[int, ...]
     settings: EngineSettings
     part: ModelPart
+    adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
 
     @property
     def num_blocks(self) -> int:
@@ -56,16 +59,17 @@ def prepare_model(
     model: ModelConfig,
     runtime: RuntimeConfig,
     part: ModelPart = WHOLE_MODEL,
+    lora: LoraConfig | None = None,
     *,
     with_tokenizer: bool = True,
 ) -> PreparedModel:
-    """Reads the descriptions in a model folder; the options are valid in themselves.
+    """Reads the descriptions in a model folder, and the adapters; the options are valid in themselves.
 
-    part: see `open_model`.
+    part: see `open_model`. lora: None is without adapters.
     with_tokenizer: a rank whose leader chooses the tokens needs none, and loading one takes seconds.
 
     Raises:
-        CheckpointError: the folder does not hold a model that is understood, or is damaged.
+        CheckpointError: the folder does not hold a model that is understood, or is damaged; or an adapter.
         ConfigError: the options do not fit the model.
     """
     described = open_model(model, part)
@@ -74,7 +78,8 @@ def prepare_model(
     smaller = None if drafter is None else drafter.model.facts
     settings = engine_settings(described.facts, model, runtime, smaller, part.stages)
     eos = model_eos_ids(described.folder, tokenizer)
-    return PreparedModel(described, drafter, tokenizer, eos, settings, part)
+    adapters = PreparedAdapters() if lora is None else prepare_adapters(lora, described)
+    return PreparedModel(described, drafter, tokenizer, eos, settings, part, adapters)
 
 
 def engine_settings(

@@ -25,6 +25,7 @@ class StepInputs:
     copies: (source, destination) of the cache blocks that are copied before.
     num_tokens: without padding.
     with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
+    adapter_loads: slots, and the names of the adapters that are loaded into them before.
     adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
     """
 
@@ -34,6 +35,7 @@ class StepInputs:
     num_tokens: int
     with_logits: bool
     adapters: IntArray | None = None
+    adapter_loads: tuple[tuple[int, str], ...] = ()
 
 
 class StepValues(NamedTuple):

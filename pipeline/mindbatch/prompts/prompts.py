@@ -31,6 +31,7 @@ class Prompt:
     """One row to run: exactly one of text, token_ids and messages is given; with messages, tools and
     chat_template_kwargs may be, for the chat template.
 
+    `adapter` is the LoRA adapter that the row names; None is the default.
     `key` is the row's position among all rows, good or bad, from "0": the same prompts give the same keys,
     and so the same random numbers, from the command line as from a file. `source` says where the row stood.
     """
@@ -42,6 +43,7 @@ class Prompt:
     messages: list[Message] | None = None
     tools: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

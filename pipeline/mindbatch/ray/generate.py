@@ -69,9 +69,13 @@ class Generate:
         config = settings_of(path, data, decoding, output, options)
         self._params = DecodingParams(**vars(config.decoding))
         self._columns: Sequence[str] = config.output.columns
-        self._written = OutputOptions(prompt=config.output.prompt, token_ids=config.output.token_ids)
+        self._written = OutputOptions(
+            prompt=config.output.prompt,
+            token_ids=config.output.token_ids,
+            adapter=bool(config.lora.names),
+        )
         self._data = config.data
-        self._maker = RowMaker(config.data, self._params, is_openai=False)
+        self._maker = RowMaker(config.data, self._params, is_openai=False, lora=config.lora)
         self._llm = _loaded(config)
 
     def __call__(self, batch: Any) -> pa.Table:

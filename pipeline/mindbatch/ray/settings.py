@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mindbatch.config.faults import shown
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
@@ -45,7 +46,7 @@ def settings_of(
         *_section_faults("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
     ]
     try:
-        config.model, config.runtime, config.parallel = _model_of(path, options)
+        config.model, config.runtime, config.parallel, config.lora = _model_of(path, options)
     except ConfigError as error:
         faults += error.faults
     if not faults:
@@ -61,9 +62,9 @@ def settings_of(
 
 def _model_of(
     path: Any, options: Mapping[str, Any]
-) -> tuple[BatchModelConfig, RuntimeConfig, ParallelConfig]:
+) -> tuple[BatchModelConfig, RuntimeConfig, ParallelConfig, LoraConfig]:
     given = options_of(path, {"batch_size": BatchModelConfig().batch_size, **options})
-    return BatchModelConfig(**vars(given.model)), given.runtime, given.parallel
+    return BatchModelConfig(**vars(given.model)), given.runtime, given.parallel, given.lora
 
 
 def _section_faults(name: str, schema: type, given: object, refused: Mapping[str, str]) -> Iterator[str]:

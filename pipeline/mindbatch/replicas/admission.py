@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.replicas.versions import versions
@@ -21,18 +22,21 @@ class RankAdmission:
         model: ModelConfig,
         runtime: RuntimeConfig,
         parallel: ParallelConfig,
+        lora: LoraConfig | None = None,
         *,
         replicas_are_local: bool,
     ) -> None:
         """`replicas_are_local`: all ranks of a replica are on one host."""
+        lora = lora or LoraConfig()
         self._job = {
             "replicas_are_local": replicas_are_local,
             "model": dataclasses.asdict(model),
             "runtime": dataclasses.asdict(runtime),
             "parallel": dataclasses.asdict(parallel),
+            "lora": dataclasses.asdict(lora),
         }
         self._versions = versions()
-        self._folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
+        self._folders = compared_folders(model, lora)
         self._digests = [folder_digest(folder) for folder in self._folders]
         self._hosts: dict[int, str] = {}
 
@@ -54,7 +58,7 @@ class RankAdmission:
         return self._job
 
     def check_model(self, rank: int, found: Mapping[str, Any]) -> None:
-        """Compares the model folders of a rank's host.
+        """Compares the model folders of a rank's host, and the adapters'.
 
         Raises:
             CheckpointError: they are not those of this one.
@@ -65,3 +69,9 @@ class RankAdmission:
                     f"{folder}: another one on {self._hosts[rank]} (rank {rank}) than here; every host needs "
                     "the same files"
                 )
+
+
+def compared_folders(model: ModelConfig, lora: LoraConfig) -> list[Path]:
+    """Those that every host must have alike."""
+    paths = (model.checkpoint_name_or_path, model.assistant)
+    return [*(Path(path) for path in paths if path), *(folder.path for folder in lora.folders.values())]

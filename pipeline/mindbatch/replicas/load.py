@@ -21,6 +21,7 @@ from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
 from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
+from mindbatch.screen_text import say
 
 
 def load_replicas(
@@ -37,7 +38,7 @@ def load_replicas(
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
     setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
-    outlined = outline(model, runtime, topology.part_of(0))
+    outlined = outline(model, runtime, topology.part_of(0), config.lora)
     models = (outlined.facts, outlined.assistant)
     here = range(0) if setup.launcher == "ray" else setup.place.ranks
     local_size, places = len(here), [topology.coordinates(rank) for rank in here]
@@ -53,8 +54,10 @@ def load_replicas(
         model,
         _for_one_of(local_size, runtime),
         parallel,
+        config.lora,
         replicas_are_local=local_size > 0 and local_size % topology.replica_size == 0,
     )
+    say(*outlined.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
     links, ranks = _started(config, setup, node_logs(config, admission, logs), notice)
     engine = RemoteEngine(
@@ -74,7 +77,8 @@ def load_replicas(
         engine.close()
         raise
     cache_bytes = outlined.cache_bytes * topology.world_size
-    return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes)
+    known = outlined.adapters.known
+    return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known)
 
 
 def _started(

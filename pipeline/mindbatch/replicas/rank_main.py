@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mindbatch.errors import EXIT_FAILED, MindBatchError
@@ -63,18 +62,19 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
     from mindbatch.checkpoint.folders.folder_digest import folder_digest
     from mindbatch.config.environment import prepare_environment
+    from mindbatch.config.lora_schema import LoraConfig
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+    from mindbatch.replicas.admission import compared_folders
     from mindbatch.replicas.rank_model import load_rank
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
-    parallel = ParallelConfig(**job["parallel"])
+    parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
     prepare_environment(runtime.verbose, runtime.num_threads)
-    folders = [Path(path) for path in (model.checkpoint_name_or_path, model.assistant) if path]
-    link.send(MODEL, digests=[folder_digest(folder) for folder in folders])
+    link.send(MODEL, digests=[folder_digest(folder) for folder in compared_folders(model, lora)])
     replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
     rank = environment.rank % replica.world_size
     meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
-    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting)
+    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting, lora)
     link.send(READY)
     if loaded.is_leader:
         _lead(link, environment, loaded)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.build import (
     Notice,
@@ -79,6 +80,7 @@ def load_rank(
     rank: int,
     notice: Notice,
     meeting: str | None = None,
+    lora: LoraConfig | None = None,
 ) -> RankModel:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
@@ -94,5 +96,5 @@ def load_rank(
             kernels.meet(topology, rank, meeting)
 
     leads = rank == topology.leader_of(0)
-    prepared = prepare_model(model, runtime, topology.part_of(rank), with_tokenizer=leads)
+    prepared = prepare_model(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)
     return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))

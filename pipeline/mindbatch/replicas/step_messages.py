@@ -17,6 +17,8 @@ COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
 def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
     """Fields and arrays of a step."""
     fields = {"graph": inputs.graph, "tokens": inputs.num_tokens, "with_logits": inputs.with_logits}
+    if inputs.adapter_loads:
+        fields["adapter_loads"] = inputs.adapter_loads
     copies = np.asarray(inputs.copies, np.int32).reshape(-1, 2)
     return fields, [copies, *inputs.arrays]
 
@@ -31,4 +33,5 @@ def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
         copies=tuple((int(source), int(target)) for source, target in copies),
         num_tokens=fields["tokens"],
         with_logits=fields["with_logits"],
+        adapter_loads=tuple((slot, name) for slot, name in fields.get("adapter_loads", ())),
     )

@@ -20,6 +20,8 @@ CSV_FIELDS = RESULT_FIELDS | {
     *("score", "rank", "drafted_tokens", "accepted_tokens"),
 }
 """What results hold already: no column of the data can have such a name there."""
+ADAPTER = "adapter"
+"""What results hold besides where there are adapters."""
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 
 
@@ -88,6 +90,7 @@ class BatchConfig(ModelTaskConfig):
         yield from super().run_faults(keys)
         yield from data_faults(self.data)
         yield from _output_faults(self.output, self.data)
+        yield from _adapter_faults(self)
         if self.continues_run and self.output.on_mismatch != "refuse":
             yield (
                 f"output.on_mismatch={self.output.on_mismatch}: a run can only be continued as it was begun; "
@@ -102,6 +105,15 @@ def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
             "use jsonl, parquet or csv"
         )
     yield from _column_faults(output, data)
+
+
+def _adapter_faults(config: BatchConfig) -> Iterator[str]:
+    """What rows cannot ask for, or results cannot hold, where there are adapters."""
+    column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
+    if column is not None and not has_adapters:
+        yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"
+    if has_adapters and isinstance(config.output.columns, list | tuple) and ADAPTER in config.output.columns:
+        yield f"output.columns: {ADAPTER}: results have a field of that name already"
 
 
 def _column_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:

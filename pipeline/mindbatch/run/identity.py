@@ -18,11 +18,13 @@ from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.described import DescribedModel, open_assistant, open_model
+from mindbatch.engine.prepared_adapters import open_adapters
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.manifest import ADAPTERS
 
 _CHUNK_BYTES = 1 << 24
 _MODEL_FILES = ("config.json", "generation_config.json")
@@ -36,7 +38,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-_DATA_KEYS = (*COLUMNS, "chat", "system")
+_DATA_KEYS = (*(name for name in COLUMNS if name != "adapter_column"), "chat", "system")
 """Of `data`, what decides how a record becomes a prompt; which records there are may change."""
 
 
@@ -46,7 +48,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
     How fast it is computed is not in it: batch size, memory, threads, the number of processes.
 
     Raises:
-        CheckpointError: the model's folder is not in order.
+        CheckpointError: the model's folder is not in order, or an adapter's.
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
@@ -61,6 +63,7 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
         "adapter": None,
         "assistant": _assistant_digest(model, topology),
+        **_adapter_fields(config),
         "model.type": model.type,
         "model.dtype": model.dtype,
         "model.seq_length": model.seq_length,
@@ -73,6 +76,21 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
         **_decoding_fields(config),
     }
     return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
+
+
+def _adapter_fields(config: BatchConfig) -> dict[str, Any]:
+    """Nothing where there are none: as in the runs from before they could be given."""
+    lora, column = config.lora, config.data.adapter_column
+    if not lora.names:
+        return {}
+    opened = open_adapters(lora)
+    digests = {
+        f"{ADAPTERS}{name}": f"sha256:{opened[name].digest}" if name in opened else "base"
+        for name in lora.names
+    }
+    mode = {} if lora.mode == "live" else {"lora.mode": lora.mode}
+    named = {} if column is None else {"data.adapter_column": column}
+    return {**digests, "lora.default": lora.default, **mode, **named}
 
 
 def _decoding_fields(config: BatchConfig) -> dict[str, Any]:

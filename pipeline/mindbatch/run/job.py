@@ -100,6 +100,7 @@ class BatchJob:
             dataset.is_openai,
             columns=self._config.output.columns,
             is_finished=FinishedRows(folder).__contains__,
+            lora=self._config.lora,
         )
         with closing(maker):
             survey(dataset, maker, selection_of(self._config.data), index)

@@ -52,7 +52,8 @@ def _entry(folder: RunFolder, record: RunRecord, key: str) -> Entry | None:
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:
     dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
-    maker = RowMaker(config.data, DecodingParams(**vars(config.decoding)), dataset.is_openai)
+    params = DecodingParams(**vars(config.decoding))
+    maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora)
     with closing(maker):
         for position, record in enumerate(dataset.records()):
             row = maker.make(position, record)

@@ -19,6 +19,8 @@ from mindbatch.run.batch_config import BatchConfig
 from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
+ADAPTERS = "lora.adapters."
+"""In a run record, before the name of an adapter in the field of its digest."""
 _DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "assistant")
 _TEMPLATE = "data.template"
 
@@ -94,7 +96,8 @@ def _digests(fields: Mapping[str, Any]) -> dict[str, str | None]:
     """Of what the results were made from; a chat template is one of the tokenizer's files."""
     template = fields.get(_TEMPLATE)
     digest = None if template is None else f"xxh3-128:{xxhash.xxh3_128_hexdigest(template.encode())}"
-    return {name: fields[name] for name in _DIGESTS if name in fields} | {_TEMPLATE: digest}
+    adapters = {name: value for name, value in fields.items() if name.startswith(ADAPTERS)}
+    return {name: fields[name] for name in _DIGESTS if name in fields} | {_TEMPLATE: digest} | adapters
 
 
 def now() -> str:

@@ -34,6 +34,7 @@ def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenByt
         prompt=config.output.prompt,
         token_ids=config.output.token_ids,
         columns=config.output.columns,
+        adapter=bool(config.lora.names),
         logprobs=config.decoding.logprobs,
         fingerprint=record.fingerprint,
         created=int(datetime.fromisoformat(record.created).timestamp()),

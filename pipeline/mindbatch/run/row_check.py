@@ -42,7 +42,7 @@ class RowCheck:
     def count(self, row: DataRow) -> RowTokens | RowFailure:
         """The row's tokens, or why it cannot be run."""
         params = row.params(self._params)
-        request = Request(row.key, (), params)
+        request = Request(row.key, (), params, adapter=row.adapter)
         try:
             token_ids = tuple(token_ids_of(row.prompt(), self._tokenizer, self._engine.settings.seq_length))
             self._engine.add(replace(request, prompt_token_ids=token_ids))

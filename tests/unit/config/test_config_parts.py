@@ -7,6 +7,7 @@ import pytest
 
 from mindbatch.config import paths
 from mindbatch.config.faults import FaultLog
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import option_faults
@@ -102,10 +103,10 @@ def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
 
 
 def test_options_given_from_python_are_checked_too() -> None:
-    assert option_faults(ModelConfig(), RuntimeConfig(num_threads=2), ParallelConfig()) == []
+    assert option_faults(ModelConfig(), RuntimeConfig(num_threads=2), ParallelConfig(), LoraConfig()) == []
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
     runtime = RuntimeConfig(block_size=16.0, kernels=None)  # type: ignore[arg-type]
-    assert option_faults(model, runtime, ParallelConfig(data_parallel=0)) == [
+    assert option_faults(model, runtime, ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)) == [
         "model.type=lama: must be one of auto, gemma, gpt2, llama, minimind, mistral, qwen2, qwen3; "
         "did you mean llama?",
         "model.use_past=1: must be true or false",
@@ -115,6 +116,7 @@ def test_options_given_from_python_are_checked_too() -> None:
         "runtime.block_size=16.0: must be a whole number",
         "runtime.kernels=null: must be text",
         "parallel.data_parallel=0: must be from 1 to 2147483647",
+        "lora.max_loaded=0: must be from 1 to 2147483647",
     ]
-    (line,) = option_faults(ModelConfig(), RuntimeConfig(cache_memory="lots"), ParallelConfig())
+    (line,) = option_faults(ModelConfig(), RuntimeConfig(cache_memory="lots"), ParallelConfig(), LoraConfig())
     assert line.startswith("runtime.cache_memory=lots: must be bytes")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
@@ -47,6 +48,20 @@ def test_a_rank_of_the_same_versions_is_told_the_job(tmp_path: Path) -> None:
     assert RuntimeConfig(**job["runtime"]) == RUNTIME
     assert ParallelConfig(**job["parallel"]) == PARALLEL
     admitted.check_model(1, {"digests": [folder_digest(model)]})
+
+
+def test_another_adapter_is_refused(tmp_path: Path) -> None:
+    model, ours, theirs = folder(tmp_path / "model"), folder(tmp_path / "ours"), folder(tmp_path / "theirs")
+    for path, last in ((ours, b"a"), (theirs, b"b")):  # beyond what is compared of weights
+        (path / "adapter_model.safetensors").write_bytes(bytes(2 << 20) + last)
+    lora = LoraConfig({"law": str(ours), "base": None}, "law")
+    config = ModelConfig(checkpoint_name_or_path=str(model))
+    admitted = RankAdmission(config, RUNTIME, PARALLEL, lora, replicas_are_local=True)
+    job = json.loads(json.dumps(admitted.job(2, hello())))
+    assert LoraConfig(**job["lora"]) == lora
+    admitted.check_model(2, {"digests": [*map(folder_digest, (model, ours))]})
+    with pytest.raises(CheckpointError, match=f"^{ours}: another one on far"):
+        admitted.check_model(2, {"digests": [*map(folder_digest, (model, theirs))]})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """A leader and its followers: the same steps for all, digests that agree, an error when they do not."""
 
+import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import Pipe
 
 import numpy as np
@@ -156,3 +158,11 @@ def test_a_step_without_copies_stays_what_it_is() -> None:
     found = step_of(*step_parts(step))
     assert (found.graph, found.copies, found.num_tokens, found.with_logits) == ("chunks", (), 1, True)
     assert [array.shape for array in found.arrays] == [(2, 0), (3,)]
+
+
+def test_a_step_says_which_adapters_are_loaded_before() -> None:
+    loads = ((2, "law"), (1, "med"))
+    step = StepInputs("any", (), ((1, 2),), 1, False, adapter_loads=loads)
+    fields, arrays = step_parts(step)
+    assert step_of(json.loads(json.dumps(fields)), arrays).adapter_loads == loads
+    assert "adapter_loads" not in step_parts(replace(step, adapter_loads=()))[0]

@@ -12,6 +12,7 @@ from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as reshard
+from peft_folders import write_adapter
 from small_qwen3 import write_small_qwen3
 
 
@@ -87,6 +88,24 @@ def test_each_file_is_in_one_digest(folder: Path, name: str, field: str) -> None
 )
 def test_each_setting_that_decides_is_in_it_by_name(folder: Path, change: dict[str, Any], field: str) -> None:
     assert changed(fields(folder), fields(folder, **change)) == {field}
+
+
+def test_adapters_are_in_it_by_name_with_all_that_acts(folder: Path, tmp_path: Path) -> None:
+    plain, path = fields(folder), write_adapter(tmp_path / "law", 2, seed=1)
+    same = Path(shutil.copytree(path, tmp_path / "elsewhere"))
+    adapters = {"law": str(path), "base": None}
+    before = fields(folder, lora__adapters=adapters)
+    assert {name: before[name] for name in plain} == plain
+    assert before.keys() - plain.keys() == {"lora.adapters.law", "lora.adapters.base", "lora.default"}
+    assert before["lora.adapters.base"] == "base"
+    assert fields(folder, lora__adapters=adapters | {"law": str(same)}, lora__max_loaded=1) == before
+    assert changed(before, fields(folder, lora__adapters=adapters, lora__default="law")) == {"lora.default"}
+    config = same / "adapter_config.json"
+    config.write_text(config.read_text().replace('"lora_alpha": 4', '"lora_alpha": 5'))
+    other = fields(folder, lora__adapters=adapters | {"law": str(same)})
+    assert changed(before, other) == {"lora.adapters.law"}
+    asked = fields(folder, lora__adapters=adapters, data__adapter_column="who")
+    assert asked == before | {"data.adapter_column": "who"}
 
 
 def test_a_template_is_the_same_wherever_it_stands(folder: Path, tmp_path: Path) -> None:

@@ -16,14 +16,15 @@ from mindbatch.regular_file import first_bytes
 _HEAD_BYTES = 1 << 20
 """Of each file: all of a config.json, and the names and places of tensors."""
 _WHOLE_BYTES = 64 << 20
-_WHOLE = (DIGESTS_NAME, "tokenizer.json", "tokenizer.model")
+_WHOLE = (DIGESTS_NAME, "tokenizer.json", "tokenizer.model", "adapter_model.safetensors")
 _SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
 
 
 def folder_digest(folder: Path) -> str:
     """A digest of what the folder's files are called, how large they are and how they begin.
 
-    Of digests.json and the tokenizer all is looked at. Rank folders are not: each host may have its own.
+    Of digests.json, the tokenizer and an adapter all is looked at. Rank folders are not: each host may
+    have its own.
 
     Raises:
         CheckpointError: the folder cannot be listed.

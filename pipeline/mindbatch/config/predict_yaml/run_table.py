@@ -10,9 +10,7 @@ GRAPHS = "a setting of MindSpore's that MindBatch makes itself"
 LOADING = "a folder of weights is cut as it is loaded"
 WHICH_MODEL = "config.json says which model it is"
 NO_CODE = "code that is named in a file is never run"
-LORA = (
-    "adapters are not available in this version; `mindbatch reshard lora.merge=ADAPTER` makes merged weights"
-)
+LORA = "adapters are given as lora.adapters='{NAME: FOLDER}', and the one of all rows as lora.default=NAME"
 
 UNREAD = dict.fromkeys(
     ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")

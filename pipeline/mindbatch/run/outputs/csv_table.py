@@ -37,6 +37,7 @@ class CsvTable:
         shared = {
             **{name: cell_text(value) for name, value in columns_of(row.row).items()},
             "key": row.key,
+            **({"adapter": row.row.adapter or ""} if self._options.adapter else {}),
             "prompt": prompt_text(row.row) if self._options.prompt else "",
             "prompt_tokens": row.body["prompt_tokens"],
             "prompt_logprobs": _cell(row.body.get("prompt_logprobs")),
@@ -60,6 +61,7 @@ def columns(options: OutputOptions) -> list[str]:
     return [
         "key",
         *options.columns,
+        *(["adapter"] if options.adapter else []),
         *(["prompt"] if options.prompt else []),
         "index",
         "text",

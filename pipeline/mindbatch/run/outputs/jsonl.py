@@ -40,8 +40,9 @@ class JsonLines:
 def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     """The project's own form of results.
 
-    key, the columns asked for, prompt (unless left out), generations, prompt_tokens, generated_tokens and,
-    where a row asked for them, prompt_logprobs. A generation has index, text, token_ids (if wanted),
+    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out),
+    generations, prompt_tokens, generated_tokens and, where a row asked for them, prompt_logprobs. A
+    generation has index, text, token_ids (if wanted),
     finish_reason, tokens, cumulative_logprob and, where the row asked for them, logprobs; of a search that
     ranks, score and rank; of speculative decoding, drafted_tokens and accepted_tokens. There are no times: a
     resumed run writes what an unbroken one does.
@@ -51,6 +52,8 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
         body = row.body
         generations = body["generations"]
         line: dict[str, Any] = {"key": row.key, **columns_of(row.row)}
+        if options.adapter:
+            line["adapter"] = row.row.adapter
         if options.prompt:
             line["prompt"] = prompt_of(row.row)
         line["generations"] = [_generation(generation, options) for generation in generations]

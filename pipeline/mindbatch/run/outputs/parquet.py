@@ -120,6 +120,7 @@ def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> p
         [
             pa.field("key", pa.string(), nullable=False),
             *(pa.field(name, type_ or pa.string()) for name, type_ in types.items()),
+            *([pa.field("adapter", pa.string())] if options.adapter else []),
             *([pa.field("prompt", pa.string())] if options.prompt else []),
             pa.field("generations", pa.list_(pa.struct(generation))),
             pa.field("prompt_tokens", pa.int64()),
@@ -134,6 +135,7 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     body = row.body
     return {
         "key": row.key,
+        **({"adapter": row.row.adapter} if options.adapter else {}),
         "prompt": prompt_text(row.row) if options.prompt else None,
         "generations": [_generation(generation, options) for generation in body["generations"]],
         "prompt_tokens": body["prompt_tokens"],

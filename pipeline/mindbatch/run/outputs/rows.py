@@ -34,6 +34,7 @@ class OutputOptions:
 
     prompt, token_ids: write the prompt, and the tokens of each generation.
     columns: of the data, written beside the results.
+    adapter: write the name of the row's adapter.
     logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
     fingerprint: names the settings of the run; identifiers are made of it.
     created: when the run was begun, in whole seconds since 1970.
@@ -44,6 +45,7 @@ class OutputOptions:
     prompt: bool = True
     token_ids: bool = False
     columns: Sequence[str] = ()
+    adapter: bool = False
     logprobs: int | None = None
     fingerprint: str = ""
     created: int = 0

@@ -62,6 +62,11 @@ def _memory(plan: Plan) -> list[str]:
         f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
         f"{size(model.cache_bytes_per_token)}",
     ]
+    if (live := model.adapters.live) is not None:
+        count = f"{live.max_loaded:,} of {len(live.adapters):,} in memory at a time"
+        lines.append(
+            f"adapters   {size(model.adapter_bytes)}: {count}, each with as much as the largest takes"
+        )
     if not plan.rows.usable:
         return lines
     return [

@@ -74,7 +74,7 @@ def _run_with_ranks(config: PlanConfig) -> int:
 
 
 def _batch_plan(config: PlanConfig) -> Plan:
-    model = outline(config.model, config.runtime)
+    model = outline(config.model, config.runtime, lora=config.lora)
     with TemporaryDirectory(prefix="mindbatch-") as name:
         return make_plan(config, model, RunFolder(Path(name)))
 
@@ -100,7 +100,8 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
     outputs = None if config.output.dir is None else Path(config.output.dir)
     dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
-    with closing(RowMaker(config.data, params, dataset.is_openai, columns=columns)) as maker:
+    maker = RowMaker(config.data, params, dataset.is_openai, columns=columns, lora=config.lora)
+    with closing(maker):
         survey(dataset, maker, selection_of(config.data), index)
 
 
@@ -121,10 +122,11 @@ def _time(
 def _memory_notes(plan: Plan) -> Iterator[str]:
     """What is worth changing about the memory."""
     model = plan.model
-    needed = model.weight_bytes + model.cache_bytes
+    needed = model.weight_bytes + model.cache_bytes + model.adapter_bytes
     there = free_memory() or needed
+    what = "weights, adapters and cache" if model.adapter_bytes else "weights and cache"
     if needed > there:
-        yield f"weights and cache take {size(needed)}, and {size(there)} of memory is there"
+        yield f"{what} take {size(needed)}, and {size(there)} of memory is there"
     batch_size, fit = model.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
         wanted = (batch_size * model.settings.blocks_for(fit.tokens) + 1) * model.settings.block_size

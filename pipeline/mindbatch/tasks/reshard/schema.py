@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import shown
+from mindbatch.config.lora_schema import LARGEST_SCALING
 from mindbatch.config.model_schema import KEY_LIST
 from mindbatch.config.model_task import ignored_faults
 from mindbatch.config.path_faults import (
@@ -20,7 +21,6 @@ from mindbatch.config.path_faults import (
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
 
 UNROUNDED = ("keep", "float32")
-LARGEST_SCALING = 1e9
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
 NO_TARGET = "target.dir: must be given: the folder to make"
 

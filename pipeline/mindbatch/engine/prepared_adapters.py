@@ -1,0 +1,71 @@
+"""The adapters of the section `lora`: opened, checked against the model, and what engines know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
+from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
+from mindbatch.engine.adapter_slots import AdapterSlots
+from mindbatch.engine.described import DescribedModel
+from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.adapter_weights import FittedAdapters
+
+
+@dataclass(frozen=True)
+class PreparedAdapters:
+    """Adapters that were found in order, before MindSpore is loaded.
+
+    known: what requests may name. live: those that are computed with beside the base, if there are any.
+    warnings: lines for the user.
+    """
+
+    known: KnownAdapters = field(default_factory=KnownAdapters)
+    live: FittedAdapters | None = None
+    warnings: tuple[str, ...] = ()
+
+    def slots(self) -> AdapterSlots | None:
+        """Those of a model that is loaded; all its engines share them."""
+        return None if self.live is None else AdapterSlots(self.live.max_loaded)
+
+
+def open_adapters(lora: LoraConfig) -> dict[str, LoraAdapter]:
+    """The adapters that are folders, by name, each checked in itself.
+
+    Raises:
+        CheckpointError: what is wrong with them, of all.
+    """
+    faults: list[str] = []
+    opened: dict[AdapterFolder, LoraAdapter] = {}
+    for name, folder in lora.folders.items():
+        try:
+            if folder not in opened:
+                opened[folder] = open_adapter(*folder)
+        except (CheckpointError, ConfigError) as error:
+            faults += [f"lora.adapters.{name}: {fault}" for fault in error.faults]
+    if faults:
+        raise CheckpointError(faults)
+    return {name: opened[folder] for name, folder in lora.folders.items()}
+
+
+def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAdapters:
+    """Opens the adapters and checks them against the model.
+
+    Raises:
+        CheckpointError: what is wrong with them, or does not fit the model, of all.
+        ConfigError: the model's provider runs no adapters.
+    """
+    if not lora.names:
+        return PreparedAdapters()
+    opened = open_adapters(lora)
+    is_live = lora.mode == "live"
+    live = {
+        name: LiveAdapter(name, opened[name].digest) if is_live and name in opened else None
+        for name in lora.names
+    }
+    fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
+    warnings = tuple(
+        f"lora.adapters.{name}: {warning}" for name, each in opened.items() for warning in each.warnings
+    )
+    return PreparedAdapters(KnownAdapters(live, lora.default), fitted, warnings)

@@ -1,0 +1,155 @@
+"""The section lora: which adapters there may be, and what is said of those that there cannot."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.config.lora_schema import AdapterFolder, LoraConfig, lora_faults, unknown_adapter
+from mindbatch.errors import ConfigError
+from mindbatch.llm_input import options_of
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.registry import TASKS
+
+
+@pytest.fixture
+def here(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "rows.jsonl").write_text("x\n")
+    for name in ("law", "med"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def composed(*overrides: str) -> BatchConfig:
+    given = ["model.checkpoint_name_or_path=llama-32-heads", "data.path=rows.jsonl", "output.dir=runs/a"]
+    config = compose_task(TASKS["batch"], [*given, *overrides]).finish()
+    assert isinstance(config, BatchConfig)
+    return config
+
+
+def faults_of(*overrides: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        composed(*overrides)
+    return tuple(caught.value.faults)
+
+
+def test_adapters_are_folders_by_name(here: Path) -> None:
+    config = composed(
+        "lora.adapters={law: law, med: {path: ./med, scaling: 2}, base: null}",
+        "lora.default=law",
+    )
+    assert config.lora.names == ("law", "med", "base")
+    assert config.lora.folders == {"law": AdapterFolder(Path("law")), "med": AdapterFolder(Path("med"), 2)}
+    assert composed().lora == LoraConfig()
+
+
+def test_a_saved_configuration_has_absolute_folders(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = "lora.adapters={law: law, med: {path: med}, tiny: 'shipped:examples/tiny_gpt2', base: null}"
+    config = composed(written)
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere/saved.yaml").write_text(config.unresolved_yaml)
+    monkeypatch.chdir(here / "elsewhere")
+    again = compose_task(TASKS["batch"], [], here / "elsewhere/saved.yaml").finish()
+    assert isinstance(again, BatchConfig)
+    folders = again.lora.folders
+    assert [folders[name].path for name in ("law", "med")] == [here / "law", here / "med"]
+    assert folders["tiny"].path == config.lora.folders["tiny"].path
+    assert "tiny: shipped:examples/tiny_gpt2" in config.unresolved_yaml
+    assert again.unresolved_yaml == config.unresolved_yaml
+    assert again.resolved_settings["lora"]["adapters"]["law"] == f"{here}/law"
+
+
+@pytest.mark.parametrize("value", ["{law: law, law: med}", "{a: {path: law, path: med}}"])
+def test_a_name_that_is_given_twice_is_refused(here: Path, value: str) -> None:
+    [line] = faults_of(f"lora.adapters={value}")
+    assert line.endswith(" is given twice")
+    assert faults_of('lora.adapters={"law": "law", "law": "med"}')
+
+
+def test_equal_names_in_different_mappings_are_none(here: Path) -> None:
+    config = composed("lora.adapters={law: {path: law}, med: {path: med}}")
+    assert len(config.lora.folders) == 2
+
+
+def test_all_faults_are_told_at_once(here: Path) -> None:
+    found = faults_of(
+        "lora.adapters={law: lw, med: {path: med, scale: 2}, odd: 7, "
+        "zero: {path: law, scaling: 0}, none: {}}",
+        "lora.default=lau",
+    )
+    assert found == (
+        "lora.adapters.law=lw: no such folder; did you mean law?",
+        "lora.adapters.med.scale: unknown; there are path and scaling; did you mean scaling?",
+        "lora.adapters.odd=7: must be a folder, {path: FOLDER, scaling: NUMBER}, or null for the base",
+        "lora.adapters.zero.scaling=0: must be a number other than 0, below 1e+09",
+        "lora.adapters.none.path=null: must be the adapter's folder",
+        "lora.default=lau: there is no adapter 'lau'; lora.adapters has law, med, odd, zero, none; "
+        "did you mean law?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("adapters", "fault"),
+    [
+        ("law", "must be a mapping of names to folders, or null"),
+        (["law"], "must be a mapping of names to folders, or null"),
+        ({"": None}, "'': a name must be a text"),
+        ({7: None}, "7: a name must be a text"),
+        ({"a" * 101: None}, "a name has at most 100 characters"),
+        ({"a\x1b[31m": None}, "'a\\x1b[31m': a name has printable characters only"),
+        ({" a": None}, "none that is blank at either end"),
+        (dict.fromkeys(map(str, range(10_001))), "10,001 adapters; at most 10,000 are taken"),
+    ],
+)
+def test_names_are_short_and_can_be_printed(adapters: Any, fault: str) -> None:
+    [line] = lora_faults(LoraConfig(adapters))
+    assert line.startswith("lora.adapters")
+    assert fault in line
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"max_loaded": 2}, "lora.max_loaded=2: has no effect without a folder in lora.adapters; remove it"),
+        (
+            {"mode": "merge"},
+            "lora.mode=merge: merges the only adapter of lora.adapters, a folder; found none",
+        ),
+        (
+            {"mode": "merge", "adapters": {"a": "x", "base": None}, "default": "a"},
+            "lora.mode=merge: merges the only adapter of lora.adapters, a folder; found a, base",
+        ),
+        (
+            {"mode": "merge", "adapters": {"a": "x"}},
+            "lora.mode=merge: every row has the adapter then; say so with lora.default=a",
+        ),
+        (
+            {"mode": "merge", "adapters": {"a": "x"}, "default": "a", "max_loaded": 1},
+            "lora.max_loaded=1: has no effect with lora.mode=merge; remove it",
+        ),
+        ({"default": "a"}, "lora.default=a: there is no adapter 'a': lora.adapters names none"),
+    ],
+)
+def test_what_has_no_effect_is_refused(options: dict[str, Any], fault: str) -> None:
+    assert [*lora_faults(LoraConfig(**options))] == [fault]
+
+
+def test_of_many_adapters_a_few_are_named() -> None:
+    names = [f"n{number}" for number in range(30)]
+    assert unknown_adapter("zzz", names) == (
+        "there is no adapter 'zzz'; lora.adapters has n0, n1, n2, n3, n4, n5, n6, n7 and 22 more"
+    )
+    assert unknown_adapter("n29x", names).endswith("; did you mean n29?")
+
+
+def test_python_takes_the_same_options(here: Path) -> None:
+    config = options_of(
+        "llama-32-heads", {"lora_adapters": {"law": here / "law", "base": None}, "lora_default": "law"}
+    )
+    assert config.lora.folders == {"law": AdapterFolder(here / "law")}
+    with pytest.raises(ConfigError, match="lora.adapters.law=.*: no such folder"):
+        options_of("llama-32-heads", {"lora_adapters": {"law": here / "lax"}})
+    with pytest.raises(TypeError, match="did you mean lora_adapters"):
+        options_of("llama-32-heads", {"lora_adapter": {}})
