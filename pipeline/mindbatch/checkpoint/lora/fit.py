@@ -46,7 +46,8 @@ def adapted_weights(
         found[weight] = module
         faults += _fit_faults(adapter, module, weight, all_shapes[weight], transposed)
     if not faults:
-        reverse = {own: theirs for theirs, own in (renames or {}).items()}
+        is_own = any(weight_of(name, {}) in all_shapes for name in adapter.modules)
+        reverse = {} if is_own else {own: theirs for theirs, own in (renames or {}).items()}
         faults += _gaps(adapter, [name for name in all_shapes if name not in found], reverse, all_shapes)
     raise_if_any(faults, str(adapter.path))
     return found | _heads_of_saved_embeddings(adapter, found, tied)

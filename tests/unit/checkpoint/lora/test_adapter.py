@@ -224,6 +224,10 @@ def test_a_layer_without_matrices_is_named(tmp_path):
             CheckpointError, match=r"layers.1.self_attn.q_proj.weight' is meant by target_modules"
         ):
             fit(write_adapter(tmp_path / "a", tensors, target_modules=targets))
+    adapter = open_adapter(write_adapter(tmp_path / "a", tensors))
+    theirs = {name.replace("self_attn.q_proj", "attention.wq"): name for name in SHAPES}
+    with pytest.raises(CheckpointError, match="layers.1.self_attn.q_proj.weight' is meant by"):
+        adapted_weights(adapter, SHAPES, theirs)
     first = {name: array for name, array in tensors.items() if "layers.1." not in name}
     assert fit(write_adapter(tmp_path / "b", first, layers_to_transform=[0], layers_pattern="layers"))
     with pytest.raises(CheckpointError, match=r"k_proj.weight' is meant by target_modules"):
