@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from mindspore import Parameter
 
-from mindbatch.kernels.low_rank import AdapterParts
+from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts
 
 
 class AdaptedParameter(NamedTuple):
-    """What an adapted cell takes after the slots, and the outputs of the parameter's parts."""
+    """What an adapted cell takes after the slots, and what it is made for."""
 
     stored: tuple[Parameter, ...]
-    widths: tuple[int, ...]
+    shape: AdaptedShape
 
 
 class AdapterStore(ABC):

@@ -13,7 +13,7 @@ from mindspore.common.np_dtype import bfloat16
 
 from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray, constant
-from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredLinear
+from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType
@@ -97,13 +97,16 @@ class Kernels(ABC):
         is_shared = self.device_target == "CPU"
         return GatheredAdapters(shapes, adapters, slots, self.dtype, is_shared=is_shared)
 
-    def adapted_linear(self, outputs: int, widths: Sequence[int]) -> nn.Cell:
+    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> nn.Cell:
         """Cell (x, weight, bias, slots [T] int32, *stored) -> [T, outputs].
 
-        As `linear`, and for each token what the adapter in its slot adds. stored: of `adapter_store`.
-        widths: outputs of each part.
+        As `linear`, and of each token what the adapter in its slot does. stored: of `adapter_store`.
         """
         return GatheredLinear(self.linear(outputs))
+
+    def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
+        """Cell (ids, packed weight, slots [T] int32, *stored) -> [T, width]; see `adapted_linear`."""
+        return GatheredEmbedding(self.embedding())
 
     @abstractmethod
     def embedding(self) -> nn.Cell:

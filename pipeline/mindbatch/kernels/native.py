@@ -154,15 +154,25 @@ class NativeKernels(Kernels):
             return super().adapter_store(shapes, adapters, slots)
         return NativeAdapters(shapes, adapters, slots)
 
-    def adapted_linear(self, outputs: int, widths: Sequence[int]) -> nn.Cell:
+    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> nn.Cell:
         if not self._library.has_adapters:
-            return super().adapted_linear(outputs, widths)
+            return super().adapted_linear(outputs, shape)
 
-        def shape(x: Shape, *others: Shape) -> Shape:
+        def output(x: Shape, *others: Shape) -> Shape:
             return [x[0], outputs]
 
-        settings = constant(widths, np.int32)
-        return NativeCell(self._function("mb_adapted_linear"), shape, first_type, settings)
+        settings = constant(shape.widths, np.int32)
+        return NativeCell(self._function("mb_adapted_linear"), output, first_type, settings)
+
+    def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
+        if not self._library.has_adapters:
+            return super().adapted_embedding(shape)
+
+        def output(ids: Shape, weight: Shape, *others: Shape) -> Shape:
+            return [ids[0], weight[1]]
+
+        settings = constant([*shape.widths, shape.inputs], np.int32)
+        return NativeCell(self._function("mb_adapted_embed"), output, second_type, settings)
 
     def embedding(self) -> nn.Cell:
         def shape(ids: Shape, weight: Shape) -> Shape:

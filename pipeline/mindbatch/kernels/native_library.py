@@ -37,7 +37,7 @@ class NativeLibrary:
     @property
     def has_adapters(self) -> bool:
         """False of a library that was built before there were any."""
-        return hasattr(self.handle, "mb_adapted_linear")
+        return hasattr(self.handle, "mb_adapted_embed")
 
     def meeting_bytes(self, size: int) -> int:
         """Bytes of memory in which so many ranks meet; 0 of a library that was built before there was any."""

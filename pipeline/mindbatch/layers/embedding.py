@@ -15,13 +15,17 @@ class TokenEmbedding(nn.Cell):
     def __init__(self, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get("embedding.weight")
-        self.lookup = kernels.embedding()
+        place = weights.adapted.get("embedding.weight")
+        self.lookup = kernels.embedding() if place is None else kernels.adapted_embedding(place.shape)
+        self.stored = () if place is None else place.stored
         self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
         self.reduce = kernels.all_reduce(shard)
 
     def construct(self, ids: Tensor, *adapters: Tensor) -> Tensor:
         if self.first_id > 0:
             ids = ids - self.first_id
+        if len(self.stored) > 0:
+            return self.reduce(self.lookup(ids, self.weight, *adapters, *self.stored))
         return self.reduce(self.lookup(ids, self.weight))
 
 

@@ -43,7 +43,7 @@ def product(name: str, weights: Weights, kernels: Kernels, bias: Tensor, base: s
     place = weights.adapted.get(name)
     if place is None:
         return Product(kernels.linear(outputs), weight, bias)
-    return AdaptedProduct(kernels.adapted_linear(outputs, place.widths), weight, bias, place.stored)
+    return AdaptedProduct(kernels.adapted_linear(outputs, place.shape), weight, bias, place.stored)
 
 
 class ColumnLinear(nn.Cell):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.interface import Kernels
-from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters
-from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, Names
 
 
 class AdapterBank:
@@ -18,16 +17,20 @@ class AdapterBank:
     """
 
     def __init__(
-        self, fitted: FittedAdapters, specs: Sequence[TensorSpec], shard: TensorSlice, kernels: Kernels
+        self,
+        fitted: FittedAdapters,
+        places: AdapterPlaces,
+        base: tuple[ModelWeights, Names],
+        kernels: Kernels,
     ) -> None:
-        """specs: of the rank's stage, as `with_head` gives them."""
+        """places: of this rank. base: the model's folder, and from full names to its own."""
         self.names = tuple(fitted.adapters)
         self.max_loaded = fitted.max_loaded
         self._adapters = fitted.adapters
-        adapted = {weight for adapter in fitted.adapters.values() for weight in adapter.weights}
-        self._places = AdapterPlaces(specs, shard, adapted)
-        ranks = [self._places.ranks(adapter) for adapter in fitted.adapters.values()]
-        self._store = kernels.adapter_store(self._places.shapes, ranks, self.max_loaded)
+        self._places = places
+        self._rows = {name: places.row_scales(each, *base) for name, each in fitted.adapters.items()}
+        ranks = [places.ranks(adapter) for adapter in fitted.adapters.values()]
+        self._store = kernels.adapter_store(places.shapes, ranks, self.max_loaded)
 
     @property
     def parameters(self) -> Mapping[str, AdaptedParameter]:
@@ -41,4 +44,4 @@ class AdapterBank:
             CheckpointError: the adapter's files are not what they were when they were checked.
         """
         assert 1 <= slot <= self.max_loaded, slot
-        self._store.write(slot, self._places.parts(self._adapters[name]))
+        self._store.write(slot, self._places.parts(self._adapters[name], self._rows[name]))

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.low_rank import LowRank
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts, LowRankPart, Ranks
+from mindbatch.kernels.low_rank import (
+    WHOLE_WEIGHT,
+    AdaptedShape,
+    AdapterParts,
+    Floats,
+    LowRankPart,
+    Ranks,
+    WholePart,
+)
+from mindbatch.models.dora import RowScale, row_scale
 from mindbatch.models.stage_cut import is_tied
 from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
+EMBEDDING = "embedding.weight"
 TIED_HEAD = "lm_head.weight"
 """The head in adapters for models whose head is the token embedding."""
+
+
+Names = Callable[[str], str]
+RowScales = Mapping[str, RowScale]
 
 
 @dataclass(frozen=True)
@@ -54,31 +69,28 @@ def fit_adapters(
     Raises:
         CheckpointError: what does not fit, of all adapters.
     """
-    specs = with_head(specs)
+    acting = {part.source for spec in with_head(specs) if spec.layout is Layout.PACKED for part in spec.parts}
     shapes = source_shapes(specs)
+    tied = {TIED_HEAD: embedding_of(specs)} if is_tied(specs) else {}
     transposed = {part.source for spec in specs for part in spec.parts if part.transposed}
     faults: list[str] = []
     fitted: dict[str, FittedAdapter] = {}
     for name, adapter in adapters.items():
         with collecting(faults):
-            weights = adapted_weights(adapter, shapes, transposed=transposed)
-            raise_if_any([*_beside_faults(weights)], str(adapter.path))
+            weights = adapted_weights(adapter, shapes, transposed=transposed, tied=tied)
+            raise_if_any([*_beside_faults(weights, acting)], str(adapter.path))
             fitted[name] = FittedAdapter(adapter, weights)
     raise_if_any(faults)
     return FittedAdapters(fitted, min(max_loaded or len(fitted), len(fitted)))
 
 
-def _beside_faults(weights: Mapping[str, AdaptedModule]) -> Iterator[str]:
-    """Modules whose adapter can be merged, and cannot act beside the model."""
-    for module in weights.values():
-        if module.kind is Kind.WHOLE:
-            what = "a whole weight"
-        elif module.kind is Kind.EMBEDDING:
-            what = "an adapted embedding"
-        elif module.has_magnitude:
-            what = "DoRA"
-        elif module.has_bias:
-            what = "lora_bias"
+def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]) -> Iterator[str]:
+    """Modules whose adapter can be merged, and cannot act beside the model. acting: tensors that can be."""
+    for weight, module in weights.items():
+        if weight not in acting:
+            what = "an adapter of it"
+        elif module.kind is Kind.WHOLE and module.has_bias:
+            what = "a whole weight with a bias"
         else:
             continue
         yield (
@@ -88,79 +100,148 @@ def _beside_faults(weights: Mapping[str, AdaptedModule]) -> Iterator[str]:
 
 
 class Place(NamedTuple):
-    """Where a rank computes with what an adapter adds to a tensor of the model.
+    """Where a rank computes with what an adapter does to a tensor of the model.
 
-    parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's, in the rank's order.
+    base: the tensor that the model computes with. is_turned: it is stored [inputs, outputs].
+    parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's outputs, in the rank's order.
+    inputs: of its inputs.
     """
 
+    base: str
+    is_turned: bool
     parameter: str
     part: int
     outputs: tuple[slice, ...]
     inputs: slice
 
-    def cut(self, whole: LowRank) -> LowRankPart:
-        """The rank's slice of an addition to the whole tensor."""
-        b = np.concatenate([whole.b[rows] for rows in self.outputs])
-        return LowRankPart(self.part, whole.a[:, self.inputs], b * np.float32(whole.scaling))
+    def cut(self, whole: LowRank, rows: RowScale | None = None) -> LowRankPart:
+        """The rank's slice of a low-rank addition to the whole tensor."""
+        scaling = np.float32(whole.scaling)
+        b, offset = whole.b * scaling, None if whole.bias is None else whole.bias * scaling
+        if rows is not None:
+            b = rows.factor[:, None] * b
+            offset = _sum(rows.offset, None if offset is None else rows.factor * offset)
+        if self.inputs.start:  # the first rank adds it to the sum
+            offset = None
+        scale = None if rows is None else self._rows(rows.factor)
+        a, offset = whole.a[:, self.inputs], None if offset is None else self._rows(offset)
+        return LowRankPart(self.part, a, self._rows(b), scale, offset)
+
+    def _rows(self, array: Floats) -> Floats:
+        """This rank's outputs."""
+        return np.concatenate([array[rows] for rows in self.outputs])
 
 
 class AdapterPlaces:
     """The parameters of a rank that some adapter adds to, and where each tensor's addition belongs."""
 
-    def __init__(self, specs: Sequence[TensorSpec], shard: TensorSlice, adapted: Iterable[str]) -> None:
-        """specs: of the rank's stage, with the head. adapted: the tensors that adapters add to."""
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        shard: TensorSlice,
+        adapters: Iterable[FittedAdapter],
+        embedding: str = "",
+    ) -> None:
+        """specs: of the rank's stage, with the head. embedding: the tensor of the token embedding."""
         self.places: dict[str, Place] = {}
         self.shapes: dict[str, AdaptedShape] = {}
-        wanted = {*adapted}
+        wanted: set[str] = set()
+        replaced: set[str] = set()
+        for adapter in adapters:
+            wanted.update(adapter.weights)
+            replaced.update(name for name, each in adapter.weights.items() if each.kind is Kind.WHOLE)
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
             if spec.layout is Layout.PACKED and wanted.intersection(sources):
-                self.shapes[spec.name] = _shape(spec, sources, shard)
+                self.shapes[spec.name] = _shape(spec, sources, shard, replaced.intersection(sources))
                 for number, source in enumerate(sources):
-                    self.places[source] = _place(spec, number, source, shard)
+                    base = embedding if source == TIED_HEAD else source
+                    self.places[source] = _place(spec, number, source, shard, base)
 
     def ranks(self, adapter: FittedAdapter) -> Ranks:
         """The ranks of an adapter's parts."""
         found = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
         for weight, place in self.places.items():
             if weight in adapter.weights:
-                found[place.parameter][place.part] = adapter.weights[weight].rank
+                module = adapter.weights[weight]
+                rank = WHOLE_WEIGHT if module.kind is Kind.WHOLE else module.rank
+                found[place.parameter][place.part] = rank
         return found
 
-    def parts(self, adapter: FittedAdapter) -> AdapterParts:
-        """Reads an adapter: what it adds on this rank.
+    def row_scales(self, adapter: FittedAdapter, folder: ModelWeights, names: Names) -> RowScales:
+        """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
+        return {
+            weight: row_scale(
+                adapter.weights[weight].low_rank(), folder, names(place.base), is_turned=place.is_turned
+            )
+            for weight, place in self.places.items()
+            if weight in adapter.weights and adapter.weights[weight].has_magnitude
+        }
+
+    def parts(self, adapter: FittedAdapter, rows: RowScales) -> AdapterParts:
+        """Reads an adapter: what it does on this rank. rows: its own.
 
         Raises:
             CheckpointError: it is not what it was when it was opened.
         """
-        found: dict[str, list[LowRankPart]] = {}
+        found: dict[str, list[LowRankPart | WholePart]] = {}
         with OpenFiles() as files:
             for weight, place in self.places.items():
                 if weight in adapter.weights:
-                    part = place.cut(adapter.weights[weight].low_rank(files))
+                    part = _part(place, adapter.weights[weight], rows.get(weight), files)
                     found.setdefault(place.parameter, []).append(part)
         return found
+
+
+def embedding_of(specs: Sequence[TensorSpec]) -> str:
+    """The tensor of the token embedding."""
+    return next(spec.parts[0].source for spec in specs if spec.name == EMBEDDING)
 
 
 def with_head(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The specs, and the head as an own one where it is the token embedding: adapters tell them apart."""
     if not is_tied(specs):
         return [*specs]
-    [embedding] = [spec for spec in specs if spec.name == "embedding.weight"]
+    [embedding] = [spec for spec in specs if spec.name == EMBEDDING]
     [part] = embedding.parts
     return [*specs, replace(embedding, name="head.weight", parts=(replace(part, source=TIED_HEAD),))]
 
 
-def _shape(spec: TensorSpec, sources: Sequence[str], shard: TensorSlice) -> AdaptedShape:
+def _part(
+    place: Place, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
+) -> LowRankPart | WholePart:
+    if module.kind is Kind.WHOLE:
+        weight = module.whole(files).weight
+        kept = place.inputs if place.parameter == EMBEDDING else place.outputs[0]
+        return WholePart(place.part, weight[kept])
+    return place.cut(module.low_rank(files), rows)
+
+
+def _shape(
+    spec: TensorSpec, sources: Sequence[str], shard: TensorSlice, replaced: Collection[str]
+) -> AdaptedShape:
+    if spec.name == EMBEDDING:
+        tokens, width = spec.local_outputs(shard), spec.local_inputs(shard) or 0
+        return AdaptedShape(tokens, (width,), is_embedding=True, has_whole=bool(replaced))
     widths = [
         sum(part.local_outputs(spec.sharding, shard) for part in spec.parts if part.source == source)
         for source in sources
     ]
-    return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths))
+    return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths), has_whole=bool(replaced))
 
 
-def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice) -> Place:
+def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> Place:
     parts = [part for part in spec.parts if part.source == source]
+    if spec.name == EMBEDDING:  # its tokens are what the low-rank arrays take in
+        tokens = slice(*parts[0].output_bounds(spec.sharding, shard))
+        return Place(base, True, spec.name, number, (slice(None),), tokens)
     bounds = [(part.first, part.output_bounds(spec.sharding, shard)) for part in parts]
     outputs = tuple(slice(first + low, first + high) for first, (low, high) in bounds)
-    return Place(spec.name, number, outputs, slice(*parts[0].input_bounds(spec.sharding, shard)))
+    inputs = slice(*parts[0].input_bounds(spec.sharding, shard))
+    return Place(base, parts[0].transposed, spec.name, number, outputs, inputs)
+
+
+def _sum(first: Floats | None, second: Floats | None) -> Floats | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.kernels.memory import padded_head
-from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, with_head
+from mindbatch.models.adapter_weights import (
+    AdapterPlaces,
+    FittedAdapters,
+    embedding_of,
+    fit_adapters,
+    with_head,
+)
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
 from mindbatch.models.stage_cut import stage_specs
@@ -114,7 +121,9 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     bank = None
     if adapters is not None:
-        bank = AdapterBank(adapters, stage_specs(with_head(tensor_specs(arch)), held), rank, kernels)
+        specs = stage_specs(with_head(tensor_specs(arch)), held)
+        places = AdapterPlaces(specs, rank, adapters.adapters.values(), embedding_of(tensor_specs(arch)))
+        bank = AdapterBank(adapters, places, (folder, checkpoint_names(arch, folder)), kernels)
         weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
     cache = PagedCache(shapes, geometry, kernels)

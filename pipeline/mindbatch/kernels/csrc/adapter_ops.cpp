@@ -20,11 +20,13 @@ struct Adapters {
 
   const AdapterPart* of(int64_t slot) const { return table + slot * parts; }
 
-  // Whether what a part has is in the arena, for a layer of `depth` inputs.
-  bool within(const AdapterPart& its, int64_t width, int64_t depth) const {
-    const auto fits = [&](int32_t first, int64_t count) { return first >= 0 && first + count <= size; };
-    if (its.rank < 0 || !fits(its.a, panels(its.rank) * depth) || !fits(its.b, panels(width) * its.rank)) return false;
-    return fits(its.scale, its.scale ? panels(width) : 0) && fits(its.offset, its.offset ? panels(width) : 0);
+  bool fits(int32_t first, int64_t count) const { return first >= 0 && first + count <= size; }
+
+  // Whether what a part has is in the arena. a_size: panels of A. whole_size: panels of whole weights.
+  bool within(const AdapterPart& its, int64_t width, int64_t a_size, int64_t whole_size) const {
+    if (its.rank < 0 || !fits(its.a, a_size) || !fits(its.b, panels(width) * its.rank)) return false;
+    return fits(its.scale, its.scale ? panels(width) : 0) && fits(its.offset, its.offset ? panels(width) : 0) &&
+           fits(its.whole, its.whole ? whole_size : 0) && (parts == 1 || !its.whole);
   }
 };
 
@@ -33,8 +35,9 @@ struct Groups {
   std::vector<int32_t> order;
   std::vector<AdapterGroup> groups;
 
-  // False when a slot, or what an adapter has, is outside.
-  bool find(const Adapters& adapters, const int32_t* slots, int64_t rows, int64_t depth) {
+  // False when a slot, or what an adapter has, is outside. within: (part of an adapter, width) -> bool.
+  template <class Within>
+  bool find(const Adapters& adapters, const int32_t* slots, int64_t rows, Within within) {
     std::vector<int64_t> counts(static_cast<size_t>(adapters.slots) + 1);
     for (int64_t row = 0; row < rows; row++) {
       if (slots[row] < 0 || slots[row] >= adapters.slots) return false;
@@ -47,7 +50,7 @@ struct Groups {
       counts[static_cast<size_t>(slot) + 1] = first + count;
       if (count == 0) continue;
       for (int64_t part = 0; part < adapters.parts; part++)
-        if (!adapters.within(adapters.of(slot)[part], adapters.widths[part], depth)) return false;
+        if (!within(adapters.of(slot)[part], adapters.widths[part])) return false;
       groups.push_back({first, count, adapters.of(slot)});
     }
     order.resize(static_cast<size_t>(counts.back()));
@@ -76,6 +79,52 @@ void add(const Adapters& adapters, const Groups& found, const float* x, float* y
   table->adapter_expand(arguments);
 }
 
+// Rows of a group whose adapter has whole weights: computed anew, by the kernel of the layer's own.
+void replace_rows(const Adapters& adapters, const Groups& found, const float* x, float* y, int64_t depth,
+                  int64_t columns) {
+  for (const AdapterGroup& group : found.groups) {
+    if (!group.parts->whole) continue;
+    std::vector<float> its_x(static_cast<size_t>(group.rows * depth));
+    std::vector<float> its_y(static_cast<size_t>(group.rows * columns));
+    const int32_t* order = found.order.data() + group.first;
+    for (int64_t i = 0; i < group.rows; i++)
+      std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
+    const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
+    table->linear({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr, its_y.data(),
+                   group.rows, depth, columns, panels_per_task});
+    for (int64_t i = 0; i < group.rows; i++)
+      std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
+  }
+}
+
+// The same of rows of a table of `vocabulary` tokens.
+void replace_tokens(const Adapters& adapters, const Groups& found, const int32_t* ids, float* y, int64_t depth,
+                    int64_t vocabulary) {
+  for (const AdapterGroup& group : found.groups)
+    for (int64_t i = 0; group.parts->whole && i < group.rows; i++) {
+      const int64_t row = found.order[static_cast<size_t>(group.first + i)];
+      table->embed({ids + row, adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, y + row * depth, 1,
+                    depth, vocabulary});
+    }
+}
+
+// y[row] += B A[:, id] for rows of tokens, A being packed as [vocabulary, rank]; nothing for ids outside.
+void add_tokens(const Adapters& adapters, Groups& found, const int32_t* ids, float* y, int64_t depth,
+                int64_t vocabulary, float* zeros) {
+  std::vector<float*> inner;
+  for (const AdapterGroup& group : found.groups)
+    for (int64_t i = 0; i < group.rows; i++) {
+      const AdapterPart& its = *group.parts;
+      const int64_t id = ids[found.order[static_cast<size_t>(group.first + i)]];
+      const float* row = adapters.arena + int64_t{its.a} * kAdapterPanel + id * its.rank;
+      inner.push_back(id < 0 || id >= vocabulary ? zeros : const_cast<float*>(row));
+    }
+  const int32_t start = 0;
+  table->adapter_expand({nullptr, y, found.order.data(), found.groups.data(), inner.data(), adapters.arena,
+                         adapters.widths, &start, static_cast<int64_t>(found.order.size()), 0, depth,
+                         static_cast<int64_t>(found.groups.size()), 1});
+}
+
 }  // namespace
 }  // namespace mindbatch
 
@@ -90,9 +139,42 @@ MB_OP(mb_adapted_linear) {
   const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), ints(params[6]),
                              shapes[4][0], shapes[5][0], shapes[5][1]};
   Groups found;
-  if (!found.find(adapters, ints(params[3]), rows, depth)) return kOutside;
+  const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
+  const auto within = [&](const AdapterPart& its, int64_t width) {
+    return adapters.within(its, width, panels(its.rank) * depth, whole);
+  };
+  if (!found.find(adapters, ints(params[3]), rows, within)) return kOutside;
   float* y = static_cast<float*>(params[7]);
   linear_of_step(params, shapes, ndims, y, columns);
-  if (!found.groups.empty()) add(adapters, found, floats(params[0]), y, depth, columns);
+  if (found.groups.empty()) return 0;
+  replace_rows(adapters, found, floats(params[0]), y, depth, columns);
+  add(adapters, found, floats(params[0]), y, depth, columns);
+  return 0;
+}
+
+// ids [tokens], weights [panels, depth, kPanel], slots [tokens], arena, table [slots, 1, fields of AdapterPart],
+// sizes [depth, vocabulary] -> y [tokens, depth]
+// Fails, with nothing written, when a slot or an adapter is outside.
+MB_OP(mb_adapted_embed) {
+  PoolLock lock;
+  const int64_t tokens = shapes[0][0], depth = shapes[1][1], vocabulary = ints(params[5])[1];
+  const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), ints(params[5]),
+                             shapes[3][0], shapes[4][0], 1};
+  const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
+  int64_t largest = 0;
+  const auto within = [&](const AdapterPart& its, int64_t width) {
+    largest = std::max(largest, int64_t{its.rank});
+    return adapters.within(its, width, panels(its.rank * vocabulary), whole);
+  };
+  Groups found;
+  if (!found.find(adapters, ints(params[2]), tokens, within)) return kOutside;
+  float* y = static_cast<float*>(params[6]);
+  const int32_t* ids = ints(params[0]);
+  const int64_t rows = shapes[1][0] * kPanel;
+  table->embed({ids, floats(params[1]), y, tokens, depth, rows});
+  if (found.groups.empty()) return 0;
+  replace_tokens(adapters, found, ids, y, depth, rows);
+  std::vector<float> zeros(static_cast<size_t>(largest));
+  add_tokens(adapters, found, ids, y, depth, vocabulary, zeros.data());
   return 0;
 }

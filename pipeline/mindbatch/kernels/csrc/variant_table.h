@@ -73,7 +73,7 @@ struct AdapterPart {
   int32_t rank;           // 0: nothing
   int32_t a, b;           // packed matrices [rank, depth] and [outputs, rank]
   int32_t scale, offset;  // [outputs], padded to whole panels: y becomes y * scale + offset before A and B
-  int32_t whole;          // packed weights in place of the layer's own
+  int32_t whole;          // packed weights, as the layer's own, and in place of them
 };
 
 // Rows order[first .. first + rows), which have the same adapter.

@@ -1,0 +1,49 @@
+"""Adapters beside a model compute what PEFT computes with them, all those of a base in one model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adapter_models import SETTINGS, loaded, logits_of
+from lora_cases import base_logits, cases, live_logits, prefixes, prompts, write_base, write_case
+
+from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.parallel.context import initialise
+
+BASES = sorted({described["base"] for described in cases().values()})
+QUICK = {"native": ("gpt2", "llama"), "reference": ("qwen3",)}
+
+
+@pytest.mark.parametrize(
+    ("base", "kernels"),
+    [
+        pytest.param(base, kernels, marks=[] if base in QUICK[kernels] else [pytest.mark.slow])
+        for kernels in QUICK
+        for base in BASES
+    ],
+)
+def test_logits_are_peft_s(tmp_path: Path, base: str, kernels: str) -> None:
+    initialise("CPU")
+    names = [case for case, its in cases().items() if its["base"] == base]
+    adapters = {name: write_case(tmp_path / name, name) for name in names}
+    model = loaded(write_base(tmp_path / "base", base), choose_kernels(kernels, "CPU"), adapters)
+    runner, bank = ModelRunner(model, SETTINGS), model.adapters
+    assert bank is not None
+    for slot, name in enumerate(bank.names, start=1):
+        bank.load(slot, name)
+    for slot, name in enumerate(["base", *bank.names]):
+        rows = logits_of(runner, [(prompt, slot) for prompt in prompts()])
+        ends = [(prompts().index(prompt), len(prefix) - 1) for prefix, prompt in _of_prompts()]
+        ours = np.stack([rows[row][end] for row, end in ends])
+        expected = base_logits(base) if slot == 0 else live_logits(name)
+        assert np.abs(ours - expected).max() <= 1e-4, name
+
+
+def _of_prompts() -> list[tuple[tuple[int, ...], list[int]]]:
+    """The prefixes of the recorded rows, each with the prompt that it begins."""
+    found = []
+    for prefix in prefixes():
+        [prompt] = [prompt for prompt in prompts() if tuple(prompt[: len(prefix)]) == prefix]
+        found.append((prefix, prompt))
+    return found
