@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,26 +28,34 @@ _ERRORS: dict[str, type[MindBatchError]] = {
 }
 
 
-def request_parts(request: Request) -> tuple[dict[str, Any], list[Array]]:
-    """Fields and arrays of a request; its text and source stay where they are."""
+def request_parts(requests: Iterable[Request]) -> tuple[dict[str, Any], list[Array]]:
+    """Fields and arrays of requests; their text and source stay where they are."""
+    asked = [*requests]
+    prompts = [np.asarray(each.prompt_token_ids, np.int64) for each in asked]
+    return {"requests": [*map(_request_fields, asked)]}, prompts
+
+
+def requests_of(fields: Mapping[str, Any], arrays: Sequence[Array]) -> list[Request]:
+    """The requests of fields and arrays."""
+    return [
+        Request(
+            key=each["key"],
+            prompt_token_ids=tuple(prompt.tolist()),
+            params=DecodingParams(**each["params"]),
+            adapter=each["adapter"],
+            row_key=each["row_key"],
+        )
+        for each, prompt in zip(fields["requests"], arrays, strict=True)
+    ]
+
+
+def _request_fields(request: Request) -> dict[str, Any]:
     params = {
         name: value
         for name, declared in PARAMETERS.items()
         if declared.in_config and (value := getattr(request.params, name)) != declared.default
     }
-    fields = {"key": request.key, "row_key": request.row_key, "adapter": request.adapter, "params": params}
-    return fields, [np.asarray(request.prompt_token_ids, np.int64)]
-
-
-def request_of(fields: Mapping[str, Any], arrays: list[Array]) -> Request:
-    """The request of fields and arrays."""
-    return Request(
-        key=fields["key"],
-        prompt_token_ids=tuple(arrays[0].tolist()),
-        params=DecodingParams(**fields["params"]),
-        adapter=fields["adapter"],
-        row_key=fields["row_key"],
-    )
+    return {"key": request.key, "row_key": request.row_key, "adapter": request.adapter, "params": params}
 
 
 def result_fields(result: StepResult) -> dict[str, Any]:

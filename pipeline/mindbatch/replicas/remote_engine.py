@@ -127,7 +127,7 @@ class RemoteEngine:
         """
         if self._over is not None:
             raise self._over
-        self._dealing.deal(self._hand_out)
+        self._deal()
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
         while arrival is not None:
@@ -138,7 +138,7 @@ class RemoteEngine:
             arrival = self._links.next(0)
         for failure in self._supervision.check():
             result.finished.extend(self._recover(failure))
-        self._dealing.deal(self._hand_out)
+        self._deal()
         return result
 
     def abort(self, keys: Set[str] | None = None) -> None:
@@ -161,9 +161,17 @@ class RemoteEngine:
         self._ranks.end()  # before their connections: a rank would say that it has lost this process
         self._links.close()
 
-    def _hand_out(self, replica: Replica, request: Request) -> None:
-        fields, arrays = request_parts(request)
-        self._links.send(replica.leader, ADD, arrays, **fields)
+    def _deal(self) -> None:
+        """Deals requests out, in one message to each leader.
+
+        One that had only the first of them would begin without the others, in steps of other sizes each time,
+        for which graphs are compiled.
+        """
+        dealt: dict[int, list[Request]] = {}
+        self._dealing.deal(lambda replica, request: dealt.setdefault(replica.leader, []).append(request))
+        for leader, requests in dealt.items():
+            fields, arrays = request_parts(requests)
+            self._links.send(leader, ADD, arrays, **fields)
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival

@@ -9,7 +9,7 @@ from mindbatch.engine.request import Request
 from mindbatch.errors import PromptError
 from mindbatch.replicas.connection import Message, MessageError
 from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
-from mindbatch.replicas.messages import ABORT, ADD, STEP, request_of, result_fields, statistics_fields
+from mindbatch.replicas.messages import ABORT, ADD, STEP, requests_of, result_fields, statistics_fields
 
 
 def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
@@ -30,7 +30,8 @@ def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
 
 def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
     if message.kind == ADD:
-        _add(link, engine, request_of(message.fields, message.arrays))
+        for request in requests_of(message.fields, message.arrays):
+            _add(link, engine, request)
     elif message.kind == ABORT:
         keys = message.fields["keys"]
         engine.abort(None if keys is None else set(keys))

@@ -104,6 +104,15 @@ def test_rows_are_dealt_evenly_and_no_more_than_there_is_room_for(started: Start
     assert engine.statistics.generated_tokens == 40 * 50
 
 
+def test_all_that_a_replica_is_dealt_comes_at_once(started: Start) -> None:
+    """Or its first step would have the requests that came in time, and graphs of its size be compiled."""
+    engine, _ = started(2)
+    for number in range(8):
+        engine.add(request(str(number)))
+    run(engine)
+    assert engine.statistics.steps == 2 * 5  # the prompts of four requests are computed together
+
+
 def test_what_was_dropped_is_not_brought_any_more(started: Start) -> None:
     engine, _ = started(2)
     for number in range(20):
