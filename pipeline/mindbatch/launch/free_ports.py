@@ -18,22 +18,42 @@ def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def free_ports(host: str, number: int) -> list[int]:
-    """Different ports that nobody listens on now. Somebody else may take one before it is used.
+class HeldPorts:
+    """Different free ports that the system gives to nobody else until they are closed.
+
+    A bound socket that does not listen holds each. A process that is told the number may listen there all
+    the same, if it sets SO_REUSEADDR, as MindSpore's scheduler does.
+    """
+
+    def __init__(self, host: str, number: int) -> None:
+        """Raises MindBatchError where `host` is none of this machine's addresses."""
+        with ExitStack() as opened:
+            sockets = [opened.enter_context(socket.socket(family_of(host))) for _ in range(number)]
+            for each in sockets:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    each.bind((host, 0))
+                except OSError as error:
+                    raise MindBatchError(
+                        f"{host}: no address of this machine ({error.strerror or error})"
+                    ) from error
+            self.numbers: list[int] = [each.getsockname()[1] for each in sockets]
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Lets them go; it may be called again."""
+        self._opened.close()
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now. Somebody else may take it before it is used.
 
     Raises:
         MindBatchError: `host` is none of this machine's addresses.
     """
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket(family_of(host))) for _ in range(number)]
-        for each in sockets:
-            try:
-                each.bind((host, 0))
-            except OSError as error:
-                raise MindBatchError(
-                    f"{host}: no address of this machine ({error.strerror or error})"
-                ) from error
-        return [each.getsockname()[1] for each in sockets]
+    held = HeldPorts(host, 1)
+    held.close()
+    return held.numbers[0]
 
 
 def port_fault(host: str, port: int) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from mindbatch.launch.free_ports import free_ports
+from mindbatch.launch.free_ports import HeldPorts
 from mindbatch.launch.process_plan import JobPlan, ProcessSpec
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.launch.supervisor import EndedProcess
@@ -56,14 +56,14 @@ class JobRanks:
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
         self._plan, self._nodes, self._place_of = plan, nodes, place_of
-        self._end = weakref.finalize(self, _end_all, nodes, close, os.getpid())
+        self._ports: dict[int, HeldPorts] = {}  # of the schedulers, by replica
+        self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
         self._told: set[int] = set()
         self._unheard: list[EndedProcess] = []
-        replicas = range(plan.topology.data_parallel)
         try:
-            for replica, port in zip(replicas, self._ports(len(replicas)), strict=True):
-                self._start(plan.replica(replica, 0, port))
+            for replica in range(plan.topology.data_parallel):
+                self._start(plan.replica(replica, 0, self._new_port(replica)))
         except BaseException:
             self.end()
             raise
@@ -83,8 +83,7 @@ class JobRanks:
 
     def restart(self, replica: int, attempt: int) -> None:
         """See `Ranks.restart`."""
-        [port] = self._ports(1)
-        specs = self._plan.replica(replica, attempt, port)
+        specs = self._plan.replica(replica, attempt, self._new_port(replica))
         for node in self._nodes:
             node.end([spec.name for spec in specs])
             for each in node.ended():  # of those that were ended here nobody wants to hear
@@ -97,11 +96,19 @@ class JobRanks:
         """See `Ranks.end`."""
         self._end()
 
-    def _ports(self, number: int) -> list[int]:
-        """A port for the scheduler of each replica; replicas of one rank have none."""
+    def _new_port(self, replica: int) -> int:
+        """A port for the scheduler of a replica, not the one that it had; replicas of one rank have none.
+
+        It is held while the replica runs: else another job of this machine may be given it, too, before the
+        scheduler listens there.
+        """
         if not self._plan.needs_ports:
-            return [0] * number
-        return free_ports(self._plan.scheduler_host, number)
+            return 0
+        before = self._ports.get(replica)
+        self._ports[replica] = HeldPorts(self._plan.scheduler_host, 1)
+        if before is not None:
+            before.close()
+        return self._ports[replica].numbers[0]
 
     def _start(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
@@ -125,7 +132,9 @@ class JobRanks:
                 yield EndedRank(spec.rank, how, each.last_lines, is_lost=True)
 
 
-def _end_all(nodes: Sequence[NodeProcesses], close: Callable[[], None], owner: int) -> None:
+def _end_all(
+    nodes: Sequence[NodeProcesses], close: Callable[[], None], ports: Mapping[int, HeldPorts], owner: int
+) -> None:
     """On all nodes at the same time. In a forked process they stay the parent's."""
     if os.getpid() != owner:
         return
@@ -133,4 +142,6 @@ def _end_all(nodes: Sequence[NodeProcesses], close: Callable[[], None], owner: i
         node.begin_close()
     for node in nodes:
         node.close()
+    for each in ports.values():
+        each.close()
     close()

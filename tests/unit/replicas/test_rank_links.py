@@ -29,6 +29,8 @@ def joined(links: RankLinks, rank: int, attempt: int = 0) -> MessageConnection:
     arrival = links.next(10)
     assert arrival is not None
     assert arrival.rank == rank
+    assert arrival.message is not None
+    assert arrival.message.kind == HELLO
     return connection
 
 
@@ -65,3 +67,17 @@ def test_to_a_rank_that_has_not_come_nothing_is_sent(links: RankLinks) -> None:
     rank = joined(links, 1)
     links.send(1, "add", number=2)
     assert rank.receive().fields["number"] == 2
+
+
+def test_what_an_attempt_that_is_over_sends_is_not_heard(links: RankLinks) -> None:
+    old = joined(links, 0)
+    old.send("step", number=1)
+    arrival = links.next(10)
+    assert arrival is not None
+    assert arrival.message is not None
+    assert arrival.message.fields == {"number": 1}
+    old.send("step", number=2)
+    links._arrivals.put(links._arrivals.get(timeout=10))  # it has come
+    links.renew([0], 1)
+    joined(links, 0, attempt=1)  # which hears the hello first
+    assert links.next(0) is None

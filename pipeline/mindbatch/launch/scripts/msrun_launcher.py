@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
-from mindbatch.launch.free_ports import free_ports, port_fault
+from mindbatch.launch.free_ports import free_port, port_fault
 from mindbatch.launch.own_server import is_own_address
 from mindbatch.launch.scripts.entry import Job, Script, run_script
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
@@ -176,7 +176,7 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
     elif fault is not None:
         notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
-        [settings.port] = free_ports(settings.address, 1)
+        settings.port = free_port(settings.address)
 
 
 def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
