@@ -40,11 +40,6 @@ class LoraConfig:
     max_loaded: int | None = option(
         None, "most adapters in memory at a time; the least recently used goes; null: all", minimum=1
     )
-    mode: str = option(
-        "live",
-        "live adds adapters to the products of the rows that name them",
-        choices=("live",),
-    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -142,17 +137,6 @@ def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _effect_faults(lora: LoraConfig) -> Iterator[str]:
-    """What could have no effect, or two."""
-    folders = lora.folders
-    if lora.max_loaded is not None and not folders:
+    """What could have no effect."""
+    if lora.max_loaded is not None and not lora.folders:
         yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
-    if lora.mode != "merge":
-        return
-    if len(folders) != 1 or len(lora.names) != 1:
-        found = ", ".join(lora.names) or "none"
-        yield f"lora.mode=merge: merges the only adapter of lora.adapters, a folder; found {found}"
-    elif lora.default not in folders:
-        [name] = folders
-        yield f"lora.mode=merge: every row has the adapter then; say so with lora.default={name}"
-    elif lora.max_loaded is not None:
-        yield f"lora.max_loaded={lora.max_loaded}: has no effect with lora.mode=merge; remove it"

@@ -20,8 +20,8 @@ class LiveAdapter(NamedTuple):
 class KnownAdapters:
     """What requests may name.
 
-    live: by name; None stands for the weights as they are in memory: the base, or what was merged into it.
-    default: what a request that names none is computed with; None is the weights as they are.
+    live: by name; None stands for the base.
+    default: what a request that names none is computed with; None is the base.
     """
 
     live: Mapping[str, LiveAdapter | None] = field(default_factory=dict)

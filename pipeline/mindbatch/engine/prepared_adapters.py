@@ -59,11 +59,7 @@ def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAda
     if not lora.names:
         return PreparedAdapters()
     opened = open_adapters(lora)
-    is_live = lora.mode == "live"
-    live = {
-        name: LiveAdapter(name, opened[name].digest) if is_live and name in opened else None
-        for name in lora.names
-    }
+    live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
     fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
     warnings = tuple(
         f"lora.adapters.{name}: {warning}" for name, each in opened.items() for warning in each.warnings

@@ -88,9 +88,8 @@ def _adapter_fields(config: BatchConfig) -> dict[str, Any]:
         f"{ADAPTERS}{name}": f"sha256:{opened[name].digest}" if name in opened else "base"
         for name in lora.names
     }
-    mode = {} if lora.mode == "live" else {"lora.mode": lora.mode}
     named = {} if column is None else {"data.adapter_column": column}
-    return {**digests, "lora.default": lora.default, **mode, **named}
+    return {**digests, "lora.default": lora.default, **named}
 
 
 def _decoding_fields(config: BatchConfig) -> dict[str, Any]:

@@ -113,22 +113,6 @@ def test_names_are_short_and_can_be_printed(adapters: Any, fault: str) -> None:
     ("options", "fault"),
     [
         ({"max_loaded": 2}, "lora.max_loaded=2: has no effect without a folder in lora.adapters; remove it"),
-        (
-            {"mode": "merge"},
-            "lora.mode=merge: merges the only adapter of lora.adapters, a folder; found none",
-        ),
-        (
-            {"mode": "merge", "adapters": {"a": "x", "base": None}, "default": "a"},
-            "lora.mode=merge: merges the only adapter of lora.adapters, a folder; found a, base",
-        ),
-        (
-            {"mode": "merge", "adapters": {"a": "x"}},
-            "lora.mode=merge: every row has the adapter then; say so with lora.default=a",
-        ),
-        (
-            {"mode": "merge", "adapters": {"a": "x"}, "default": "a", "max_loaded": 1},
-            "lora.max_loaded=1: has no effect with lora.mode=merge; remove it",
-        ),
         ({"default": "a"}, "lora.default=a: there is no adapter 'a': lora.adapters names none"),
     ],
 )
