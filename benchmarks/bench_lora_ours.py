@@ -65,8 +65,9 @@ def main() -> None:
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.interface import CacheGeometry
     from mindbatch.models.native_model import load_native
+    from mindbatch.parallel.context import initialise
 
-    mindspore.set_device("CPU")
+    initialise("CPU")
     paths = sorted((folder / "adapters").iterdir(), key=lambda path: int(path.name))
     kernels, geometry = choose_kernels("auto", "CPU", threads), CacheGeometry(SETTINGS.num_blocks, BLOCK)
     with ModelFolder(folder) as opened:

@@ -31,6 +31,7 @@ BUFFERS = {
     "rotary": "qkv cos sin query_norm key_norm settings out",
     "activation": "x settings y",
     "adapters": "x weights bias slots arena table widths y",
+    "adapted_embed": "ids weights slots arena table sizes y",
     "attention": "qkv keys values slots rows tables lengths settings out",
 }
 NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]

@@ -105,6 +105,36 @@ inline void adapter_case(Random& random, const AdapterCase& a) {
   layer.check_alone(x, y);
 }
 
+// Embeddings: a low-rank part, a whole table in place of the model's, and ids outside of both.
+inline void adapted_embed_case(Random& random, int32_t vocabulary, int32_t depth, int32_t rank) {
+  running = "adapted embed " + std::to_string(vocabulary) + "x" + std::to_string(depth);
+  const int64_t a_size = arena_panels(int64_t{rank} * vocabulary), b_size = arena_panels(depth) * rank;
+  const int64_t whole_size = panels(vocabulary) * depth * kPanelWidth / kArenaPanel;
+  const auto second = static_cast<int32_t>(1 + a_size), third = static_cast<int32_t>(1 + a_size + b_size);
+  const std::vector<int32_t> fields = {0, 0, 0, 0, 0, 0, rank, 1, second, 0, 0, 0, 0, 0, 0, 0, 0, third};
+  const std::vector<int32_t> tokens = {0, vocabulary - 1, -1, 0, vocabulary - 1, INT32_MAX, vocabulary / 2, INT32_MIN};
+  const std::vector<int32_t> its_slots = {1, 1, 1, 2, 0, 1, 2, 2};
+  const Ints ids("adapted_embed.ids", {8}, tokens), slots("adapted_embed.slots", {8}, its_slots);
+  const Ints table("adapted_embed.table", {3, 1, kFields}, fields), sizes("adapted_embed.sizes", {2}, {depth, vocabulary});
+  const Floats weights = drawn(random, "adapted_embed.weights", {panels(vocabulary), depth, kPanelWidth});
+  const Floats arena = drawn(random, "adapted_embed.arena", {third + whole_size, kArenaPanel});
+  const Floats y = empty("adapted_embed.y", {8, depth});
+  require(call(mb_adapted_embed, {ids, weights, slots, arena, table, sizes, y}) == 0, "failed");
+  std::vector<double> expected;
+  for (size_t row = 0; row < 8; row++)
+    for (int64_t k = 0; k < depth; k++) {
+      const int64_t id = tokens[row];
+      double sum = id < 0 || id >= vocabulary ? 0 : packed(weights, depth, id, k);
+      if (its_slots[row] == 2 && sum != 0)
+        sum = arena.values[static_cast<size_t>(third * kArenaPanel + (id / 32 * depth + k) * 32 + id % 32)];
+      for (int64_t r = 0; its_slots[row] == 1 && id >= 0 && id < vocabulary && r < rank; r++)
+        sum += arena.values[static_cast<size_t>(kArenaPanel + id * rank + r)] *
+               double{arena.values[static_cast<size_t>((second + k / 16 * rank + r) * kArenaPanel + k % 16)]};
+      expected.push_back(sum);
+    }
+  compare(y, expected, rank);
+}
+
 // A slot, or a number of the table, that points outside: the layer is refused, and nothing is written.
 inline void outside_adapter_cases(Random& random) {
   const AdapterCase good = {20, {17, 5}, {1, 0, 2}, {{3, 40}, {1, 0}}, true};
@@ -146,5 +176,6 @@ inline void adapter_cases(Random& random) {
   adapter_case(random, {7, {20, 3, 16}, one_each, {{256, 0, 2}, {4, 4, 4}, {0, 0, 9}}, true});
   adapter_case(random, {129, {65, 1}, many, {{8, 3}}, false});
   adapter_case(random, {5, {9}, none, {{2}}, false});
+  for (const int32_t vocabulary : {1, 31, 97}) adapted_embed_case(random, vocabulary, 20, vocabulary % 7);
   outside_adapter_cases(random);
 }
