@@ -65,7 +65,7 @@ setup(
         "mindbatch": ["py.typed"],
         "mindbatch.ascend_check": ["recorded.npz", "two_devices.json"],
         "mindbatch.configs": ["*.yaml", "*/*.yaml"],
-        "mindbatch.examples": ["*/*"],
+        "mindbatch.examples": ["*.jsonl", "*/*", "adapters/*/*"],
         "mindbatch.evaluation": ["templates/*"],
         "mindbatch.kernels": ["csrc/*"],
     },

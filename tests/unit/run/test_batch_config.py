@@ -75,7 +75,11 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
             "data.format=jsn: must be one of auto, jsonl, json, csv, tsv, text, parquet, openai; "
             "did you mean json?",
         ),
-        (["data=gsm"], "data=gsm: no such option; there are auto, chat, gsm8k, openai; did you mean gsm8k?"),
+        (
+            ["data=gsm"],
+            "data=gsm: no such option; there are auto, chat, gsm8k, number_words, openai; "
+            "did you mean gsm8k?",
+        ),
         (["data.promt_column=q"], "data.promt_column: unknown key; did you mean data.prompt_column?"),
         (["prompts=Hi"], "prompts: unknown key; did you mean output.prompt?"),
         (["output.file=x"], "output.file: unknown key"),
