@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
@@ -24,13 +28,14 @@ OWN_MODEL = "model"
 class Column:
     """One of the things that are compared.
 
-    name: in the results: what it does not share with all others. checkpoint: the name of a model. decoding:
-    the option.
+    name: in the results: what it does not share with all others. checkpoint: the name of a model. adapter: of
+    `lora.adapters`; None where there are none. decoding: the option.
     """
 
     name: str
     checkpoint: str
     decoding: str
+    adapter: str | None = None
 
     @property
     def folder(self) -> str:
@@ -40,18 +45,19 @@ class Column:
     @property
     def scored_as(self) -> str:
         """What decides the likelihood of a given text: columns that differ in decoding share it."""
-        return self.checkpoint
+        return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
 
 
 def columns_of(config: EvaluateConfig) -> list[Column]:
-    """Every checkpoint with every decoding."""
+    """Every checkpoint with every adapter and every decoding."""
     checkpoints = [OWN_MODEL, *(config.checkpoints or {})]
+    adapters: list[str | None] = [*config.lora.names] or [None]
     decodings = [*config.variants]
     columns = []
-    for checkpoint in checkpoints:
-        for decoding in decodings:
-            parts = [checkpoint] * (len(checkpoints) > 1) + [decoding] * (len(decodings) > 1)
-            columns.append(Column("+".join(parts) or OWN_MODEL, checkpoint, decoding))
+    for checkpoint, adapter, decoding in product(checkpoints, adapters, decodings):
+        parts = [checkpoint] * (len(checkpoints) > 1) + ([] if adapter is None else [adapter])
+        parts += [decoding] * (len(decodings) > 1)
+        columns.append(Column("+".join(parts) or OWN_MODEL, checkpoint, decoding, adapter))
     return columns
 
 
@@ -66,6 +72,14 @@ def baseline_of(config: EvaluateConfig, columns: list[Column]) -> Column:
             f"baseline={shown(config.baseline)}: no such column; there are {', '.join(names)}{near}"
         )
     return names[config.baseline]
+
+
+def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
+    """The adapter of a column alone, as the default of its rows; nothing for the base."""
+    name = column.adapter
+    if name is None or config.lora.adapters[name] is None:
+        return LoraConfig()
+    return replace(config.lora, adapters={name: config.lora.adapters[name]}, default=name, max_loaded=None)
 
 
 def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
@@ -88,6 +102,7 @@ def run_config(
     model = model_of(config, column)
     made = BatchConfig(
         model=BatchModelConfig(**vars(model)),
+        lora=adapters_of(config, column),
         decoding=decoding,
         parallel=config.parallel,
         launch=config.launch,
@@ -99,6 +114,12 @@ def run_config(
     made.resolved_settings = _settings(made, config.resolved_settings)
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
     return made
+
+
+def _file_name(name: str) -> str:
+    """A name of a folder for an adapter's: itself where it can be one, else with a digest that tells it apart."""
+    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+    return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def _settings(made: BatchConfig, written: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -160,6 +160,7 @@ class _SharedModel:
         """For one run."""
         if self._llm is None:
             made = run_config(self._config, self._column, Path(), self._home, is_scored=False)
+            made = replace(made, lora=self._config.lora)  # those of all its columns
             with LoadingLine() as line:
                 self._llm = LLM.from_config(made, line, logs=self._home / "logs")
         return _Borrowed(self._llm, self.progress.add)

@@ -62,11 +62,12 @@ def report_page(evaluation: Evaluation) -> str:
         left_out=_left_out(len(evaluation.questions), len(chosen)),
         num_open=OPEN,
         questions=[shown.question(number) for number in chosen],
-        column_headings=["column", "checkpoint", "decoding", "tokens generated", "errors"],
+        column_headings=["column", "checkpoint", "adapter", "decoding", "tokens generated", "errors"],
         columns=[
             [
                 column.name,
                 column.checkpoint,
+                column.adapter or "",
                 column.decoding,
                 f"{evaluation.measured[column.name].num_tokens:,}",
                 str(len(evaluation.measured[column.name].errors)),

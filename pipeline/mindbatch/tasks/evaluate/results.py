@@ -58,6 +58,7 @@ def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
     return {
         "folder": f"columns/{column.folder}",
         "checkpoint": column.checkpoint,
+        "adapter": column.adapter,
         "decoding": column.decoding,
         "results": harness_scores(evaluation, column.name),
         "intervals": {
