@@ -71,8 +71,8 @@ _ALL = (
         keys="mindbatch.tasks.evaluate.schema:EvaluateConfig",
         module="mindbatch.tasks.evaluate.task",
         examples=(
-            "mindbatch evaluate model=tiny_gpt2 data=number_words metrics='[exact_match,perplexity]' "
-            "lora.adapters='{base: null, decreasing: shipped:examples/adapters/decreasing}' report=report.html",
+            "mindbatch evaluate model=tiny_gpt2 data.path=questions.jsonl metrics='[exact_match,perplexity]' "
+            "lora.adapters='{base: null, sft: path/to/adapter}' report=report.html",
             "mindbatch evaluate model.checkpoint_name_or_path=FOLDER task=gsm8k data.path=gsm8k_test.jsonl",
         ),
     ),

@@ -117,7 +117,7 @@ def run_config(
 
 
 def _file_name(name: str) -> str:
-    """A name of a folder for an adapter's: itself where it can be one, else with a digest that tells it apart."""
+    """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
     safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
     return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
