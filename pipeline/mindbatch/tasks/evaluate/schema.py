@@ -179,7 +179,7 @@ class EvaluateConfig(ModelTaskConfig):
         yield from super().run_faults(keys)
         yield from data_faults(self.data)
         yield from _checkpoint_faults(self.checkpoints)
-        if self.lora.default is not None and self.lora.mode == "live":
+        if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
         where = "task.metrics" if self.metrics is None else "metrics"
         yield from _metric_faults(where, self.task.metrics if self.metrics is None else self.metrics)
