@@ -32,7 +32,9 @@ def test_there_is_just_what_a_rank_wants() -> None:
 
 def test_a_sample_has_every_kind_of_layer() -> None:
     assert ARCH.windows == (0, 0, 0, 0, 8, 8)
-    assert sampled_layers(ARCH) == (0, 1, 4, 5)
+    assert sampled_layers(ARCH, range(6)) == (0, 1, 4, 5)
+    assert sampled_layers(ARCH, range(1, 4)) == (1, 2, 3)
+    assert sampled_layers(ARCH, range(2, 6)) == (2, 3, 4, 5)
     assert with_layers(ARCH, (0, 4)).windows == (0, 8)
     assert with_layers(ARCH, (0, 4)).num_layers == 2
-    assert sampled_layers(with_layers(ARCH, (0,))) == (0,)
+    assert sampled_layers(with_layers(ARCH, (0,)), range(1)) == (0,)
