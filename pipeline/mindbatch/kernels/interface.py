@@ -167,7 +167,7 @@ class Kernels(ABC):
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
-        return batch.arrays
+        return [array for array in batch if array is not None]
 
     def meet(self, topology: Topology, rank: int, name: str) -> None:  # noqa: B027 - by default it cannot
         """Lets a local rank meet the others, all on this host, otherwise than through MindSpore if it can.

@@ -33,11 +33,6 @@ class Batch(NamedTuple):
     lengths: IntArray
     adapters: IntArray | None = None
 
-    @property
-    def arrays(self) -> list[IntArray]:
-        """Those that there are."""
-        return [array for array in self if array is not None]
-
 
 class StepShape(NamedTuple):
     """The graph that computes a step, and how many tokens and sequences it has, padding included."""
