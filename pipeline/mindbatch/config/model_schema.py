@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
 
 KEY_LIST = "list of keys"
@@ -111,3 +112,8 @@ class RuntimeConfig:
         choices=("auto", "native", "reference"),
     )
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
+
+
+def ignored_keys(model: ModelConfig) -> IgnoredKeys:
+    """The keys of config.json to pass over; with an assistant, each is one of its file or of the model's."""
+    return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)

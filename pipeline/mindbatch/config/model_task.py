@@ -1,7 +1,6 @@
 """What every task that runs a model has in common: its sections, and what they may be, alone and together."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,21 @@ from mindbatch.config.faults import shown
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
 from mindbatch.config.memory import parse_bytes
-from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_schema import (
+    DecodingConfig,
+    ModelConfig,
+    ParallelConfig,
+    RuntimeConfig,
+    ignored_keys,
+)
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import DTYPES, dtype_fault
-from mindbatch.regular_file import first_bytes
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
-LARGEST_MODEL_CONFIG = 1 << 20
 SMALLEST_NPU_BLOCK = 16
 
 
@@ -166,12 +169,17 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
 
 
 def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
-    """Numbers of ranks that the model cannot be cut for."""
-    size = parallel.model_parallel
-    heads = attention_heads(Path(model.checkpoint_name_or_path)) if model.checkpoint_name_or_path else None
-    if heads and size > 0 and heads % size:
-        yield f"parallel.model_parallel={size}: must divide the model's {heads} attention heads"
-    yield from device_map_faults(parallel)
+    """Numbers of ranks that the model cannot be cut for; what MindFormers divides is found by its backend."""
+    of_map = [*device_map_faults(parallel)]
+    yield from of_map
+    sizes = (parallel.model_parallel, parallel.pipeline_stage)
+    is_read = model.checkpoint_name_or_path and model.provider != "mindformers"
+    if is_read and max(sizes) > 1 and min(sizes) > 0:
+        from mindbatch.models.division import division_faults  # not needed for one process
+
+        folder, device_map = Path(model.checkpoint_name_or_path or ""), parallel.layer_counts
+        ignore = ignored_keys(model)
+        yield from division_faults(folder, model.type, ignore, *sizes, None if of_map else device_map)
 
 
 def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
@@ -187,21 +195,6 @@ def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
         yield f"{name}: has no effect with parallel.pipeline_stage=1; remove it, or ask for more stages"
     elif counts and len(value) != stages:
         yield f"{name}: has {len(value)} numbers; needed is one for each of parallel.pipeline_stage={stages}"
-
-
-def attention_heads(folder: Path) -> int | None:
-    """The number of attention heads in the folder's config.json; None when it cannot be told from there.
-
-    Damaged files are not reported here: the checkpoint reader says what is wrong with them.
-    """
-    try:
-        content = json.loads(first_bytes(folder / "config.json", LARGEST_MODEL_CONFIG))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    heads = content.get("num_attention_heads", content.get("n_head"))
-    return heads if isinstance(heads, int) and heads > 0 else None
 
 
 def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:

@@ -12,12 +12,11 @@ from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.placement.placements import check_sizes
-from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.model_schema import ModelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.division import check_division
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
@@ -69,11 +68,6 @@ class DescribedModel(Protocol):
         ...
 
 
-def ignored_keys(model: ModelConfig) -> IgnoredKeys:
-    """The keys of config.json to pass over; with an assistant, each is one of its file or of the model's."""
-    return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)
-
-
 def open_model(model: ModelConfig, part: ModelPart = WHOLE_MODEL) -> DescribedModel:
     """Reads config.json and the heads of the weights, no more.
 
@@ -112,10 +106,11 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     ):  # before the weights: those of a model that is not run may be of any form
         with naming_provider(config, ignore):
             chosen_type(config, model_type, source, ignore=ignore)
-        _refuse_uncuttable(describe(config, model_type, source, ignore=ignore), part)
+        arch = describe(config, model_type, source, ignore=ignore)
+        check_division(arch, part.shard.size, part.stages, part.device_map)
     folder = _native_folder(home, part)
     arch = describe(folder.config, model_type, source, ignore=ignore)
-    _refuse_uncuttable(arch, part)
+    check_division(arch, part.shard.size, part.stages, part.device_map)
     specs = tensor_specs(arch)
     stages = cut(specs, part.stages, part.device_map)
     held = stage_specs(specs, stages[part.stage]) if folder.stages > 1 else specs
@@ -123,13 +118,9 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     return NativeModel(folder, arch, part.shard, stages[part.stage], tuple(stages))
 
 
-def _refuse_uncuttable(arch: Architecture, part: ModelPart) -> None:
-    check_sizes(tensor_specs(arch), part.shard.size, part.stages, part.device_map, keys="parallel.")
-
-
 def _native_folder(home: Path, part: ModelPart) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
-    if part.shard == WHOLE and part.stages == 1 or not is_cut(home):
+    if not is_cut(home):
         return ModelFolder(home)
     if part.stages > 1 and part.device_map is not None:
         value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]

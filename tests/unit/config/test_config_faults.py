@@ -194,10 +194,15 @@ def test_a_device_map_of_one_stage_has_no_effect(usable: tuple[str, str]) -> Non
     )
 
 
-def test_heads_that_do_not_divide_are_named(usable: tuple[str, str]) -> None:
-    assert faults(*usable, "parallel.model_parallel=3") == (
-        "parallel.model_parallel=3: must divide the model's 32 attention heads",
-    )
+def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:
+    """By the judge that the ranks have; other faults of the configuration stand beside it."""
+    words = ("model=tiny_gpt2", "prompts=Hi", "model.dtype=bfloat16")
+    of_type, of_slices, of_stages = faults(*words, "parallel.model_parallel=5", "parallel.pipeline_stage=9")
+    assert of_type.startswith("model.dtype=bfloat16: ")
+    assert of_slices.startswith("parallel.model_parallel=5: does not divide the 4 heads of ")
+    assert ", the 384 outputs of " in of_slices
+    assert of_slices.endswith("; allowed for this model: 1, 2, 4")
+    assert of_stages == "parallel.pipeline_stage=9: the model has 3 layers; allowed: 1 to 3"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"n_head": "x"}', "[" * 100_000, "\udcff"])
@@ -205,7 +210,7 @@ def test_a_damaged_config_json_is_left_to_the_checkpoint_reader(
     content: str, usable: tuple[str, str], model_folder: Path
 ) -> None:
     (model_folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    compose_task(TASKS["generate"], list(usable)).finish()
+    compose_task(TASKS["generate"], [*usable, "parallel.model_parallel=3"]).finish()
 
 
 def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder: Path) -> None:

@@ -22,7 +22,7 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, op
 from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
 from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
@@ -95,8 +95,8 @@ class ModelFolder:
         names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
-            ConfigError: `path` is not a folder.
-            CheckpointError: lists what is missing or damaged, or how the folder was cut otherwise.
+            ConfigError: `path` is not a folder, or was cut for other ranks.
+            CheckpointError: lists what is missing or damaged.
         """
         self.path = existing_folder(path)
         self.shard, self.stages = rank or WHOLE, stages
@@ -180,7 +180,15 @@ def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
     marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
-    raise_if_any(_cut_faults(settings, len(ranks), needed.size, stages, names), str(home))
+    of_names = _names_faults(settings, names)
+    if of_cut := _cut_faults(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
+        raise ConfigError(f"{home}: {fault}" for fault in [*of_names, *of_cut])
+    raise_if_any(of_names, str(home))
+    if len(ranks) != needed.size * stages:
+        raise CheckpointError(
+            f"{home}: has {len(ranks)} of the {needed.size * stages} ranks that {MARKER_NAME} speaks of; "
+            "rank folders are missing"
+        )
     source = open_source(ranks[stage * needed.size + needed.rank])
     try:
         source.check_sums()
@@ -190,37 +198,42 @@ def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names
     return source.ranks[0]
 
 
+def _names_faults(settings: Mapping[str, Any], needed: str) -> list[str]:
+    names = settings.get("names", needed)
+    if names == needed:
+        return []
+    return [f"has names={shown(names)}; needed are {_WHOSE[needed]}, target.names={needed}"]
+
+
 def _cut_faults(
-    settings: Mapping[str, Any], num_ranks: int, needed: int, needed_stages: int, needed_names: str
+    home: Path, settings: Mapping[str, Any], num_ranks: int, asked: tuple[int, int], *, fits: bool
 ) -> list[str]:
     """Faults of a folder cut for other ranks; without a marker the number of folders counts.
 
-    needed: tensor-parallel ranks of a stage.
+    asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
     """
-    stages, names = settings.get("pipeline_stage", needed_stages), settings.get("names", needed_names)
-    size = settings.get("model_parallel", num_ranks // needed_stages)
-    how = f"`mindbatch reshard ... target.model_parallel={needed}{_stages_key(needed_stages)}` cuts it so"
-    faults = []
-    if stages != needed_stages:
-        faults.append(
-            f"was cut for pipeline_stage={shown(stages)}; needed is pipeline_stage={needed_stages}; {how}"
-        )
-    if names != needed_names:
-        faults.append(
-            f"has names={shown(names)}; needed are {_WHOSE[needed_names]}, target.names={needed_names}"
-        )
-    if size != needed:
-        faults.append(f"was cut for model_parallel={shown(size)}; needed is {needed}; {how}")
-    elif stages == needed_stages and num_ranks != needed * needed_stages:
-        faults.append(
-            f"has {num_ranks} of the {needed * needed_stages} ranks that {MARKER_NAME} speaks of; "
-            "rank folders are missing"
-        )
-    return faults
+    whole = f"make a whole one: `mindbatch reshard source={home} target.dir=whole`"
+    if not settings:
+        if num_ranks == asked[0] * asked[1]:
+            return []
+        found = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
+        return [f"{found}; asked for: {_shown_cut(*asked)}; {whole}"]
+    cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
+    if cut == asked:
+        return []
+    keys = f"give {_parallel_keys(*cut)}, or " if fits else ""
+    return [f"was cut for {_shown_cut(*cut)}; asked for: {_shown_cut(*asked)}; {keys}{whole}"]
 
 
-def _stages_key(stages: int) -> str:
-    return f" target.pipeline_stage={stages}" if stages > 1 else ""
+def _shown_cut(size: Any, stages: Any) -> str:
+    if stages == 1:
+        return f"{shown(size)} rank{'' if size == 1 else 's'} (model_parallel={shown(size)})"
+    return f"{shown(stages)} stages x {shown(size)} slices (pipeline_stage x model_parallel)"
+
+
+def _parallel_keys(size: Any, stages: Any) -> str:
+    stages_key = "" if stages == 1 else f" parallel.pipeline_stage={shown(stages)}"
+    return f"parallel.model_parallel={shown(size)}{stages_key}"
 
 
 def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

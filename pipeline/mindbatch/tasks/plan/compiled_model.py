@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
-from mindbatch.engine.described import ignored_keys
+from mindbatch.config.model_schema import ignored_keys
 from mindbatch.engine.weightless import LEGACY, MINDFORMERS, NATIVE
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture

@@ -18,7 +18,7 @@ from mindbatch.backends.mindformers_layout import (
 from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
-from mindbatch.engine.described import ignored_keys
+from mindbatch.config.model_schema import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe

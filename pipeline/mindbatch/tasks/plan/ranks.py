@@ -23,8 +23,7 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.model_schema import ParallelConfig
-from mindbatch.engine.described import ignored_keys
+from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
@@ -81,16 +81,36 @@ def refusal(home: Path, rank: int = 0, size: int = 2) -> str:
     return error.value.faults[0]
 
 
-def test_another_cut_is_refused(tmp_path: Path) -> None:
+def cut_refusal(home: Path, rank: TensorSlice, stages: int = 1) -> str:
+    with pytest.raises(ConfigError) as error:
+        ModelFolder(home, rank, stages=stages)
+    (fault,) = error.value.faults
+    return fault
+
+
+def test_another_cut_is_refused_with_the_keys_that_fit(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=4)
-    assert refusal(home).startswith(f"{home}: was cut for model_parallel=4; needed is 2; `mindbatch reshard")
+    whole = f"make a whole one: `mindbatch reshard source={home} target.dir=whole`"
+    of_four = f"{home}: was cut for 4 ranks (model_parallel=4); asked for: "
+    assert cut_refusal(home, WHOLE) == (
+        f"{of_four}1 rank (model_parallel=1); give parallel.model_parallel=4, or {whole}"
+    )
+    assert cut_refusal(home, TensorSlice(0, 2), stages=2) == (
+        f"{of_four}2 stages x 2 slices (pipeline_stage x model_parallel); give parallel.model_parallel=4, or "
+        f"{whole}"
+    )
     (home / "reshard.json").unlink()  # the number of folders tells as well
-    assert refusal(home).startswith(f"{home}: was cut for model_parallel=4; needed is 2; ")
+    assert cut_refusal(home, TensorSlice(0, 2)) == (
+        f"{home}: has 4 rank folders and no reshard.json that says how they were cut; asked for: 2 ranks "
+        f"(model_parallel=2); {whole}"
+    )
 
 
-def test_stages_are_refused(tmp_path: Path) -> None:
+def test_stages_are_refused_with_the_keys_that_fit(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=2, pipeline_stage=3)
-    assert refusal(home).startswith(f"{home}: was cut for pipeline_stage=3; needed is pipeline_stage=1; ")
+    fault = cut_refusal(home, TensorSlice(0, 2))
+    assert fault.startswith(f"{home}: was cut for 3 stages x 2 slices (pipeline_stage x model_parallel); ")
+    assert "; give parallel.model_parallel=2 parallel.pipeline_stage=3, or make a whole one: " in fault
 
 
 def test_other_names_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Judges whether a model can be divided as `parallel` asks, before its folder is opened and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.placement.placements import check_sizes
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import DeviceMap
+
+
+def check_division(
+    arch: Architecture, model_parallel: int, pipeline_stage: int = 1, device_map: DeviceMap = None
+) -> None:
+    """Raises ConfigError with all that keeps the model from being divided by these numbers of `parallel`."""
+    check_sizes(tensor_specs(arch), model_parallel, pipeline_stage, device_map, keys="parallel.")
+
+
+def division_faults(
+    folder: Path,
+    model_type: str,
+    ignore: IgnoredKeys,
+    model_parallel: int,
+    pipeline_stage: int,
+    device_map: DeviceMap,
+) -> Iterable[str]:
+    """The faults of `check_division`, from the folder's config.json alone.
+
+    None for a config.json that is damaged or of no model that is run: who opens the folder says so.
+    """
+    try:
+        arch = describe(read_config(folder), model_type, str(folder / CONFIG_NAME), ignore=ignore)
+    except (CheckpointError, ConfigError):
+        return ()
+    try:
+        check_division(arch, model_parallel, pipeline_stage, device_map)
+    except ConfigError as error:
+        return error.faults
+    return ()
