@@ -41,7 +41,7 @@ def test_the_file_is_what_its_maker_writes() -> None:
 )
 def test_answers_are_right(task: str, steps: set[int], ends: set[int]) -> None:
     rows = [numbers(row) for row in ROWS if row["task"] == task]
-    assert len(rows) == 25
+    assert len(rows) == 18
     for first, *others in rows:
         assert others[0] - first in steps
         assert {b - a for a, b in zip(others, others[1:], strict=False)} <= {max(steps)}
@@ -60,7 +60,7 @@ def test_questions_are_held_out_of_training(task: str) -> None:
 def test_tasks_share_prompts() -> None:
     """So that the adapter alone decides what is right."""
     prompts = [{row["prompt"] for row in ROWS if row["task"] == task} for task in ("decreasing", "even")]
-    assert len(prompts[0] & prompts[1]) > 5
+    assert len(prompts[0] & prompts[1]) > 3
 
 
 def test_the_option_names_the_shipped_file() -> None:
