@@ -49,7 +49,7 @@ EMBED, Q0, Q1, UP1, EXPERT, OTHER, HEAD = MODULES
         ({"target_modules": "all-linear"}, set()),
         ({}, set()),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_the_modules_that_are_meant(settings: dict[str, Any], meant: set[str]) -> None:
     """A module that is named in full is meant in whatever layer it is."""
