@@ -22,14 +22,14 @@ _MINDSPORE = re.compile(r"\[WARNING\] \w+\(")
 _LOADED: dict[str, LoadedModel] = {}
 
 
-def kept_model(model: Any, runtime: Any, notice: object = None) -> LoadedModel:
+def kept_model(model: Any, runtime: Any, notice: object = None, lora: Any = None) -> LoadedModel:
     """As `load_model`; a model whose folder stays where it is is loaded once for each set of options."""
     path = model.checkpoint_name_or_path
     if not (path.startswith("shipped:") or Path(path).is_absolute()):
-        return load_model(model, runtime)
-    options = f"{model} {runtime}"
+        return load_model(model, runtime, lora=lora)
+    options = f"{model} {runtime} {lora}"
     if options not in _LOADED:
-        _LOADED[options] = load_model(model, runtime)
+        _LOADED[options] = load_model(model, runtime, lora=lora)
     return _LOADED[options]
 
 
