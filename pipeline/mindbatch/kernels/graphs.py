@@ -7,7 +7,8 @@ from typing import Any
 from mindspore import Tensor, nn
 
 # In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
-# as argument of a graph is taken for a constant, and a graph with *arguments never gives its memory back.
+# as argument of a graph is taken for a constant, and a cell with *arguments, or with arguments left to their
+# defaults, never gives its memory back: so layers are handed () where there are no adapters.
 
 
 class TokenGraph(nn.Cell):
@@ -26,7 +27,7 @@ class TokenGraph(nn.Cell):
         block_tables: Tensor,
         lengths: Tensor,
     ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths))
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
 
 
 class AdaptedTokenGraph(nn.Cell):
@@ -46,7 +47,7 @@ class AdaptedTokenGraph(nn.Cell):
         lengths: Tensor,
         adapters: Tensor,
     ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths), adapters)
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
 
 
 class AdaptedHeadGraph(nn.Cell):
@@ -57,4 +58,4 @@ class AdaptedHeadGraph(nn.Cell):
         self.head = head
 
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
-        return self.head(hidden, adapters)
+        return self.head(hidden, (adapters,))

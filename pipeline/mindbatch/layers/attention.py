@@ -49,9 +49,13 @@ class SelfAttention(nn.Cell):
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
 
     def construct(
-        self, x: Tensor, angles: tuple[Tensor, ...], step: tuple[Tensor, ...], *adapters: Tensor
+        self,
+        x: Tensor,
+        angles: tuple[Tensor, ...],
+        step: tuple[Tensor, ...],
+        adapters: tuple[Tensor, ...],
     ) -> Tensor:
-        qkv = self.qkv(x, *adapters)
+        qkv = self.qkv(x, adapters)
         if self.is_rotary:
             qkv = self.rotary(qkv, *angles, self.query_norm, self.key_norm)
-        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), *adapters)
+        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)

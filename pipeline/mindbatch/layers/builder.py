@@ -38,8 +38,8 @@ class ScaledRows(nn.Cell):
         self.rows = rows
         self.factor = factor
 
-    def construct(self, ids: Tensor, *adapters: Tensor) -> Tensor:
-        return self.rows(ids, *adapters) * self.factor
+    def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        return self.rows(ids, adapters) * self.factor
 
 
 @dataclass(frozen=True)

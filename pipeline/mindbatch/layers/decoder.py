@@ -20,11 +20,16 @@ class Block(nn.Cell):
         self.mlp = mlp
 
     def construct(
-        self, update: Tensor, residual: Tensor, angles: Tensors, step: Tensors, *adapters: Tensor
+        self,
+        update: Tensor,
+        residual: Tensor,
+        angles: Tensors,
+        step: Tensors,
+        adapters: tuple[Tensor, ...],
     ) -> tuple[Tensor, Tensor]:
         x, residual = self.attention_norm(update, residual)
-        x, residual = self.mlp_norm(self.attention(x, angles, step, *adapters), residual)
-        return self.mlp(x, *adapters), residual
+        x, residual = self.mlp_norm(self.attention(x, angles, step, adapters), residual)
+        return self.mlp(x, adapters), residual
 
 
 class TokenInput(nn.Cell):
@@ -35,8 +40,8 @@ class TokenInput(nn.Cell):
         self.embedding = embedding
         self.positions = positions
 
-    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
-        hidden = self.embedding(ids, *adapters)
+    def construct(self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        hidden = self.embedding(ids, adapters)
         if self.positions is not None:
             hidden = hidden + self.positions(positions)
         return hidden
@@ -49,7 +54,7 @@ class StageInput(nn.Cell):
         super().__init__(auto_prefix=False)
         self.receive = receive
 
-    def construct(self, ids: Tensor, positions: Tensor, *adapters: Tensor) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
         return self.receive(ids)
 
 
@@ -78,7 +83,7 @@ class NormOutput(nn.Cell):
 class Decoder(nn.Cell):
     """The layers of a pipeline stage, or all: one flattened step to hidden states [T, hidden_size].
 
-    begin: (ids, positions, *adapters) -> what the first layer takes; end: (update, residual) -> the output.
+    begin: (ids, positions, adapters) -> what the first layer takes; end: (update, residual) -> the output.
         In the whole model these are the embeddings and the last norm.
     step: what the kernels' outermost cell hands to attention.
     adapters: the slots [T] of the tokens' adapters, for the layers that have any; absent without adapters.
@@ -93,12 +98,14 @@ class Decoder(nn.Cell):
         self.blocks = nn.CellList(blocks)
         self.end = end
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, *adapters: Tensor) -> Tensor:
-        update = self.begin(ids, positions, *adapters)
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: Tensors, adapters: tuple[Tensor, ...]
+    ) -> Tensor:
+        update = self.begin(ids, positions, adapters)
         residual = update - update
         angles = () if self.angles is None else self.angles(positions)
         for block in self.blocks:
-            update, residual = block(update, residual, angles, step, *adapters)
+            update, residual = block(update, residual, angles, step, adapters)
         return self.end(update, residual)
 
 
@@ -116,9 +123,9 @@ class Network(nn.Cell):
         self.head = head
 
     def construct(
-        self, ids: Tensor, positions: Tensor, step: Tensors, *adapters: Tensor
+        self, ids: Tensor, positions: Tensor, step: Tensors, adapters: tuple[Tensor, ...]
     ) -> Tensor | tuple[Tensor, Tensor]:
-        hidden = self.decoder(ids, positions, step, *adapters)
+        hidden = self.decoder(ids, positions, step, adapters)
         if self.head is None:
             return hidden
-        return hidden, self.head(hidden, *adapters)
+        return hidden, self.head(hidden, adapters)

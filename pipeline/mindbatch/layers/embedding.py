@@ -21,7 +21,7 @@ class TokenEmbedding(nn.Cell):
         self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
         self.reduce = kernels.all_reduce(shard)
 
-    def construct(self, ids: Tensor, *adapters: Tensor) -> Tensor:
+    def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
         if self.first_id > 0:
             ids = ids - self.first_id
         if len(self.stored) > 0:

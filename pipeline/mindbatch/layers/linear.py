@@ -17,7 +17,7 @@ class Product(nn.Cell):
         self.weight, self.bias = weight, bias
         self.operator = operator
 
-    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
         return self.operator(x, self.weight, self.bias)
 
 
@@ -30,7 +30,7 @@ class AdaptedProduct(Product):
         super().__init__(operator, weight, bias)
         self.stored = stored
 
-    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
+    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
         return self.operator(x, self.weight, self.bias, *adapters, *self.stored)
 
 
@@ -54,8 +54,8 @@ class ColumnLinear(nn.Cell):
         bias = weights.optional(f"{name}.bias")
         self.product = product(f"{name}.weight", weights, kernels, bias)
 
-    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
-        return self.product(x, *adapters)
+    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        return self.product(x, adapters)
 
 
 class RowLinear(nn.Cell):
@@ -67,8 +67,8 @@ class RowLinear(nn.Cell):
         self.product = product(f"{name}.weight", weights, kernels, bias)
         self.reduce = kernels.all_reduce(shard)
 
-    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
-        return self.reduce(self.product(x, *adapters))
+    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        return self.reduce(self.product(x, adapters))
 
 
 class VocabularyHead(nn.Cell):
@@ -84,5 +84,5 @@ class VocabularyHead(nn.Cell):
         self.product = product("head.weight", weights, kernels, weights.absent, base)
         self.gather = kernels.all_gather(shard, vocab_size)
 
-    def construct(self, hidden: Tensor, *adapters: Tensor) -> Tensor:
-        return self.gather(self.product(hidden, *adapters))
+    def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
+        return self.gather(self.product(hidden, adapters))

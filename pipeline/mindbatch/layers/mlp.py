@@ -21,5 +21,5 @@ class Mlp(nn.Cell):
         self.activation = activation
         self.down = RowLinear(f"{name}.down", weights, kernels, shard)
 
-    def construct(self, x: Tensor, *adapters: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x, *adapters)), *adapters)
+    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        return self.down(self.activation(self.up(x, adapters)), adapters)

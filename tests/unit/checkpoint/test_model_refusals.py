@@ -105,13 +105,13 @@ def _without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def _refused(line: Line, home: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def _refused(line: Line, home: Path, capsys: pytest.CaptureFixture[str], expected: int = 1) -> str:
     """What is told of a refusal, after which there is nothing that was not there before."""
     arguments = line(home)
     before = {*home.parent.rglob("*")}
     code = cli.main(arguments)
     out, err = capsys.readouterr()
-    assert (code, out) == (1, ""), err
+    assert (code, out) == (expected, ""), err
     assert err.endswith("\n")
     assert all(told.startswith("mindbatch: ") and told.isprintable() for told in err.splitlines())
     assert HALTED not in err
@@ -202,10 +202,11 @@ def test_pickles_are_refused_with_the_way_to_convert(
 def test_what_is_only_mindspores_is_refused_with_the_way_to_convert(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, place: Place
 ) -> None:
-    named = "m.ckpt" if place == ONE else "rank_0, rank_1"
     place.write(tmp_path / "home")
-    message = _refused(LINES_OF_WEIGHTS[name], tmp_path / "home", capsys)
-    assert re.search(f"{tmp_path}/home: .*only {named}; .*needed is model.safetensors", message)
+    is_cut = place == RANKS
+    message = _refused(LINES_OF_WEIGHTS[name], tmp_path / "home", capsys, 2 if is_cut else 1)
+    said = "has 2 rank folders" if is_cut else "no model weights, only .*; .*needed is model.safetensors"
+    assert re.search(f"{tmp_path}/home: {said}", message)
     assert "`mindbatch reshard source=" in message
 
 

@@ -33,7 +33,7 @@ def test_lays_out_chunks_and_padding() -> None:
     assert batch.rows.tolist() == [0, 0, 0, 1, 0, 0]
     assert batch.lengths.tolist() == [3, 4, 5, 2, 0, 0]
     assert batch.block_tables[:2].tolist() == [[4, 2, 0], [3, 0, 0]]
-    assert {array.dtype for array in batch.arrays} == {np.dtype(np.int32)}
+    assert {array.dtype for array in batch if array is not None} == {np.dtype(np.int32)}
     assert batch.adapters is None
 
 

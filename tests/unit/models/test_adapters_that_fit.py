@@ -18,5 +18,5 @@ def test_forms_that_cannot_act_beside_the_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         fit_adapters(specs, {"one": open_adapter(write_full_adapter(tmp_path))})
     told = str(caught.value)
-    assert "module 'embed_tokens': a whole weight is not supported beside the model" in told
-    assert "q_proj': DoRA is not supported beside the model; merge it" in told
+    assert "module 'lm_head': an adapter of it is not supported beside the model; merge it" in told
+    assert "q_proj': an adapter of it is not supported beside the model; merge it" in told

@@ -53,7 +53,7 @@ class AscendGraph(StepCell):
     ) -> Any:
         mask = self.mask_of(positions, block_tables)
         step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
-        return _float32(self.cell(ids, positions, step))
+        return _float32(self.cell(ids, positions, step, ()))
 
 
 class AdaptedAscendGraph(StepCell):
@@ -71,7 +71,7 @@ class AdaptedAscendGraph(StepCell):
     ) -> Any:
         mask = self.mask_of(positions, block_tables)
         step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
-        return _float32(self.cell(ids, positions, step, adapters))
+        return _float32(self.cell(ids, positions, step, (adapters,)))
 
 
 class AscendHead(nn.Cell):
@@ -95,7 +95,7 @@ class AdaptedAscendHead(nn.Cell):
         self.dtype = dtype
 
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
-        return ops.cast(self.head(ops.cast(hidden, self.dtype), adapters), mstype.float32)
+        return ops.cast(self.head(ops.cast(hidden, self.dtype), (adapters,)), mstype.float32)
 
 
 def _float32(output: Any) -> Any:
