@@ -32,7 +32,9 @@ class _Attend(nn.Cell):
         self.keys = Parameter(keys, name="keys", requires_grad=False)
         self.values = Parameter(values, name="values", requires_grad=False)
 
-    def construct(self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...]) -> Tensor:
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...], adapters: tuple[Tensor, ...]
+    ) -> Tensor:
         return self.attend(self.heads, self.keys, self.values, *step)
 
 

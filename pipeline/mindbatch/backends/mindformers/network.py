@@ -34,7 +34,7 @@ class CpuDecoder(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = network
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
         slots, rows, block_tables, lengths = step
         return self.network(
             input_ids=ids,
@@ -56,7 +56,7 @@ class AscendDecoder(nn.Cell):
         self.keys = [layer[0] for layer in cache.layers]
         self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
         slots, block_tables, lengths, queries, _ = step
         return self.network(
             input_ids=ids,
@@ -69,6 +69,17 @@ class AscendDecoder(nn.Cell):
             key_cache=self.keys,
             value_cache=self.values,
         )
+
+
+class PlainHead(nn.Cell):
+    """Logits of hidden states [S, hidden]; no adapter acts on MindFormers' layers."""
+
+    def __init__(self, head: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.head = head
+
+    def construct(self, hidden: Tensor, adapters: Tensors = ()) -> Tensor:
+        return self.head(hidden)
 
 
 def build_network(model: Description, kernels: Kernels, shard: TensorSlice = WHOLE) -> nn.Cell:
@@ -160,7 +171,7 @@ def assemble(
     else:
         put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
-    whole = Network(decoder, network.model.output_layer)
+    whole = Network(decoder, PlainHead(network.model.output_layer))
     return RunnableModel(
         model.vocab_size, lambda _: whole, cache, kernels.for_single_tokens(), shapes[0], few_graphs=True
     )

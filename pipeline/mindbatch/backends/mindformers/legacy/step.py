@@ -40,7 +40,7 @@ class LegacyDecoder(nn.Cell):
         self.network = network
         self.expand = ops.ExpandDims().shard(((1,),))
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors) -> Tensor:
+    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
         slots, block_tables, lengths, _, _ = step
         hidden = self.network(
             self.expand(ids, 1), batch_valid_length=lengths, block_tables=block_tables, slot_mapping=slots
@@ -60,7 +60,7 @@ class LegacyHead(nn.Cell):
         self.turn = ops.Transpose().shard(((1, model_parallel),))
         self.turn_back = ops.Transpose().shard(((1, 1),))
 
-    def construct(self, hidden: Tensor) -> Tensor:
+    def construct(self, hidden: Tensor, adapters: Tensors = ()) -> Tensor:
         return self.turn_back(self.turn(self.head(hidden), (1, 0)), (1, 0))
 
 
