@@ -133,7 +133,7 @@ def logits(
             for each in models:
                 meeting.begin()
                 numbers, positions, *step = _inputs(ids)
-                output = each(numbers, positions, tuple(step))
+                output = each(numbers, positions, tuple(step), ())
                 found.append(output[1].asnumpy().copy())  # its memory is used again
             if meeting.end_round():
                 return found

@@ -79,5 +79,6 @@ def test_what_an_attempt_that_is_over_sends_is_not_heard(links: RankLinks) -> No
     old.send("step", number=2)
     links._arrivals.put(links._arrivals.get(timeout=10))  # it has come
     links.renew([0], 1)
-    joined(links, 0, attempt=1)  # which hears the hello first
+    new = joined(links, 0, attempt=1)  # which hears the hello first
     assert links.next(0) is None
+    new.close()
