@@ -87,10 +87,8 @@ class ColumnRows:
 
     def _read_decoding(self, record: Record, draft: RowDraft) -> None:
         name = self._data.decoding_column
-        if name is None:
+        if name is None or _lacks(record, name):
             return
-        if name not in (record.columns or {}) and name not in record.unusable:
-            return  # as null: rows of JSON leave out what they do not have
         given = from_text(column(record, name, "data.decoding_column"))
         if given is None or given == "":
             return
@@ -104,7 +102,7 @@ class ColumnRows:
 
     def _read_adapter(self, record: Record, draft: RowDraft) -> None:
         name = self._data.adapter_column
-        if name is None or name not in {*(record.columns or {}), *record.unusable}:
+        if name is None or _lacks(record, name):
             return
         given = column(record, name, "data.adapter_column")
         if given is None or given == "":
@@ -198,6 +196,11 @@ def key_fault(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_KEY:
         return None
     return f"={shown(value)}: a key must be a text or a whole number"
+
+
+def _lacks(record: Record, name: str) -> bool:
+    """Whether a row has no such column, which is as null: rows of JSON leave out what they do not have."""
+    return name not in (record.columns or {}) and name not in record.unusable
 
 
 def from_text(value: object) -> object:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from mindbatch.evaluation.comparison import Comparison, MeasuredOutput, PromptRe
 from mindbatch.evaluation.findings import alike, headlines, standing_out, untold
 from mindbatch.evaluation.measures import MEASURES, PLOTTED, Measure
 from mindbatch.evaluation.metrics import LARGEST_SET
-from mindbatch.evaluation.rendering import TEMPLATES, rendered
+from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.word_changes import Stretch, stretches
 
 SELF_BLEU_OF = {
@@ -48,12 +46,11 @@ class _Output:
 def page(comparison: Comparison) -> str:
     """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
     setup, style = comparison.setup, style_sheet()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     failed = max(report.errors for report in comparison.strategies)
     best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
     filled = rendered(
         "page.html.j2",
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        policy=content_policy(style),
         style=Markup(style),
         title=f"{_count(len(comparison.strategies), 'decoding strategy', 'decoding strategies')} compared",
         facts=f"{_prompts(len(comparison.prompts))} · {setup.model} · {moment(setup.created)}",

@@ -42,10 +42,26 @@ _DATA_KEYS = (*(name for name in COLUMNS if name != "adapter_column"), "chat", "
 """Of `data`, what decides how a record becomes a prompt; which records there are may change."""
 
 
-def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
+def file_digest(path: Path) -> str:
+    """XXH3-128 of a file's bytes, in hex. Raises CheckpointError when it cannot be read."""
+    digest = xxhash.xxh3_128()
+    try:
+        with open(open_regular(path), "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
+
+
+def fingerprint_fields(
+    config: BatchConfig, digest_file: Callable[[Path], str] = file_digest
+) -> dict[str, Any]:
     """Everything that decides a row's result, by dotted name; files stand for their digests.
 
     How fast it is computed is not in it: batch size, memory, threads, the number of processes.
+
+    digest_file: `file_digest`, or one that remembers, for several runs of one model.
 
     Raises:
         CheckpointError: the model's folder is not in order, or an adapter's.
@@ -58,11 +74,11 @@ def fingerprint_fields(config: BatchConfig) -> dict[str, Any]:
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
     fields = {
-        "weights": digest_of(weights),
-        "model.config": digest_of(_existing(folder.path, _MODEL_FILES)),
-        "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES)),
+        "weights": digest_of(weights, digest_file),
+        "model.config": digest_of(_existing(folder.path, _MODEL_FILES), digest_file),
+        "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES), digest_file),
         "adapter": None,
-        "assistant": _assistant_digest(model, topology),
+        "assistant": _assistant_digest(model, topology, digest_file),
         **_adapter_fields(config),
         "model.type": model.type,
         "model.dtype": model.dtype,
@@ -140,16 +156,18 @@ def _opened(
     return parts[0], [path for part in parts for path in part.weight_paths]
 
 
-def _assistant_digest(model: ModelConfig, topology: Topology) -> str | None:
+def _assistant_digest(
+    model: ModelConfig, topology: Topology, digest_file: Callable[[Path], str]
+) -> str | None:
     """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
     if model.assistant is None:
         return None
     slices = Topology(1, topology.model_parallel)  # its layers are never divided
     folder, weights = _opened(lambda rank: open_assistant(model, slices.slice_of(rank)), slices)
-    return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)])
+    return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)], digest_file)
 
 
-def digest_of(paths: Iterable[Path]) -> str:
+def digest_of(paths: Iterable[Path], digest_file: Callable[[Path], str] = file_digest) -> str:
     """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits.
 
     Raises:
@@ -157,19 +175,8 @@ def digest_of(paths: Iterable[Path]) -> str:
     """
     total = xxhash.xxh3_128()
     for path in paths:
-        total.update(orjson.dumps([path.name, _file_digest(path)]))
+        total.update(orjson.dumps([path.name, digest_file(path)]))
     return f"xxh3-128:{total.hexdigest()}"
-
-
-def _file_digest(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    try:
-        with open(open_regular(path), "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
 
 
 def _existing(folder: Path, names: Iterable[str]) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from mindbatch.evaluation.scoring.bootstrap import Clusters, Estimate, estimate
@@ -25,6 +26,15 @@ class MetricScores:
     per_row: Mapping[str, Sequence[float]]
     estimates: Mapping[str, Estimate]
     differences: Mapping[str, Difference]
+
+    def of_row(self, column: str, row: int) -> float | None:
+        """A column's score of a question; None where the question is not counted."""
+        place = self._places.get(row)
+        return None if place is None else self.per_row[column][place]
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        return {row: place for place, row in enumerate(self.rows)}
 
 
 def scores_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,10 @@ from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptRep
 from mindbatch.evaluation.findings import standing_out, untold
 from mindbatch.evaluation.measures import MEASURES
 from mindbatch.screen_text import printable
+from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-WIDEST = 10_000
-"""Columns of a page that no terminal shows: lines are not broken for other programs."""
 
 
 def compare_page(comparison: Comparison, limit: int) -> str:
@@ -23,11 +20,11 @@ def compare_page(comparison: Comparison, limit: int) -> str:
     blocks = []
     for position, prompt in enumerate(comparison.prompts[:limit]):
         rows = [(report.name, report.prompts[position]) for report in comparison.strategies]
-        blocks.append("\n".join([f"{position + 1}. {_prompt(prompt)}", _drawn(_texts(rows))]))
+        blocks.append("\n".join([f"{position + 1}. {_prompt(prompt)}", drawn(_texts(rows))]))
     more = len(comparison.prompts) - limit
     if more > 0:
         blocks.append(f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all")
-    return "\n\n".join([*blocks, _drawn(_measures(comparison)), "\n".join(_notes(comparison))])
+    return "\n\n".join([*blocks, drawn(_measures(comparison)), "\n".join(_notes(comparison))])
 
 
 def _prompt(prompt: PromptReport) -> str:
@@ -39,7 +36,7 @@ def _texts(rows: Sequence[tuple[str, PromptOutputs]]) -> Table:
     table.show_header = False
     for name, row in rows:
         for line in _lines(row):
-            _add(table, [f"  {printable(name)}", line])
+            add_row(table, [f"  {printable(name)}", line])
             name = ""
     return table
 
@@ -60,7 +57,7 @@ def _measures(comparison: Comparison) -> Table:
             measure.shown(report.metrics) + ("*" if report.name in best[measure.field] else " ")
             for measure in MEASURES
         ]
-        _add(table, [printable(report.name), *cells])
+        add_row(table, [printable(report.name), *cells])
     return table
 
 
@@ -73,25 +70,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _table(*columns: tuple[str, str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = new_table()
     for heading, justify in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     return table
-
-
-def _add(table: Table, cells: Sequence[str]) -> None:
-    from rich.text import Text
-
-    table.add_row(*map(Text, cells))  # as text: brackets in it are no markup
-
-
-def _drawn(table: Table) -> str:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob
 from mindbatch.run.moving_bar import MovingBar
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
@@ -85,10 +86,13 @@ def _run_column(
         is_scored = each.kind != GENERATION
         folder = home / ("scored" if is_scored else "columns")
         folder = folder / (column.scored_as if is_scored else column.folder) / each.kind
-        made = run_config(config, column, each.path, folder, is_scored=is_scored)
         model.progress.begin(column.name, each.count)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        BatchJob(made, fingerprint_fields(made), model.lend, lambda: None, command=sys.argv).run()
+        if folder not in model.finished:  # else another column of this command shares it
+            made = run_config(config, column, each.path, folder, is_scored=is_scored)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            fields = fingerprint_fields(made, model.digest_file)
+            BatchJob(made, fields, model.lend, lambda: None, command=sys.argv).run()
+            model.finished.add(folder)
         model.progress.end()
         runs.folders[each.kind] = RunFolder(folder)
     return runs
@@ -142,12 +146,17 @@ class _Progress:
 
 
 class _SharedModel:
-    """The model of several runs, loaded when the first of them has a row to run."""
+    """The model of several runs, loaded when the first of them has a row to run.
+
+    digest_file: reads each file once for the fingerprints of all. finished: folders of runs that have ended.
+    """
 
     def __init__(self, config: EvaluateConfig, column: Column, progress: _Progress, home: Path) -> None:
         self._config, self._column, self._home = config, column, home
         self._llm: LLM | None = None
         self.progress = progress
+        self.digest_file = cache(file_digest)
+        self.finished: set[Path] = set()
 
     def __enter__(self) -> _SharedModel:
         return self

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from markupsafe import Markup
 from mindbatch.evaluation.charts import Ranked, ranking
 from mindbatch.evaluation.measures import Measure
 from mindbatch.evaluation.page import moment, style_sheet
-from mindbatch.evaluation.rendering import TEMPLATES, rendered
+from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
@@ -43,12 +41,11 @@ class _Measure(Measure):
 def report_page(evaluation: Evaluation) -> str:
     """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
     style = style_sheet() + "\n" + (TEMPLATES / "evaluation.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     shown = _QuestionView(evaluation)
     chosen = shown.chosen()
     filled = rendered(
         "evaluation.html.j2",
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        policy=content_policy(style),
         style=Markup(style),
         title=f"{evaluation.task}: {_count(len(evaluation.columns), 'column')} evaluated",
         facts=f"{_count(len(evaluation.questions), 'question')} · {moment(evaluation.created)}",
@@ -171,7 +168,6 @@ class _QuestionView:
         self._evaluation = evaluation
         judged = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
         self._judge = judged[0] if judged else None
-        self._places = {} if self._judge is None else {row: n for n, row in enumerate(self._judge.rows)}
 
     def chosen(self) -> list[int]:
         """The numbers of the questions on the page, in order."""
@@ -226,8 +222,8 @@ class _QuestionView:
     def _facts(self, column: str, number: int) -> Iterator[str]:
         evaluation, measured = self._evaluation, self._evaluation.measured[column]
         for scores in evaluation.scores:
-            if number in scores.rows and not scores.metric.is_right_or_wrong:
-                value = scores.per_row[column][scores.rows.index(number)]
+            value = scores.of_row(column, number)
+            if value is not None and not scores.metric.is_right_or_wrong:
                 yield f"{scores.metric.name} {score_text(scores.metric, value)}"
         chosen = measured.choices.get(number)
         if chosen is not None:
@@ -239,9 +235,8 @@ class _QuestionView:
             yield f"answer: {_cut(answer.text) if answer.text is not None else 'none found'}"
 
     def _is_right(self, column: str, number: int) -> bool | None:
-        if self._judge is None or number not in self._places:
-            return None
-        return self._judge.per_row[column][self._places[number]] > 0
+        score = None if self._judge is None else self._judge.of_row(column, number)
+        return None if score is None else score > 0
 
     def _classes(self, number: int) -> list[str]:
         """Of the filters, those that the question is among."""

@@ -149,15 +149,11 @@ def _harness(evaluation: Evaluation, column: Column) -> dict[str, Any]:
 def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]:
     """A line for each question: what was asked, what came, and its scores."""
     measured = evaluation.measured[column.name]
-    places = {each.metric.name: {row: n for n, row in enumerate(each.rows)} for each in evaluation.scores}
     for number, question in enumerate(evaluation.questions):
         prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
         target = question.choices[question.correct] if question.choices else [*question.references]
-        scores = {
-            each.metric.name: each.per_row[column.name][places[each.metric.name][number]]
-            for each in evaluation.scores
-            if number in places[each.metric.name]
-        }
+        every = {each.metric.name: each.of_row(column.name, number) for each in evaluation.scores}
+        scores = {name: score for name, score in every.items() if score is not None}
         answer = measured.generation.get(number)
         chosen = measured.choices.get(number)
         yield {

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.screen_text import printable
+from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.results import Evaluation
-
-WIDEST = 10_000
-"""Columns of a page that no terminal shows: lines are not broken for other programs."""
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
     """The scores for people."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = new_table()
     table.add_column("", overflow="fold")
     for each in evaluation.scores:
         table.add_column(each.metric.name, justify="right")
@@ -36,13 +28,9 @@ def evaluation_page(evaluation: Evaluation) -> str:
         cells = [printable(column.name)]
         for each in evaluation.scores:
             cells += _cells(each, column.name)
-        table.add_row(*map(Text, cells))
-    console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
+        add_row(table, cells)
     heading = f"{printable(evaluation.task)}: {len(evaluation.questions):,} questions"
-    return "\n".join([heading, "", *lines, "", *_notes(evaluation)]).rstrip()
+    return "\n".join([heading, "", drawn(table), "", *_notes(evaluation)]).rstrip()
 
 
 def _cells(scores: MetricScores, column: str) -> Iterator[str]:

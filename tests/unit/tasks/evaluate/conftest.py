@@ -65,7 +65,7 @@ def configured(tmp_path: Path, rows: Path) -> Configured:
 def shadow() -> Iterator[mock.Mock]:
     """Models without a network for all that is loaded; the mock counts the loads."""
 
-    def fields(config: Any) -> dict[str, Any]:
+    def fields(config: Any, digest_file: object) -> dict[str, Any]:
         return FIELDS | {f"decoding.{name}": value for name, value in vars(config.decoding).items()}
 
     def load(*given: Any, **named: Any) -> LLM:
