@@ -5,24 +5,15 @@ the two syntaxes write alike and mean differently (sets in sets, \\w, $, flags) 
 """
 
 import re
-import sys
 import unicodedata
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    from re import _constants as constants
-    from re import _parser as parser
-else:
-    import sre_constants as constants
-    import sre_parse as parser
+from mindbatch.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
 
 MOST_CHARACTERS = 1 << 16
 """Of a regular expression."""
-MOST_NESTING = 60
-"""Groups in groups; repeats and alternatives count too."""
 # The library knows a later Unicode than Python, to which the characters that are new there mean nothing.
 _KNOWN = rf"\p{{age={'.'.join(unicodedata.unidata_version.split('.')[:2])}}}"
 _CATEGORIES = {
@@ -46,8 +37,6 @@ _UNSUPPORTED = {
     "ATOMIC_GROUP": "an atomic group",
     "POSSESSIVE_REPEAT": "a possessive repeat",
 }
-_BEGINNINGS = (constants.AT_BEGINNING, constants.AT_BEGINNING_STRING)
-_ENDS = (constants.AT_END, constants.AT_END_STRING)
 _SURROGATES = range(0xD800, 0xE000)
 
 
@@ -57,38 +46,26 @@ def translated(pattern: str) -> str:
     Raises:
         ValueError: the reason, as words that follow "decoding.regex=...: ".
     """
-    if len(pattern) > MOST_CHARACTERS:
-        raise ValueError(f"has {len(pattern)} characters; at most {MOST_CHARACTERS} are allowed")
+    tree = regex_tree(pattern, MOST_CHARACTERS)
+    flags = tree.state.flags
     try:
-        with warnings.catch_warnings():  # of sets that a later Python may read otherwise
-            warnings.simplefilter("ignore")
-            tree: Any = parser.parse(pattern)
-        flags = tree.state.flags
         text = _with_case(_sequence(tree, flags, True, True), 0, flags)
-    except re.error as error:
-        raise ValueError(f"is no regular expression ({error})") from error
-    except OverflowError as error:
-        raise ValueError("repeats too often") from error
     except RecursionError as error:
-        raise ValueError(_too_deep()) from error
+        raise ValueError(TOO_DEEP) from error
     # Every parenthesis of the text is a group: literal ones are written by number.
     depths = accumulate((character == "(") - (character == ")") for character in text)
     if max(depths, default=0) > MOST_NESTING:
-        raise ValueError(_too_deep())
+        raise ValueError(TOO_DEEP)
     return text
-
-
-def _too_deep() -> str:
-    return f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
 
 
 def _sequence(items: Iterable[Any], flags: int, at_start: bool, at_end: bool) -> str:
     """`at_start` and `at_end`: nothing precedes the sequence or follows it, so an anchor holds there."""
     nodes = list(items)
     first, last = 0, len(nodes)
-    while at_start and first < last and nodes[first] in _anchors(_BEGINNINGS):
+    while at_start and first < last and nodes[first] in _anchors(BEGINNINGS):
         first += 1
-    while at_end and first < last and nodes[last - 1] in _anchors(_ENDS):
+    while at_end and first < last and nodes[last - 1] in _anchors(ENDS):
         last -= 1
     return "".join(
         _node(op, value, flags, at_start and place == first, at_end and place == last - 1)

@@ -1,26 +1,18 @@
 """Matches names of modules against regular expressions of adapters, in bounded time whatever they say.
 
-Python's own parser reads the expression. A name is then matched by sets of positions: each node maps the
-positions at which it may begin to those at which it may end. So nothing is tried twice, and work is counted.
+A name is matched by sets of positions: each node of the expression's tree maps the positions at which it may
+begin to those at which it may end. So nothing is tried twice, and work is counted.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    from re import _constants as constants
-    from re import _parser as parser
-else:
-    import sre_constants as constants
-    import sre_parse as parser
+from mindbatch.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
 
 MOST_CHARACTERS = 10_000
-MOST_NESTING = 60
 MOST_STEPS = 20_000_000
 """Positions that an expression may be tried at, over all names."""
 
@@ -34,8 +26,6 @@ _CATEGORIES: dict[Any, _Test] = {
     constants.CATEGORY_WORD: lambda character: character.isalnum() or character == "_",
     constants.CATEGORY_NOT_WORD: lambda character: not (character.isalnum() or character == "_"),
 }
-_BEGINNINGS = (constants.AT_BEGINNING, constants.AT_BEGINNING_STRING)
-_ENDS = (constants.AT_END, constants.AT_END_STRING)
 
 
 class ModulePattern:
@@ -43,16 +33,7 @@ class ModulePattern:
 
     def __init__(self, pattern: str) -> None:
         self._steps = 0
-        if len(pattern) > MOST_CHARACTERS:
-            raise ValueError(f"has {len(pattern)} characters; at most {MOST_CHARACTERS} are allowed")
-        try:
-            with warnings.catch_warnings():  # of sets that a later Python may read otherwise
-                warnings.simplefilter("ignore")
-                tree: Any = parser.parse(pattern)
-        except re.error as error:
-            raise ValueError(f"is no regular expression ({error})") from error
-        except (RecursionError, OverflowError) as error:
-            raise ValueError("is nested too deeply, or repeats too often") from error
+        tree = regex_tree(pattern, MOST_CHARACTERS)
         if tree.state.flags & ~re.UNICODE:
             raise ValueError("has flags, which names of modules do not need")
         self._whole = self._sequence(tree, 0)
@@ -72,7 +53,7 @@ class ModulePattern:
 
     def _sequence(self, items: Iterable[Any], depth: int) -> _Node:
         if depth > MOST_NESTING:
-            raise ValueError(f"is nested too deeply; at most {MOST_NESTING} levels are allowed")
+            raise ValueError(TOO_DEEP)
         nodes = [self._counted(self._node(op, value, depth)) for op, value in items]
 
         def run(name: str, starts: Set[int]) -> Set[int]:
@@ -164,9 +145,9 @@ def _repeat(low: int, high: int, inner: _Node) -> _Node:
 
 
 def _anchor(kind: Any) -> _Node:
-    if kind in _BEGINNINGS:
+    if kind in BEGINNINGS:
         return lambda name, starts: {at for at in starts if at == 0}
-    if kind in _ENDS:
+    if kind in ENDS:
         return lambda name, starts: {at for at in starts if at == len(name)}
     wanted = kind is constants.AT_BOUNDARY
     return lambda name, starts: {at for at in starts if _is_boundary(name, at) == wanted}

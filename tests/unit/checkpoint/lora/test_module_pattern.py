@@ -84,7 +84,7 @@ def test_work_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ("pattern", "message"),
     [
         ("(", "is no regular expression"),
-        ("a{99999999999}", "nested too deeply, or repeats too often"),
+        ("a{99999999999}", "repeats too often"),
         ("(" * 500 + ")" * 500, "nested too deeply"),
         ("(?:a|" * 61 + ")" * 61, "nested too deeply"),
         (r"(a)\1", "has groupref"),
