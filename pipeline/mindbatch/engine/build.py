@@ -72,7 +72,9 @@ def load_model(
     """
     prepared = prepare_model(model, runtime, lora=lora)
     facts, smaller = prepared.described.facts, prepared.assistant_facts
-    refuse_beyond_memory(model, runtime, prepared.cache_tokens, facts, smaller)
+    refuse_beyond_memory(
+        model, runtime, prepared.cache_tokens, facts, smaller, adapters=prepared.adapters.live
+    )
     say(*prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)

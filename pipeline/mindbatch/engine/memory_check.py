@@ -1,4 +1,4 @@
-"""Whether the weights and caches of the processes of a machine fit into its memory."""
+"""Whether the weights, adapters and caches of the processes of a machine fit into its memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.prepare import token_bytes_of
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 
 _MIB = 1 << 20
@@ -22,8 +23,9 @@ def refuse_beyond_memory(
     assistant: ModelFacts | None = None,
     stages: Sequence[int] = (0,),
     replicas: int = 1,
+    adapters: FittedAdapters | None = None,
 ) -> None:
-    """ConfigError when weights or caches are larger than the whole memory: a part of that may be in use.
+    """ConfigError when weights, adapters and caches are larger than the memory: a part of that may be in use.
 
     cache_tokens: of each process. stages: the pipeline stage of each process of this machine, on a CPU, and
     how many replicas these are; none where processes run elsewhere.
@@ -41,14 +43,21 @@ def refuse_beyond_memory(
             f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "
             f"there are, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
         )
+    if runtime.device_target != "CPU":
+        return
     weights = _weight_bytes(model, runtime, facts, assistant, stages)
-    if runtime.device_target == "CPU" and weights + caches > there:
+    num_loaded = 0 if adapters is None else adapters.max_loaded
+    slot = _slot_bytes(model, runtime, adapters, stages)
+    loaded = num_loaded * slot
+    if weights + loaded + caches > there:
         who = f"{copies} processes need" if copies > 1 else "the model needs"
-        remedies = ", or ".join(_remedies(there - weights, runtime, copies, replicas))
+        beside = f", {loaded / GIB:.1f} of adapters" if num_loaded else ""
+        remedies = [*_fewer_adapters(there - weights - caches, slot, num_loaded)]
+        remedies += _remedies(there - weights - loaded, runtime, copies, replicas)
         raise ConfigError(
-            f"memory: {who} {(weights + caches) / GIB:.1f} GiB, {weights / GIB:.1f} of weights and "
-            f"{caches / GIB:.1f} of runtime.cache_memory, and this machine has {there / GIB:.1f}, "
-            f"{free:.1f} of them free; what would do: {remedies}"
+            f"memory: {who} {(weights + loaded + caches) / GIB:.1f} GiB, {weights / GIB:.1f} of weights"
+            f"{beside} and {caches / GIB:.1f} of runtime.cache_memory, and this machine has "
+            f"{there / GIB:.1f}, {free:.1f} of them free; what would do: {', or '.join(remedies)}"
         )
 
 
@@ -66,8 +75,24 @@ def _weight_bytes(
     return numbers * kernel_dtype(model.dtype, runtime.device_target).itemsize
 
 
+def _slot_bytes(
+    model: ModelConfig, runtime: RuntimeConfig, adapters: FittedAdapters | None, stages: Sequence[int]
+) -> int:
+    """Of one adapter in the memory of all processes."""
+    if adapters is None:
+        return 0
+    numbers = sum(adapters.slot_numbers[stage] for stage in stages if adapters.slot_numbers)
+    return numbers * kernel_dtype(model.dtype, runtime.device_target).itemsize
+
+
+def _fewer_adapters(left: int, slot: int, num_loaded: int) -> Iterator[str]:
+    """left: bytes beside weights and caches."""
+    if slot and 1 <= left // slot < num_loaded:
+        yield f"lora.max_loaded of at most {left // slot}"
+
+
 def _remedies(left: int, runtime: RuntimeConfig, copies: int, replicas: int) -> Iterator[str]:
-    """left: bytes beside the weights."""
+    """left: bytes beside weights and adapters."""
     most = left // copies // _MIB
     if most > 0 and most * _MIB < parse_bytes(runtime.cache_memory):
         yield f"runtime.cache_memory of at most {most}MiB"

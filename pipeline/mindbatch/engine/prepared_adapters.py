@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
@@ -30,8 +31,10 @@ class PreparedAdapters:
         return None if self.live is None else AdapterSlots(self.live.max_loaded)
 
 
-def open_adapters(lora: LoraConfig) -> dict[str, LoraAdapter]:
+def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraAdapter]:
     """The adapters that are folders, by name, each checked in itself.
+
+    base: the model's folder, to be compared with the name that an adapter records.
 
     Raises:
         CheckpointError: what is wrong with them, of all.
@@ -41,7 +44,7 @@ def open_adapters(lora: LoraConfig) -> dict[str, LoraAdapter]:
     for name, folder in lora.folders.items():
         try:
             if folder not in opened:
-                opened[folder] = open_adapter(*folder)
+                opened[folder] = open_adapter(*folder, base=None if base is None else str(base))
         except (CheckpointError, ConfigError) as error:
             faults += [f"lora.adapters.{name}: {fault}" for fault in error.faults]
     if faults:
@@ -58,7 +61,7 @@ def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAda
     """
     if not lora.names:
         return PreparedAdapters()
-    opened = open_adapters(lora)
+    opened = open_adapters(lora, described.folder.path.resolve())
     live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
     fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
     warnings = tuple(

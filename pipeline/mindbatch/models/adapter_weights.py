@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -26,9 +26,9 @@ from mindbatch.kernels.low_rank import (
     WholePart,
 )
 from mindbatch.models.dora import RowScale, row_scale
-from mindbatch.models.stage_cut import is_tied
+from mindbatch.models.stage_cut import is_tied, stage_specs
 from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import Stage, TensorSlice
 
 EMBEDDING = "embedding.weight"
 TIED_HEAD = "lm_head.weight"
@@ -55,19 +55,27 @@ class FittedAdapter:
 
 @dataclass(frozen=True)
 class FittedAdapters:
-    """The adapters that the rows of a run may ask for, by name. max_loaded: in memory at a time."""
+    """The adapters that the rows of a run may ask for, by name.
+
+    max_loaded: in memory at a time. slot_numbers: of each of those on a rank of each pipeline stage, which
+    the largest fills.
+    """
 
     adapters: Mapping[str, FittedAdapter]
     max_loaded: int
+    slot_numbers: tuple[int, ...] = ()
 
 
 def fit_adapters(
-    specs: Sequence[TensorSpec], adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    specs: Sequence[TensorSpec],
+    adapters: Mapping[str, LoraAdapter],
+    max_loaded: int | None = None,
+    renames: Mapping[str, str] | None = None,
 ) -> FittedAdapters:
-    """Checks adapters against a whole model. max_loaded: None for all of them.
+    """Checks adapters against a whole model. max_loaded: None for all of them. renames: `adapter_renames`.
 
     Raises:
-        CheckpointError: what does not fit, of all adapters.
+        CheckpointError: what does not fit, of all adapters, each after its name.
     """
     acting = {part.source for spec in with_head(specs) if spec.layout is Layout.PACKED for part in spec.parts}
     shapes = source_shapes(specs)
@@ -76,8 +84,8 @@ def fit_adapters(
     faults: list[str] = []
     fitted: dict[str, FittedAdapter] = {}
     for name, adapter in adapters.items():
-        with collecting(faults):
-            weights = adapted_weights(adapter, shapes, transposed=transposed, tied=tied)
+        with collecting(faults), located(f"lora.adapters.{name}"):
+            weights = adapted_weights(adapter, shapes, renames, transposed, tied)
             raise_if_any([*_beside_faults(weights, acting)], str(adapter.path))
             fitted[name] = FittedAdapter(adapter, weights)
     raise_if_any(faults)
@@ -168,6 +176,15 @@ class AdapterPlaces:
                 found[place.parameter][place.part] = rank
         return found
 
+    def numbers(self, adapter: FittedAdapter) -> int:
+        """How many numbers the rank holds of an adapter."""
+        return sum(
+            shape.inputs * width if rank == WHOLE_WEIGHT else rank * (shape.inputs + width)
+            for name, ranks in self.ranks(adapter).items()
+            for shape in (self.shapes[name],)
+            for rank, width in zip(ranks, shape.widths, strict=True)
+        )
+
     def row_scales(self, adapter: FittedAdapter, folder: ModelWeights, names: Names) -> RowScales:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
@@ -191,6 +208,14 @@ class AdapterPlaces:
                     part = _part(place, adapter.weights[weight], rows.get(weight), files)
                     found.setdefault(place.parameter, []).append(part)
         return found
+
+
+def rank_places(
+    specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
+) -> AdapterPlaces:
+    """Where a rank computes with adapters. specs: of the whole model."""
+    held = stage_specs(with_head(specs), stage)
+    return AdapterPlaces(held, shard, fitted.adapters.values(), embedding_of(specs))
 
 
 def embedding_of(specs: Sequence[TensorSpec]) -> str:

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.kernels.memory import padded_head
-from mindbatch.models.adapter_weights import (
-    AdapterPlaces,
-    FittedAdapters,
-    embedding_of,
-    fit_adapters,
-    with_head,
-)
+from mindbatch.models.adapter_names import adapter_renames
+from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, rank_places
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
 from mindbatch.models.stage_cut import stage_specs
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -70,7 +66,14 @@ class NativeModel:
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
         """See `DescribedModel.fit_adapters`."""
-        return fit_adapters(tensor_specs(self.architecture), adapters, max_loaded)
+        specs = tensor_specs(self.architecture)
+        renames = adapter_renames(self.architecture, source_shapes(specs))
+        fitted = fit_adapters(specs, adapters, max_loaded, renames)
+        return replace(fitted, slot_numbers=tuple(self._slot_numbers(fitted, stage) for stage in self.stages))
+
+    def _slot_numbers(self, fitted: FittedAdapters, stage: Stage) -> int:
+        places = rank_places(tensor_specs(self.architecture), fitted, self.shard, stage)
+        return max(map(places.numbers, fitted.adapters.values()))
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:
@@ -121,8 +124,7 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     bank = None
     if adapters is not None:
-        specs = stage_specs(with_head(tensor_specs(arch)), held)
-        places = AdapterPlaces(specs, rank, adapters.adapters.values(), embedding_of(tensor_specs(arch)))
+        places = rank_places(tensor_specs(arch), adapters, rank, held)
         bank = AdapterBank(adapters, places, (folder, checkpoint_names(arch, folder)), kernels)
         weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]

@@ -49,6 +49,7 @@ def load_replicas(
         *models,
         stages=[place.stage for place in places],
         replicas=len({place.replica for place in places}),
+        adapters=outlined.adapters.live,
     )
     admission = RankAdmission(
         model,

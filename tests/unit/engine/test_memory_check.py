@@ -9,6 +9,7 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine import memory_check
 from mindbatch.engine.memory_check import refuse_beyond_memory
 from mindbatch.errors import ConfigError
+from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 
 # Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.
@@ -32,6 +33,23 @@ def fault(stages: list[int], cache_gib: int, assistant: ModelFacts | None = None
         [line] = error.faults
         return line
     return ""
+
+
+def test_adapters_count() -> None:
+    """Each takes 0.5 GiB on the first stage, and 1 on the second."""
+    adapters = FittedAdapters({}, 4, (1 << 27, 1 << 28))
+    assert fault([0], 5, adapters=adapters) == "", "1 of weights, 2 of adapters"
+    assert fault([0, 1], 1, adapters=adapters) == (
+        "memory: 2 processes need 11.0 GiB, 3.0 of weights, 6.0 of adapters and 2.0 of runtime.cache_memory, "
+        "and this machine has 8.0, 5.0 of them free; what would do: lora.max_loaded of at most 2, or more of "
+        "parallel.model_parallel or parallel.pipeline_stage over more machines"
+    )
+    assert fault([0], 6, adapters=adapters).endswith(
+        "what would do: lora.max_loaded of at most 2, or runtime.cache_memory of at most 5120MiB, or more of "
+        "parallel.model_parallel or parallel.pipeline_stage over more machines"
+    )
+    assert "lora.max_loaded" not in fault([1], 6, adapters=adapters), "not even one fits"
+    assert fault([0, 1], 1, device="Ascend", adapters=adapters) == ""
 
 
 def test_what_fits_is_taken() -> None:

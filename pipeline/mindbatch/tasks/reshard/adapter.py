@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -10,14 +9,11 @@ from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.base_weight import base_weight
 from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan, merged_before, plan_lora
-from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
-from mindbatch.checkpoint.names.renamed_files import to_mindformers
-from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import ConfigError
+from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.registry import tied_tensors
-from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import ModelTensors, ReshardSource
+from mindbatch.tasks.reshard.source import ReshardSource
 
 
 def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
@@ -34,7 +30,7 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
         adapter,
         opened.files.shapes,
         {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
-        _renames(opened.model, opened.files.shapes),
+        _renames(opened),
         _transposed(opened),
         tied=_tied(opened),
         find_base=partial(base_weight, files=opened.files, sets=opened.source.ranks),
@@ -59,38 +55,11 @@ def adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, 
     return {MERGED_KEY: merged, **plan.scalings}
 
 
-def _renames(model: ModelTensors | None, names: Collection[str]) -> dict[str, str]:
-    """The weights by other names that an adapter may have for them.
-
-    Adapters of base models are without the prefix that the weights have, or the other way round; those of
-    MindFormers have its names.
-    """
-    if model is None:
+def _renames(opened: ReshardSource) -> dict[str, str]:
+    """See `adapter_renames`; nothing where no model is known."""
+    if opened.model is None:
         return {}
-    short = {name.removeprefix(model.prefix): name for name in names if name.startswith(model.prefix)}
-    long = {model.prefix + name: name for name in names if not name.startswith(model.prefix)}
-    found = short | long | {other: name for other, name in _theirs(model).items() if name in names}
-    return {other: name for other, name in found.items() if other not in names}
-
-
-def _theirs(model: ModelTensors) -> dict[str, str]:
-    """Hugging Face names by MindFormers', of the weights that are the same, neither joined nor transposed."""
-    arch = model.architecture
-    if arch.model_type not in NAMED_MODEL_TYPES:
-        return {}
-    shapes = source_shapes(model.specs)
-    try:
-        [stored] = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch)).ranks
-    except CheckpointError:  # MindFormers has no such model, as a GPT-2 whose head is not the embedding
-        return {}
-    return {
-        name: tensor
-        for name, each in stored.items()
-        for tensor, segment in each.segments
-        if not segment.transposed
-        and segment.whole == full_region(shapes[tensor])
-        and segment.local == full_region(each.shard.view)
-    }
+    return adapter_renames(opened.model.architecture, opened.files.shapes)
 
 
 def _base(opened: ReshardSource) -> str | None:
