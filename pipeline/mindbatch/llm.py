@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.launch_schema import world_size_of
+from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.build import LoadedModel, Notice, load_model
@@ -277,9 +277,9 @@ def _loaded(
     """The model of a configuration. Arguments: see `LLM.from_config`."""
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():
-        if world_size_of(config.parallel) == 1 and config.launch.launcher != "ray":
+        if not has_ranks(config.launch, config.parallel):
             return load_model(config.model, config.runtime, notice, config.lora)
-        from mindbatch.replicas.load import load_replicas  # not needed where there is one process
+        from mindbatch.replicas.load import load_replicas  # not needed where there are no ranks
 
         return load_replicas(config, notice, logs)
 

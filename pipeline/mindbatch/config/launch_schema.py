@@ -64,6 +64,11 @@ def world_size_of(parallel: ParallelConfig) -> int:
     return math.prod((parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage))
 
 
+def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
+    """Whether the model runs in rank processes and not in this one: several, or one where Ray finds room."""
+    return world_size_of(parallel) > 1 or launch.launcher == "ray"
+
+
 def settle_launch_paths(launch: LaunchConfig, faults: list[str]) -> None:
     """Replaces ~ in the paths by what it means; what is wrong with them is appended to `faults`."""
     table_fault = input_file_fault("a rank table")

@@ -173,13 +173,17 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     of_map = [*device_map_faults(parallel)]
     yield from of_map
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
-    is_read = model.checkpoint_name_or_path and model.provider != "mindformers"
-    if is_read and max(sizes) > 1 and min(sizes) > 0:
-        from mindbatch.models.division import division_faults  # not needed for one process
+    if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
+        return
+    from mindbatch.models.division import division_faults  # not needed for one process
 
-        folder, device_map = Path(model.checkpoint_name_or_path or ""), parallel.layer_counts
-        ignore = ignored_keys(model)
-        yield from division_faults(folder, model.type, ignore, *sizes, None if of_map else device_map)
+    ignore = ignored_keys(model)
+    if folder := model.checkpoint_name_or_path:
+        device_map = None if of_map else parallel.layer_counts
+        yield from division_faults(Path(folder), model.type, ignore, *sizes, device_map)
+    if model.assistant:  # sliced like the model, and on one stage
+        for fault in division_faults(Path(model.assistant), "auto", ignore, parallel.model_parallel):
+            yield f"model.assistant={model.assistant}: {fault}"
 
 
 def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:

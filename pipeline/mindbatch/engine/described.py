@@ -83,7 +83,10 @@ def open_model(model: ModelConfig, part: ModelPart = WHOLE_MODEL) -> DescribedMo
 
 def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> DescribedModel:
     """The same of `model.assistant`, whose type is in its config.json and whose layers are never divided."""
-    return _open(model, model.assistant, "auto", ModelPart(shard))
+    try:
+        return _open(model, model.assistant, "auto", ModelPart(shard))
+    except ConfigError as error:
+        raise ConfigError(f"model.assistant={model.assistant}: {fault}" for fault in error.faults) from error
 
 
 def _open(model: ModelConfig, path: str | None, model_type: str, part: ModelPart) -> DescribedModel:

@@ -45,17 +45,6 @@ class HeldPorts:
         self._opened.close()
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now. Somebody else may take it before it is used.
-
-    Raises:
-        MindBatchError: `host` is none of this machine's addresses.
-    """
-    held = HeldPorts(host, 1)
-    held.close()
-    return held.numbers[0]
-
-
 def port_fault(host: str, port: int) -> str | None:
     """Why this process cannot listen there; None if it can."""
     with socket.socket(family_of(host)) as tried:

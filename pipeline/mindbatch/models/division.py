@@ -26,8 +26,8 @@ def division_faults(
     model_type: str,
     ignore: IgnoredKeys,
     model_parallel: int,
-    pipeline_stage: int,
-    device_map: DeviceMap,
+    pipeline_stage: int = 1,
+    device_map: DeviceMap = None,
 ) -> Iterable[str]:
     """The faults of `check_division`, from the folder's config.json alone.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindbatch.config.launch_schema import world_size_of
+from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
 from mindbatch.errors import EXIT_DONE
@@ -30,7 +30,7 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
         MindBatchError: this node's part of the job has failed.
     """
     assert isinstance(config, ModelTaskConfig)
-    if world_size_of(config.parallel) == 1 and config.launch.launcher != "srun":
+    if not has_ranks(config.launch, config.parallel) and config.launch.launcher != "srun":
         return _tell([_ONE]) if config.launch.dry_run else _run_alone(config, run)
     from mindbatch.launch.preflight import set_up  # not needed where there is one process
     from mindbatch.replicas.load import topology_of

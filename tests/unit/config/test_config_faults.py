@@ -1,5 +1,6 @@
 """Every mistake in a configuration is refused by name, with the near name; all are reported at once."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -203,6 +204,15 @@ def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:
     assert ", the 384 outputs of " in of_slices
     assert of_slices.endswith("; allowed for this model: 1, 2, 4")
     assert of_stages == "parallel.pipeline_stage=9: the model has 3 layers; allowed: 1 to 3"
+
+
+def test_an_assistant_is_divided_over_the_ranks_of_a_stage_too(tmp_path: Path) -> None:
+    config = json.loads((Path(__file__).parents[3] / "examples/tiny_gpt2/config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"n_head": 3}))
+    words = ("model=tiny_gpt2", "prompts=Hi", f"model.assistant={tmp_path}", "parallel.model_parallel=2")
+    [fault] = faults(*words, "decoding.num_assistant_tokens=3", "parallel.pipeline_stage=3")
+    assert fault.startswith(f"model.assistant={tmp_path}: parallel.model_parallel=2: does not divide the 3 h")
+    assert fault.endswith("; allowed for this model: 1, 3")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"n_head": "x"}', "[" * 100_000, "\udcff"])

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from mindbatch.errors import MindBatchError
-from mindbatch.launch.free_ports import HeldPorts, free_port
+from mindbatch.launch.free_ports import HeldPorts
 
 
 def test_a_held_port_is_given_to_nobody_else() -> None:
@@ -15,7 +15,6 @@ def test_a_held_port_is_given_to_nobody_else() -> None:
         others = [opened.enter_context(closing(HeldPorts("127.0.0.1", 200))) for _ in range(2)]
         drawn = [number for each in (held, *others) for number in each.numbers]
         assert len(set(drawn)) == len(drawn) == 405
-        assert free_port("127.0.0.1") not in drawn
 
 
 def test_whoever_is_told_its_number_may_listen_there() -> None:

@@ -58,6 +58,17 @@ def test_one_process_needs_no_launcher(configure: Configure, capsys: pytest.Capt
     assert capsys.readouterr().err == said
 
 
+def test_ray_finds_a_place_for_one_process_too(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure()
+    config.launch.launcher = "ray"  # which need not be installed here
+    assert config.is_launched
+    assert run_in_job(config, run) == 7
+    assert config.job_setup.launcher == "ray"
+    assert capsys.readouterr().err == ""
+
+
 def test_copies_for_one_process_would_all_run_it(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

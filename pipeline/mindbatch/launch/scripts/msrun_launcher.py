@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
-from mindbatch.launch.free_ports import free_port, port_fault
+from mindbatch.launch.free_ports import HeldPorts, port_fault
 from mindbatch.launch.own_server import is_own_address
 from mindbatch.launch.scripts.entry import Job, Script, run_script
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
@@ -65,7 +65,7 @@ _LONGEST_SUFFIX = 100
 
 @dataclass
 class Settings:
-    """The arguments, with every fault in them."""
+    """The arguments, with every fault in them. held: a port that was drawn in place of the usual one."""
 
     workers: int
     local_workers: int
@@ -76,6 +76,7 @@ class Settings:
     is_shown: bool
     seconds: int
     faults: list[str] = field(default_factory=list)
+    held: HeldPorts | None = None
 
 
 def main() -> None:
@@ -176,7 +177,8 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
     elif fault is not None:
         notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
-        settings.port = free_port(settings.address)
+        settings.held = HeldPorts(settings.address, 1)
+        [settings.port] = settings.held.numbers
 
 
 def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
@@ -196,7 +198,8 @@ def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> Pr
         ranks[f"worker_{rank}"] = {**common, **roles, "RANK_ID": rank, "DEVICE_ID": str(local)}
     has_scheduler = settings.workers > 1 and settings.node == 0
     scheduler = ("scheduler", {**common, "MS_ROLE": "MS_SCHED", "RANK_ID": "0"}) if has_scheduler else None
-    return ProgramRanks(order.words, ranks, Path.cwd() / settings.logs, settings.is_shown, scheduler)
+    logs = Path.cwd() / settings.logs
+    return ProgramRanks(order.words, ranks, logs, settings.is_shown, scheduler, settings.held)
 
 
 def _launch_values(given: Mapping[str, str], settings: Settings) -> dict[str, str | int]:

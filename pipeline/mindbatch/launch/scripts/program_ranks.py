@@ -9,6 +9,7 @@ from pathlib import Path
 from mindbatch import children
 from mindbatch.errors import EXIT_DONE
 from mindbatch.interrupts import interrupt_outcome
+from mindbatch.launch.free_ports import HeldPorts
 from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
@@ -24,6 +25,7 @@ class ProgramRanks:
 
     ranks: by name, which is that of the log, the variables of each rank's process. helper: name and variables
     of a process beside them, whose failure is the job's, too, and which ends when the ranks have.
+    held: the port at which that one is to listen, where it was drawn; let go when the job is over.
     """
 
     words: Sequence[str]
@@ -31,6 +33,7 @@ class ProgramRanks:
     logs: Path
     shown: bool
     helper: tuple[str, Mapping[str, str]] | None = None
+    held: HeldPorts | None = None
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
@@ -50,6 +53,8 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
         return code
     finally:
         supervisor.end()
+        if job.held is not None:
+            job.held.close()
     if failed is None:
         return EXIT_DONE
     log = f"{job.logs / failed.name}.log"
