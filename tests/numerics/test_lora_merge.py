@@ -1,5 +1,7 @@
 """Adapters merged by `reshard lora.merge=` are what PEFT's merge_and_unload makes of them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,12 @@ from numpy.typing import NDArray
 from recording import Run, load
 
 from mindbatch import DecodingParams
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.formats.floats import converted
+from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.errors import MindBatchError
+from mindbatch.models.merged_adapter import merge_native, merged_weights
+from mindbatch.models.registry import describe
 from reshard_adapters import reshard
 
 REFUSED = (*NOT_TO_BE_MERGED, *UNREAD)
@@ -51,6 +57,40 @@ def test_merged_weights_are_peft_s(tmp_path: Path, case: str) -> None:
             assert np.abs(projected(tensor) - expected[name]).max() <= 2e-5, name
         else:
             np.testing.assert_array_equal(tensor, base[name], name)
+    with merged_on_load(tmp_path / "base", tmp_path / "adapter") as loaded:
+        for name, whole in merged.items():
+            regions_are(loaded, name, whole)
+
+
+@contextmanager
+def merged_on_load(base: Path, adapter: Path) -> Iterator[ModelWeights]:
+    """What `lora.mode=merge` reads."""
+    with ModelFolder(base) as folder:
+        plan = merge_native(describe(folder.config), folder, open_adapter(adapter))
+        with merged_weights(folder, plan) as loaded:
+            yield loaded
+
+
+def regions_are(loaded: ModelWeights, name: str, whole: NDArray[np.float32]) -> None:
+    """Any region of a tensor has the bits that a reshard has written."""
+    np.testing.assert_array_equal(loaded.floats(name), whole, name)
+    third = slice(len(whole) // 3, len(whole) // 3 * 2)
+    np.testing.assert_array_equal(loaded.floats(name, rows=third), whole[third], name)
+    if whole.ndim == 2:
+        half = slice(whole.shape[1] // 2, whole.shape[1])
+        np.testing.assert_array_equal(loaded.floats(name, rows=third, columns=half), whole[third, half], name)
+
+
+def test_sums_of_a_model_in_half_precision_are_rounded_once(tmp_path: Path) -> None:
+    """By who keeps them: what is read is float32, as it is before a reshard writes it."""
+    base = write_base(tmp_path / "plain", "llama")
+    reshard(base, tmp_path / "base", target_dtype="bfloat16")
+    adapter = write_case(tmp_path / "adapter", "llama_all_linear")
+    reshard(tmp_path / "base", tmp_path / "merged", adapter)
+    with merged_on_load(tmp_path / "base", adapter) as loaded:
+        for name, tensor in tensors_of(tmp_path / "merged").items():
+            rounded, _ = converted(loaded.floats(name), "F32", "BF16")
+            np.testing.assert_array_equal(rounded, tensor.view(np.uint32) >> 16, name)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -58,6 +98,8 @@ def test_what_is_not_merged_is_refused(tmp_path: Path, case: str) -> None:
     """A case that is merged leaves its list."""
     with pytest.raises(MindBatchError):
         merged_folder(tmp_path, case)
+    with pytest.raises(MindBatchError), merged_on_load(tmp_path / "base", tmp_path / "adapter"):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from mindbatch.fault_lines import did_you_mean
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
 MOST_ADAPTERS = 10_000
+MERGE = "merge"
 _MOST_NAMED = 8
 _ALLOWED = "a folder, {path: FOLDER, scaling: NUMBER}, or null for the base"
 
@@ -40,6 +41,23 @@ class LoraConfig:
     max_loaded: int | None = option(
         None, "most adapters in memory at a time; the least recently used goes; null: all", minimum=1
     )
+
+    mode: str = option(
+        "live",
+        "merge makes the one adapter part of the weights while they are read, for every row; live is beside "
+        "the model, each row with its own",
+        choices=("live", MERGE),
+    )
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the one adapter becomes part of the weights."""
+        return self.mode == MERGE
+
+    @property
+    def row_default(self) -> str | None:
+        """The adapter of rows that name none; None is the model without any."""
+        return self.names[0] if self.is_merged and self.names else self.default
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,5 +156,21 @@ def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
 
 def _effect_faults(lora: LoraConfig) -> Iterator[str]:
     """What could have no effect."""
-    if lora.max_loaded is not None and not lora.folders:
+    if lora.is_merged:
+        yield from _merge_faults(lora)
+    elif lora.max_loaded is not None and not lora.folders:
         yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
+
+
+def _merge_faults(lora: LoraConfig) -> Iterator[str]:
+    """What a model with one adapter in its weights cannot give."""
+    if not lora.names:
+        yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
+    elif len(lora.names) > 1 or not lora.folders:
+        found = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
+        yield (
+            f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {found}; give "
+            "one folder and nothing else, or lora.mode=live"
+        )
+    if lora.max_loaded is not None:
+        yield f"lora.max_loaded={lora.max_loaded}: has no effect with lora.mode={MERGE}; remove it"

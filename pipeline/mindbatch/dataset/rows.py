@@ -149,7 +149,7 @@ class RowMaker:
         source = template_source(data)
         self._template = None if source is None else DataTemplate(source, template_limits, is_finished)
         adapters = {} if lora is None else dict.fromkeys(lora.names)
-        self._default_adapter = None if lora is None else lora.default
+        self._default_adapter = None if lora is None else lora.row_default
         self._reader: _Reader = (
             OpenAIRequests(options, adapters)
             if is_openai

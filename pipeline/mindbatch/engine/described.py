@@ -50,6 +50,15 @@ class DescribedModel(Protocol):
         """
         ...
 
+    def merge(self, adapter: LoraAdapter) -> DescribedModel:
+        """The model whose weights have the adapter merged into them when they are read.
+
+        Raises:
+            CheckpointError: it does not fit the whole model, or cannot be merged.
+            ConfigError: the folder has it already, or the provider reads the weights itself.
+        """
+        ...
+
     def load(
         self,
         kernels: Kernels,

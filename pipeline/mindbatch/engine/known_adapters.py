@@ -20,8 +20,8 @@ class LiveAdapter(NamedTuple):
 class KnownAdapters:
     """What requests may name.
 
-    live: by name; None stands for the base.
-    default: what a request that names none is computed with; None is the base.
+    live: by name; None stands for the model as it is loaded.
+    default: what a request that names none is computed with; None is the model as it is loaded.
     """
 
     live: Mapping[str, LiveAdapter | None] = field(default_factory=dict)

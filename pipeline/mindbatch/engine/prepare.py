@@ -79,6 +79,7 @@ def prepare_model(
     settings = engine_settings(described.facts, model, runtime, smaller, part.stages)
     eos = model_eos_ids(described.folder, tokenizer)
     adapters = PreparedAdapters() if lora is None else prepare_adapters(lora, described)
+    described = adapters.merged or described
     return PreparedModel(described, drafter, tokenizer, eos, settings, part, adapters)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mindbatch.checkpoint.faults import located
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots
@@ -19,11 +20,12 @@ class PreparedAdapters:
     """Adapters that were found in order, before MindSpore is loaded.
 
     known: what requests may name. live: those that are computed with beside the base, if there are any.
-    warnings: lines for the user.
+    merged: the model with the one adapter that becomes part of its weights. warnings: lines for the user.
     """
 
     known: KnownAdapters = field(default_factory=KnownAdapters)
     live: FittedAdapters | None = None
+    merged: DescribedModel | None = None
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:
@@ -53,18 +55,23 @@ def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraA
 
 
 def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAdapters:
-    """Opens the adapters and checks them against the model.
+    """Opens the adapters and checks them against the model; merged is the one of `lora.mode=merge`.
 
     Raises:
         CheckpointError: what is wrong with them, or does not fit the model, of all.
-        ConfigError: the model's provider runs no adapters.
+        ConfigError: the model's provider runs no adapters, or does not merge them.
     """
     if not lora.names:
         return PreparedAdapters()
     opened = open_adapters(lora, described.folder.path.resolve())
-    live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
-    fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
     warnings = tuple(
         f"lora.adapters.{name}: {warning}" for name, each in opened.items() for warning in each.warnings
     )
-    return PreparedAdapters(KnownAdapters(live, lora.default), fitted, warnings)
+    if lora.is_merged:
+        [(name, adapter)] = opened.items()
+        with located(f"lora.adapters.{name}"):
+            merged = described.merge(adapter)
+        return PreparedAdapters(KnownAdapters({name: None}, name), None, merged, warnings)
+    live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
+    fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
+    return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

@@ -102,8 +102,8 @@ def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]
         else:
             continue
         yield (
-            f"module {shown(module.module)}: {what} is not supported beside the model; merge it with "
-            "`mindbatch reshard lora.merge=`"
+            f"module {shown(module.module)}: {what} is not supported beside the model; merge it: "
+            "lora.mode=merge, or `mindbatch reshard lora.merge=`"
         )
 
 

@@ -26,14 +26,19 @@ def row_scale(whole: LowRank, folder: ModelWeights, name: str, *, is_turned: boo
     Raises:
         CheckpointError: the folder was cut for a rank, so that the rows are not whole.
     """
-    if folder.shard != WHOLE:
-        raise CheckpointError(
-            f"{folder.path}: was cut for one rank, and DoRA needs whole rows of {name}; give the folder of "
-            "the whole model"
-        )
+    refuse_cut_rows(folder, name)
     stored = folder.floats(name)
     weight = stored.T if is_turned else stored
     factor = row_factors(whole, lambda start, stop: weight[start:stop])
     assert factor is not None
     bias = f"{name.removesuffix('weight')}bias"
     return RowScale(factor, folder.floats(bias) * (1 - factor) if bias in folder.names else None)
+
+
+def refuse_cut_rows(folder: ModelWeights, name: str) -> None:
+    """CheckpointError where the folder was cut for a rank: norms are of whole rows."""
+    if folder.shard != WHOLE:
+        raise CheckpointError(
+            f"{folder.path}: was cut for one rank, and DoRA needs whole rows of {name}; give the folder of "
+            "the whole model"
+        )

@@ -13,6 +13,7 @@ from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, rank_places
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.merged_adapter import MergedAdapter, merge_native, merged_weights
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.registry import declaration, tensor_specs
 from mindbatch.models.stage_cut import stage_specs
@@ -32,6 +33,7 @@ class NativeModel:
     shard, stage: the rank that is loaded, of a whole folder or of one that was cut for it; a stage of None is
         all layers.
     stages: of the model; all of its ranks have caches of as many tokens as that with the most layers.
+    merged: the adapter that becomes part of the weights while they are read.
     """
 
     folder: ModelFolder
@@ -39,6 +41,7 @@ class NativeModel:
     shard: TensorSlice = WHOLE
     stage: Stage | None = None
     stages: tuple[Stage, ...] = ()
+    merged: MergedAdapter | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -59,8 +62,9 @@ class NativeModel:
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `DescribedModel.load`."""
-        arch, shard, stage = self.architecture, self.shard, self.stage
-        return load_native(arch, self.folder, kernels, geometry, progress, shard, stage, adapters)
+        with merged_weights(self.folder, self.merged) as folder:
+            arch, shard, stage = self.architecture, self.shard, self.stage
+            return load_native(arch, folder, kernels, geometry, progress, shard, stage, adapters)
 
     def fit_adapters(
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
@@ -74,6 +78,10 @@ class NativeModel:
     def _slot_numbers(self, fitted: FittedAdapters, stage: Stage) -> int:
         places = rank_places(tensor_specs(self.architecture), fitted, self.shard, stage)
         return max(map(places.numbers, fitted.adapters.values()))
+
+    def merge(self, adapter: LoraAdapter) -> NativeModel:
+        """See `DescribedModel.merge`."""
+        return replace(self, merged=merge_native(self.architecture, self.folder, adapter))
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:

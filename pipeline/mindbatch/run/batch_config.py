@@ -112,6 +112,11 @@ def _adapter_faults(config: BatchConfig) -> Iterator[str]:
     column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
     if column is not None and not has_adapters:
         yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"
+    elif column is not None and config.lora.is_merged:
+        yield (
+            f"data.adapter_column={shown(column)}: not with lora.mode=merge, where every row has the one "
+            "adapter; remove it, or use lora.mode=live"
+        )
     if has_adapters and isinstance(config.output.columns, list | tuple) and ADAPTER in config.output.columns:
         yield f"output.columns: {ADAPTER}: results have a field of that name already"
 

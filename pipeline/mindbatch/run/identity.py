@@ -105,7 +105,8 @@ def _adapter_fields(config: BatchConfig) -> dict[str, Any]:
         for name in lora.names
     }
     named = {} if column is None else {"data.adapter_column": column}
-    return {**digests, "lora.default": lora.default, **named}
+    merged = {"lora.mode": lora.mode} if lora.is_merged else {}  # as in the runs from before it was a key
+    return {**digests, "lora.default": lora.row_default, **merged, **named}
 
 
 def _decoding_fields(config: BatchConfig) -> dict[str, Any]:

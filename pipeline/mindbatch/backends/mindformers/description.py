@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+CORRECTION_BIAS = "e_score_correction_bias"
+EMBEDDING = "model.embed_tokens.weight"
+
 
 @dataclass(frozen=True)
 class GroupedAttention:
@@ -91,8 +94,12 @@ class Description:
     def unused_tensors(self) -> tuple[str, ...]:
         """Patterns of the names that its checkpoint may hold though nothing reads them."""
         further = range(self.num_layers, self.num_layers + self.next_token_layers)
-        tied = ("lm_head.weight",) if self.tied else ()
-        return ("*rotary_emb.inv_freq", *tied, *(f"model.layers.{layer}.*" for layer in further))
+        return ("*rotary_emb.inv_freq", *self.tied_tensors, *(f"model.layers.{layer}.*" for layer in further))
+
+    @property
+    def tied_tensors(self) -> Mapping[str, str]:
+        """The tensor of the token embedding by the head's name, where they are one."""
+        return {"lm_head.weight": EMBEDDING} if self.tied else {}
 
     @property
     def num_parameters(self) -> int:
@@ -105,7 +112,7 @@ Shapes = dict[str, tuple[int, ...]]
 def tensor_shapes(model: Description) -> Shapes:
     """Names and shapes of all tensors that the model needs, as transformers saves them."""
     hidden, vocabulary = model.hidden_size, (model.vocab_size, model.hidden_size)
-    shapes: Shapes = {"model.embed_tokens.weight": vocabulary, "model.norm.weight": (hidden,)}
+    shapes: Shapes = {EMBEDDING: vocabulary, "model.norm.weight": (hidden,)}
     if not model.tied:
         shapes["lm_head.weight"] = vocabulary
     norms = ["input_layernorm", "post_attention_layernorm"]
@@ -158,9 +165,6 @@ def _mlp_shapes(name: str, model: Description, layer: int) -> Shapes:
     if experts.shared_width:
         shapes |= _gated_shapes(f"{name}.shared_experts", model.hidden_size, experts.shared_width)
     return shapes
-
-
-CORRECTION_BIAS = "e_score_correction_bias"
 
 
 def _gated_shapes(name: str, hidden: int, width: int, fused: bool = False) -> Shapes:

@@ -17,7 +17,10 @@ from mindbatch.models.qwen2 import read_windows
 from mindbatch.models.registry import MODEL_TYPES
 
 PROVIDER = "model.provider=mindformers"
-NO_ADAPTERS = f"lora.adapters: not with {PROVIDER}; allowed: none, or model.provider=native"
+NO_ADAPTERS = (
+    f"lora.adapters: not beside a model of {PROVIDER}; allowed: one, with lora.mode=merge, or "
+    "model.provider=native"
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
+from mindbatch.models.merged_adapter import MergedAdapter, merge_whole, merged_weights
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -33,11 +34,16 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 @dataclass(frozen=True)
 class MindFormersModel:
-    """A folder that holds a model of FAMILIES, not yet loaded. shard: the rank of it that is loaded."""
+    """A folder that holds a model of FAMILIES, not yet loaded.
+
+    shard: the rank of it that is loaded. merged: the adapter that becomes part of the weights while they are
+    read.
+    """
 
     folder: ModelFolder
     description: Description
     shard: TensorSlice = WHOLE
+    merged: MergedAdapter | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -49,6 +55,11 @@ class MindFormersModel:
     ) -> FittedAdapters:
         """See `engine.described.DescribedModel.fit_adapters`; not of this provider."""
         raise ConfigError(NO_ADAPTERS)
+
+    def merge(self, adapter: LoraAdapter) -> MindFormersModel:
+        """See `engine.described.DescribedModel.merge`."""
+        model = self.description
+        return replace(self, merged=merge_whole(model.shapes, model.tied_tensors, self.folder, adapter))
 
     def load(
         self,
@@ -63,7 +74,8 @@ class MindFormersModel:
 
         with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
             network = build_network(self.description, kernels, self.shard)
-        load_weights(network, self.description, self.folder, kernels, progress)
+        with merged_weights(self.folder, self.merged) as folder:
+            load_weights(network, self.description, folder, kernels, progress)
         return assemble(network, self.description, kernels, geometry)
 
 

@@ -11,7 +11,7 @@ from mindspore import nn
 from mindbatch.backends.mindformers.description import Description
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
@@ -24,7 +24,7 @@ class StoredSlice:
     was_read: whether a loader has taken anything of it.
     """
 
-    def __init__(self, folder: ModelFolder, name: str, kernels: Kernels) -> None:
+    def __init__(self, folder: ModelWeights, name: str, kernels: Kernels) -> None:
         self._folder = folder
         self._name = name
         self._dtype = kernels.dtype
@@ -45,7 +45,7 @@ class StoredSlice:
 def load_weights(
     network: nn.Cell,
     model: Description,
-    folder: ModelFolder,
+    folder: ModelWeights,
     kernels: Kernels,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:

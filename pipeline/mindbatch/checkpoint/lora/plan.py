@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.reshard_marker import noted_settings
+from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseWeight
@@ -22,7 +22,7 @@ from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, ConfigError
 
 MERGED_KEY = "adapters"
 """In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
@@ -151,6 +151,16 @@ def merged_before(path: Path) -> dict[str, float]:
     if not isinstance(noted, dict):
         return {}
     return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
+
+
+def refuse_merged_before(plan: LoraPlan, key: str, path: Path) -> None:
+    """ConfigError where the checkpoint has the adapter already. key: that asks for the merge."""
+    before = merged_before(path)
+    if plan.digest in before:
+        raise ConfigError(
+            f"{key}={plan.path}: {path} has this adapter merged already, with scaling "
+            f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
+        )
 
 
 def _is_number(value: object) -> bool:

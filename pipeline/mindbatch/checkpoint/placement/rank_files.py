@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mindbatch.checkpoint.placement.placement import Placements, Segment, Shard
-from mindbatch.checkpoint.placement.regions import Region, Shape
+from mindbatch.checkpoint.placement.regions import Region, Shape, full_region, region_shape
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class StoredShard:
     def segments(self) -> Iterator[tuple[str, Segment]]:
         """The segments, each with the name of its full tensor."""
         return ((self.tensors[segment.tensor], segment) for segment in self.shard.segments)
+
+    def within(self, region: Region) -> StoredShard:
+        """What a region of the tensor holds, as a tensor of its own. The regions are counted in its shape."""
+        assert self.shard.other_view is None
+        shape = region_shape(region)
+        part = Segment(full_region(shape), region)
+        segments = (part.within(segment) for segment in self.shard.segments)
+        return replace(self, shard=Shard(shape, tuple(each for each in segments if each is not None)))
 
     def of_renamed(self, names: Mapping[str, str]) -> StoredShard:
         """The same where the full tensors have other names."""

@@ -62,6 +62,8 @@ def _memory(plan: Plan) -> list[str]:
         f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
         f"{size(model.cache_bytes_per_token)}",
     ]
+    if model.adapters.merged is not None:
+        lines.append(f"adapters   {model.adapters.known.default} becomes part of the weights")
     if (live := model.adapters.live) is not None:
         count = f"{live.max_loaded:,} of {len(live.adapters):,} in memory at a time"
         lines.append(

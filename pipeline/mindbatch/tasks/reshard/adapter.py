@@ -5,11 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.base_weight import base_weight
-from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan, merged_before, plan_lora
-from mindbatch.errors import ConfigError
+from mindbatch.checkpoint.lora.plan import (
+    MERGED_KEY,
+    LoraPlan,
+    merged_before,
+    plan_lora,
+    refuse_merged_before,
+)
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.registry import tied_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -36,12 +40,7 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
         find_base=partial(base_weight, files=opened.files, sets=opened.source.ranks),
     )
     opened.notes += adapter.warnings
-    before = merged_before(opened.source.path)
-    if plan.digest in before:
-        raise ConfigError(
-            f"lora.merge={plan.path}: {opened.source.path} has this adapter merged already, with scaling "
-            f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
-        )
+    refuse_merged_before(plan, "lora.merge", opened.source.path)
     opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
     return plan
 

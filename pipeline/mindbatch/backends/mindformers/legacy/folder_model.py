@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.backends.llama_options import SEQUENCE_LENGTH
-from mindbatch.backends.mindformers.families import NO_ADAPTERS, PROVIDER
+from mindbatch.backends.mindformers.families import PROVIDER
 from mindbatch.backends.mindformers.legacy.models import generation_options
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
@@ -43,6 +43,10 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.models.runnable import RunnableModel
 
 NAMES = "mindformers"
+NO_ADAPTERS = (
+    f"lora.adapters: not with a legacy model of {PROVIDER}, whose files MindSpore reads; allowed: none (a "
+    "folder of `mindbatch reshard target.names=mindformers lora.merge=` has one), or model.provider=native"
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class LegacyModel:
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
         """See `engine.described.DescribedModel.fit_adapters`; not of this provider."""
+        raise ConfigError(NO_ADAPTERS)
+
+    def merge(self, adapter: LoraAdapter) -> LegacyModel:
+        """See `engine.described.DescribedModel.merge`; MindSpore reads the files of these models."""
         raise ConfigError(NO_ADAPTERS)
 
     def load(

@@ -1,0 +1,113 @@
+"""The one adapter that is merged into a model's tensors while they are read (`lora.mode=merge`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
+from mindbatch.checkpoint.lora.merged_weights import MergedWeights
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora, refuse_merged_before
+from mindbatch.checkpoint.placement.placement import whole_placements
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
+from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
+from mindbatch.models.adapter_names import adapter_renames
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.dora import refuse_cut_rows
+from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.registry import tensor_specs, tied_tensors
+from mindbatch.models.tensor_spec import source_shapes
+
+
+@dataclass(frozen=True)
+class MergedAdapter:
+    """An adapter that was checked against a model. stored: what each of the folder's tensors holds of it."""
+
+    plan: LoraPlan
+    stored: Mapping[str, StoredShard]
+
+
+@contextmanager
+def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterator[ModelWeights]:
+    """The folder's tensors with the adapter, within `with`; as they are where there is none."""
+    if adapter is None:
+        yield folder
+        return
+    with MergedWeights(folder, adapter.plan, adapter.stored) as merged:
+        yield merged
+
+
+def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+    """Plans the merge into a model of ours, whole or one rank of it.
+
+    Raises:
+        CheckpointError: what `plan_lora` refuses.
+        ConfigError: the folder has the adapter merged already.
+    """
+    specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
+    placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
+    stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
+    shapes = {names(name): shape for name, shape in source_shapes(specs).items()}
+    transposed = {names(part.source) for spec in specs for part in spec.parts if part.transposed}
+    tied = {head: names(own) for head, own in tied_tensors(arch).items()}
+    return _planned(
+        folder, adapter, _Tensors(shapes, transposed, tied, adapter_renames(arch, shapes)), stored
+    )
+
+
+def merge_whole(
+    shapes: Mapping[str, Shape], tied: Mapping[str, str], folder: ModelFolder, adapter: LoraAdapter
+) -> MergedAdapter:
+    """The same for a whole model of which no weight is stored [inputs, outputs].
+
+    shapes: of its tensors. tied: the embedding by the head's name, where that is no tensor of its own.
+    """
+    stored = as_placed(whole_placements(shapes), 1).ranks[0]
+    return _planned(folder, adapter, _Tensors(shapes, (), tied, {}), stored)
+
+
+class _Tensors(NamedTuple):
+    """Of a whole model, by the folder's names: see `plan_lora`."""
+
+    shapes: Mapping[str, Shape]
+    transposed: Collection[str]
+    tied: Mapping[str, str]
+    renames: Mapping[str, str]
+
+
+def _planned(
+    folder: ModelFolder, adapter: LoraAdapter, tensors: _Tensors, stored: Mapping[str, StoredShard]
+) -> MergedAdapter:
+    here = {*folder.names}  # a folder that was cut has some of the tensors
+    plan = plan_lora(
+        adapter,
+        tensors.shapes,
+        {name: {folder.info(name).dtype} if name in here else () for name in tensors.shapes},
+        tensors.renames,
+        tensors.transposed,
+        tied=tensors.tied,
+        find_base=partial(_base_weight, folder, tensors.shapes),
+    )
+    refuse_merged_before(plan, "lora.adapters", folder.path)
+    return MergedAdapter(plan, stored)
+
+
+def _base_weight(
+    folder: ModelFolder, shapes: Mapping[str, Shape], name: str, inputs_first: bool
+) -> BaseWeight:
+    """Where DoRA finds whole rows; nothing of what another stage of the pipeline has."""
+    refuse_cut_rows(folder, name)
+    shape, whole = shapes[name], full_region(shapes[name])
+    oriented_shape = shape[::-1] if inputs_first else shape
+    if name not in folder.names:
+        return BaseWeight(oriented_shape, ())
+    path = str(folder.path / folder.file_name(name))
+    return BaseWeight(
+        oriented_shape, (BaseShard(path, name, shape, whole, oriented(whole, inputs_first), inputs_first),)
+    )
