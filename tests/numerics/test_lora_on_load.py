@@ -88,6 +88,7 @@ def test_a_folder_that_has_the_adapter_is_refused(tmp_path: Path) -> None:
         LLM(tmp_path / "merged", lora_adapters={"law": adapter}, lora_mode="merge")
 
 
+@pytest.mark.slow
 def test_merged_rows_are_those_with_the_adapter_beside_the_model(tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "law", 8, seed=3)
     texts = ["An increasing sequence: one,", "The number after nine is", "one two three four five"]

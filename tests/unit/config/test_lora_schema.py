@@ -1,7 +1,9 @@
 """The section lora: which adapters there may be, and what is said of those that there cannot."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -10,6 +12,7 @@ from mindbatch.config.lora_schema import AdapterFolder, LoraConfig, lora_faults,
 from mindbatch.errors import ConfigError
 from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.identity import _adapter_fields
 from mindbatch.tasks.registry import TASKS
 
 
@@ -27,6 +30,12 @@ def composed(*overrides: str) -> BatchConfig:
     config = compose_task(TASKS["batch"], [*given, *overrides]).finish()
     assert isinstance(config, BatchConfig)
     return config
+
+
+def fields_of(*overrides: str) -> dict[str, Any]:
+    """Of the fingerprint, with adapters that stand for their digests."""
+    with patch("mindbatch.run.identity.open_adapters", return_value={"law": SimpleNamespace(digest="0a")}):
+        return _adapter_fields(composed(*overrides))
 
 
 def faults_of(*overrides: str) -> tuple[str, ...]:
@@ -137,3 +146,50 @@ def test_python_takes_the_same_options(here: Path) -> None:
         options_of("llama-32-heads", {"lora_adapters": {"law": here / "lax"}})
     with pytest.raises(TypeError, match="did you mean lora_adapters"):
         options_of("llama-32-heads", {"lora_adapter": {}})
+
+
+def test_one_adapter_is_merged_for_every_row(here: Path) -> None:
+    config = composed("lora.adapters={law: law}", "lora.mode=merge")
+    assert config.lora.is_merged
+    assert config.lora.row_default == "law"
+    assert composed("lora.adapters={law: law}").lora.row_default is None
+    fields = {mode: fields_of("lora.adapters={law: law}", f"lora.mode={mode}") for mode in ("live", "merge")}
+    assert fields["merge"] == fields["live"] | {"lora.mode": "merge", "lora.default": "law"}
+    assert fields_of("lora.adapters={law: law}", "lora.mode=merge", "lora.default=law") == fields["merge"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (
+            ["lora.adapters=null"],
+            "lora.mode=merge: has no effect without a folder in lora.adapters; remove it",
+        ),
+        (
+            ["lora.adapters={law: law, med: med}"],
+            "lora.mode=merge: makes one adapter part of the weights, and lora.adapters has 2 (law, med); "
+            "give one folder and nothing else, or lora.mode=live",
+        ),
+        (
+            ["lora.adapters={law: law, base: null}"],
+            "lora.mode=merge: makes one adapter part of the weights, and lora.adapters has 2 (law, base); "
+            "give one folder and nothing else, or lora.mode=live",
+        ),
+        (
+            ["lora.adapters={base: null}"],
+            "lora.mode=merge: makes one adapter part of the weights, and lora.adapters has none; give one "
+            "folder and nothing else, or lora.mode=live",
+        ),
+        (
+            ["lora.adapters={law: law}", "lora.max_loaded=1"],
+            "lora.max_loaded=1: has no effect with lora.mode=merge; remove it",
+        ),
+        (
+            ["lora.adapters={law: law}", "data.adapter_column=who"],
+            "data.adapter_column=who: not with lora.mode=merge, where every row has the one adapter; remove "
+            "it, or use lora.mode=live",
+        ),
+    ],
+)
+def test_a_merge_gives_rows_no_choice(here: Path, overrides: list[str], fault: str) -> None:
+    assert faults_of("lora.mode=merge", *overrides) == (fault,)
