@@ -5,9 +5,8 @@ Run with a Python that has torch and transformers 4.57; the tests need neither. 
 
 from typing import Any
 
-from model_folders import MINDFORMERS_FIXTURE
-
-from make_model_fixtures import GROUPED, YARN, write_references
+from make_model_fixtures import FIXTURE, GROUPED, YARN, cases_of, write_references
+from telechat2_as_llama import telechat2_case
 
 EXPERTS: dict[str, Any] = {"moe_intermediate_size": 20, "num_experts_per_tok": 2}
 SHARED = EXPERTS | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1}
@@ -40,4 +39,6 @@ SHARDS = {"qwen3_moe": 3}
 
 
 if __name__ == "__main__":
-    write_references(MINDFORMERS_FIXTURE, CASES, DTYPES, SHARDS)
+    write_references(
+        FIXTURE.with_name("mindformers.npz"), cases_of(CASES, DTYPES, SHARDS) | {"telechat": telechat2_case()}
+    )

@@ -7,6 +7,8 @@ tests/numerics/model_folders.py makes them again from the tensors' names.
 import json
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -162,26 +164,42 @@ def write_rope() -> None:
     ROPE_FIXTURE.write_text(json.dumps(found))
 
 
+@dataclass(frozen=True)
+class Case:
+    """A folder's description, and what loads the folder into a model of transformers."""
+
+    description: dict[str, Any]
+    load: Callable[[Path], PreTrainedModel] = load
+
+
+def cases_of(
+    settings: dict[str, dict[str, Any]], dtypes: dict[str, str], shards: dict[str, int]
+) -> dict[str, Case]:
+    """Cases of transformers' own models; dtypes and shards of some of them."""
+    return {
+        case: Case(describe(case, given, dtypes.get(case, "float32"), shards.get(case, 1)))
+        for case, given in settings.items()
+    }
+
+
 @torch.no_grad()
-def write_references(
-    fixture: Path, cases: dict[str, dict[str, Any]], dtypes: dict[str, str], shards: dict[str, int]
-) -> None:
-    """Descriptions of the cases' folders, prompts, tokens and logits; dtypes and shards of some of them."""
+def write_references(fixture: Path, cases: dict[str, Case]) -> None:
+    """Descriptions of the cases' folders, prompts, tokens and logits."""
     arrays: dict[str, np.ndarray] = {}
     meta = {}
-    for number, (case, settings) in enumerate(cases.items()):
-        description = describe(case, settings, dtypes.get(case, "float32"), shards.get(case, 1))
+    for number, (name, case) in enumerate(cases.items()):
+        description = dict(case.description)
         with tempfile.TemporaryDirectory() as folder:
             description["digest"] = write_folder(Path(folder), description)
-            found = references(load(Path(folder)), seed=number)
+            found = references(case.load(Path(folder)), seed=number)
         variety = np.mean([len(set(row)) for row in found["tokens"].tolist()])
         size = float(found["logits"].std())
-        print(f"{case}: {variety:.1f} different tokens in {STEPS}, logits' spread {size:.2f}")
-        arrays |= {f"{case}.{name}": array for name, array in found.items()}
-        meta[case] = description
+        print(f"{name}: {variety:.1f} different tokens in {STEPS}, logits' spread {size:.2f}")
+        arrays |= {f"{name}.{kind}": array for kind, array in found.items()}
+        meta[name] = description
     np.savez_compressed(fixture, meta=json.dumps(meta), **arrays)
 
 
 if __name__ == "__main__":
-    write_references(FIXTURE, CASES, DTYPES, SHARDS)
+    write_references(FIXTURE, cases_of(CASES, DTYPES, SHARDS))
     write_rope()

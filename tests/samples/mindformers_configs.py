@@ -21,6 +21,16 @@ LATENT = {
     "v_head_dim": 12,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+TELECHAT2: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "ffn_hidden_size": 80,
+    "n_layer": 2,
+    "n_head": 4,
+    "num_key_value_heads": 2,
+    "training_seqlen": 128,
+    "base_seqlen": 128,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": SIZES,
     "qwen3": SIZES | {"head_dim": 16},
@@ -29,6 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "glm4_moe": SIZES | SHARED | {"head_dim": 16},
     "deepseek_v3": SIZES | SHARED | LATENT | {"num_nextn_predict_layers": 1},
     "telechat3": SIZES | {"head_dim": 16},
+    "telechat": TELECHAT2,
 }
 
 

@@ -44,6 +44,17 @@ def test_tensors_are_those_of_the_sizes() -> None:
     assert "lm_head.weight" not in describe(config("qwen3", tie_word_embeddings=True)).shapes
 
 
+def test_telechat2_has_names_of_its_own_and_keys_beside_values() -> None:
+    model = describe(config("telechat"))
+    assert model.max_positions == 128
+    assert model.shapes["transformer.h.1.self_attention.key_value.weight"] == (2 * 2 * 16, 64)
+    assert model.shapes["transformer.h.1.self_attention.dense.bias"] == (64,)
+    assert model.shapes["transformer.h.1.mlp.down_proj.bias"] == (64,)
+    assert model.shapes["transformer.word_embeddings.weight"] == (96, 64)
+    assert not [name for name in model.shapes if "_proj.bias" in name and "down" not in name]
+    assert not [name for name in model.shapes if name.startswith("model.")]
+
+
 def test_yarn_is_completed_and_limits_the_positions() -> None:
     model = describe(config("qwen3", rope_scaling=YARN))
     assert model.max_positions == 64
@@ -88,6 +99,12 @@ ONLY_DEFAULT = "MindFormers 1.9 does not compute it"
         ("deepseek_v3", {"rope_interleave": False}, "allowed: True"),
         ("telechat3", {"mlp_bias": True}, ONLY_DEFAULT),
         ("telechat3", {"rope_scaling": YARN}, "allowed: default"),
+        ("telechat", {"training_seqlen": 256}, f"rotations are scaled; {ONLY_DEFAULT}"),
+        ("telechat", {"embed_layernorm": True}, ONLY_DEFAULT),
+        ("telechat", {"logn": True}, ONLY_DEFAULT),
+        ("telechat", {"n_embed": 32}, "allowed: 64"),
+        ("telechat", {"n_head": 3, "num_key_value_heads": None}, "into heads of an even size"),
+        ("telechat", {"rms_norm_epsilon": 1e-6}, "unknown key that may change what the model computes"),
         ("qwen3", {"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantised (AWQ, 4 bits)"),
     ],
 )
@@ -98,7 +115,7 @@ def test_what_is_not_computed_is_refused(family: str, changes: dict[str, Any], r
 
 
 def test_other_families_are_refused_with_what_runs_them() -> None:
-    allowed = "allowed: qwen2, qwen3, qwen3_moe, glm4, glm4_moe, deepseek_v3, telechat3"
+    allowed = "allowed: qwen2, qwen3, qwen3_moe, glm4, glm4_moe, deepseek_v3, telechat3, telechat"
     for model_type, way_out in (
         ("llama", "model.provider=native runs it"),
         ("telechat2", "neither does model.provider=native, which runs gemma, gpt2, llama"),

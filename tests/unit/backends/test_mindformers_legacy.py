@@ -103,7 +103,7 @@ def test_the_base_of_rotations_is_that_of_the_model() -> None:
     assert generation_options(arch, 1, qkv_concat=False)["theta"] == pytest.approx(500000.0, rel=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["telechat", "chatglm"])
+@pytest.mark.parametrize("kind", ["chatglm"])
 def test_others_that_mindformers_has_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(CheckpointError, match=f"model type '{kind}': .* does not run it: .*MindFormers 1.9"):

@@ -82,3 +82,15 @@ DEEPSEEK_V3 = (
 )
 QWEN3 = QWEN | {"head_dim": 128}
 TELECHAT3 = QWEN | {"head_dim": 128, "vocab_size": 131072}
+TELECHAT2 = {  # of the published configuration class
+    "vocab_size": 160256,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 12288,
+    "n_layer": 30,
+    "n_head": 32,
+    "layer_norm_epsilon": 1e-5,
+    "training_seqlen": 8192,
+    "base_seqlen": 8192,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+}

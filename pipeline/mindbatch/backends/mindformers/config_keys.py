@@ -17,9 +17,7 @@ _YARN_KEYS = {*YARN_DEFAULTS, "type", "rope_type", "factor", "original_max_posit
 def sizes(reader: ConfigReader) -> dict[str, Any]:
     """The arguments that all families have."""
     reader.choice("hidden_act", {"silu": "silu", "swish": "silu"})
-    for key in ("trust_remote_code", "register_path"):
-        if reader.value(key):
-            reader.fault(key, "code of a model folder or beside it is never run; remove the key")
+    refuse_code(reader)
     heads = reader.positive("num_attention_heads")
     return {
         "vocab_size": reader.positive("vocab_size"),
@@ -27,7 +25,7 @@ def sizes(reader: ConfigReader) -> dict[str, Any]:
         "intermediate_size": reader.positive("intermediate_size"),
         "num_hidden_layers": reader.positive("num_hidden_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(reader, heads),
+        "num_key_value_heads": kv_heads(reader, heads),
         "hidden_act": "silu",
         "max_position_embeddings": reader.positive("max_position_embeddings"),
         "rms_norm_eps": reader.number("rms_norm_eps"),
@@ -36,7 +34,15 @@ def sizes(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _kv_heads(reader: ConfigReader, heads: int) -> int:
+def refuse_code(reader: ConfigReader) -> None:
+    """Refuses keys that ask for code to be run."""
+    for key in ("trust_remote_code", "register_path"):
+        if reader.value(key):
+            reader.fault(key, "code of a model folder or beside it is never run; remove the key")
+
+
+def kv_heads(reader: ConfigReader, heads: int) -> int:
+    """Key/value heads, which query heads share evenly; as many as those where config.json has null."""
     found = reader.positive("num_key_value_heads", heads)
     if heads % found:
         reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")

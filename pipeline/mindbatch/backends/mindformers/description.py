@@ -15,7 +15,9 @@ EMBEDDING = "model.embed_tokens.weight"
 class GroupedAttention:
     """Query heads that share key/value heads.
 
-    qkv_bias: on the three projections. qk_norm: an RMS norm of each query and key head.
+    qkv_bias: on the three projections. qk_norm: an RMS norm of each query and key head. output_bias: on the
+    projection of what the heads give. fused_kv: the checkpoint has each head's key and value in one tensor,
+    [kv_heads x (key, value), hidden].
     """
 
     heads: int
@@ -23,6 +25,8 @@ class GroupedAttention:
     head_dim: int
     qkv_bias: bool = False
     qk_norm: bool = False
+    output_bias: bool = False
+    fused_kv: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,9 @@ class Description:
     fused_mlp: the checkpoint has gate and up in one tensor.
     sandwich_norms: norms after attention and MLP, too.
     next_token_layers: layers behind the last one that predict further tokens; they are not run.
+    down_bias: on the last projection of the MLP.
+    own_names: of tensors that are not called as Llama's are, as (part of Llama's name, part of its own).
+    layers_key: of config.json, which says the number of layers.
     arguments: of MindFormers' configuration class, but for the types to compute in.
     """
 
@@ -84,11 +91,19 @@ class Description:
     fused_mlp: bool = False
     sandwich_norms: bool = False
     next_token_layers: int = 0
+    down_bias: bool = False
+    own_names: tuple[tuple[str, str], ...] = ()
+    layers_key: str = "num_hidden_layers"
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The tensors of its checkpoint, by Hugging Face's names."""
-        return tensor_shapes(self)
+        """The tensors of its checkpoint, by the names that they have there."""
+        return {self._own_name(name): shape for name, shape in tensor_shapes(self).items()}
+
+    def _own_name(self, name: str) -> str:
+        for llama, own in self.own_names:
+            name = name.replace(llama, own)
+        return name
 
     @property
     def unused_tensors(self) -> tuple[str, ...]:
@@ -110,7 +125,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(model: Description) -> Shapes:
-    """Names and shapes of all tensors that the model needs, as transformers saves them."""
+    """Shapes of all tensors that the model needs, by the names that transformers gives those of Llama."""
     hidden, vocabulary = model.hidden_size, (model.vocab_size, model.hidden_size)
     shapes: Shapes = {EMBEDDING: vocabulary, "model.norm.weight": (hidden,)}
     if not model.tied:
@@ -130,9 +145,14 @@ def _attention_shapes(name: str, attention: GroupedAttention | LatentAttention, 
     if isinstance(attention, LatentAttention):
         return _latent_shapes(name, attention, hidden)
     size = attention.head_dim
-    widths = {"q": attention.heads * size, "k": attention.kv_heads * size, "v": attention.kv_heads * size}
+    keys = attention.kv_heads * size
+    widths = {"q": attention.heads * size} | (
+        {"kv": 2 * keys} if attention.fused_kv else {"k": keys, "v": keys}
+    )
     shapes: Shapes = {f"{name}.{which}_proj.weight": (width, hidden) for which, width in widths.items()}
     shapes[f"{name}.o_proj.weight"] = (hidden, attention.heads * size)
+    if attention.output_bias:
+        shapes[f"{name}.o_proj.bias"] = (hidden,)
     if attention.qkv_bias:
         shapes |= {f"{name}.{which}_proj.bias": (width,) for which, width in widths.items()}
     if attention.qk_norm:
@@ -156,8 +176,9 @@ def _latent_shapes(name: str, attention: LatentAttention, hidden: int) -> Shapes
 def _mlp_shapes(name: str, model: Description, layer: int) -> Shapes:
     experts = model.experts
     if experts is None or layer < experts.first:
-        return _gated_shapes(name, model.hidden_size, model.intermediate_size, model.fused_mlp)
-    shapes: Shapes = {f"{name}.gate.weight": (experts.count, model.hidden_size)}
+        shapes = _gated_shapes(name, model.hidden_size, model.intermediate_size, model.fused_mlp)
+        return shapes | ({f"{name}.down_proj.bias": (model.hidden_size,)} if model.down_bias else {})
+    shapes = {f"{name}.gate.weight": (experts.count, model.hidden_size)}
     if experts.correction_bias:
         shapes[f"{name}.gate.{CORRECTION_BIAS}"] = (experts.count,)
     for index in range(experts.count):

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindbatch.backends.mindformers import config_defaults as defaults
 from mindbatch.backends.mindformers import config_keys as keys
+from mindbatch.backends.mindformers import telechat2
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.errors import CheckpointError
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
@@ -257,4 +258,7 @@ FAMILIES: dict[str, Family] = {
         "deepseek3", "deepseek_v3", "DeepseekV3", "DeepseekV3", _deepseek_v3, defaults.DEEPSEEK_V3
     ),
     "telechat3": Family("telechat3", "telechat3", "Telechat3", "TeleChat3", _telechat3, defaults.TELECHAT3),
+    "telechat": Family(
+        "telechat2", "telechat2", "Telechat2", "Telechat2", telechat2.describe, defaults.TELECHAT2
+    ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.backends.mindformers.description import Description
 
-_LAYERS, _DENSE_LAYERS = "num_hidden_layers", "first_k_dense_replace"
+_DENSE_LAYERS = "first_k_dense_replace"
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ def layer_sample(model: Description, config: Mapping[str, Any]) -> LayerSample:
     """
     dense = min(model.experts.first, model.num_layers) if model.experts is not None else 0
     if 0 < dense < model.num_layers:
-        small = {**config, _LAYERS: 2, _DENSE_LAYERS: 1}
+        small = {**config, model.layers_key: 2, _DENSE_LAYERS: 1}
         return LayerSample((0, dense), (dense, model.num_layers - dense), small)
-    return LayerSample((0,), (model.num_layers,), {**config, _LAYERS: 1})
+    return LayerSample((0,), (model.num_layers,), {**config, model.layers_key: 1})
 
 
 def all_layers(model: Description, config: Mapping[str, Any]) -> LayerSample:

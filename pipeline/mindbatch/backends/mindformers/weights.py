@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mindbatch.backends.mindformers.description import Description
+from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
@@ -16,6 +16,8 @@ from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import Kernels
+
+KEY_VALUE = ".key_value."
 
 
 class StoredSlice:
@@ -42,6 +44,30 @@ class StoredSlice:
         return found
 
 
+class HeadHalves:
+    """Keys or values out of a tensor [kv_heads x (key, value) x head_dim, hidden]; read as a `StoredSlice`.
+
+    half: 0 for keys, 1 for values.
+    """
+
+    def __init__(self, fused: StoredSlice, kv_heads: int, half: int) -> None:
+        self._fused = fused
+        self._heads = kv_heads
+        self._half = half
+
+    def get_shape(self) -> list[int]:
+        """Its sizes, as safetensors gives them."""
+        rows, *others = self._fused.get_shape()
+        return [rows // 2, *others]
+
+    def __getitem__(self, key: Any) -> Array:
+        """A part of the values."""
+        whole = self._fused[:]
+        halves = whole.reshape(self._heads, 2, -1, *whole.shape[1:])
+        found: Array = halves[:, self._half].reshape(self.get_shape())[key]
+        return found
+
+
 def load_weights(
     network: nn.Cell,
     model: Description,
@@ -59,9 +85,9 @@ def load_weights(
     slices = {name: StoredSlice(folder, name, kernels) for name in names}
     translate = translation(network, model)
 
-    def tensors() -> Iterator[tuple[str, StoredSlice]]:
+    def tensors() -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
         for done, (name, stored) in enumerate(slices.items()):
-            yield translate(name), stored
+            yield from ((translate(part), read) for part, read in _parts(name, stored, model))
             progress(done + 1, len(slices))
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
@@ -78,6 +104,18 @@ def load_weights(
     raise_if_any(faults, str(folder.path))
     with interruptible():  # products are computed, see `interrupts.py`
         network.process_weights_after_loading(network.model)
+
+
+def _parts(
+    name: str, stored: StoredSlice, model: Description
+) -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
+    """The tensors that MindFormers loads from one of the checkpoint, by the checkpoint's kind of names."""
+    attention = model.attention
+    if isinstance(attention, GroupedAttention) and attention.fused_kv and KEY_VALUE in name:
+        for half, part in enumerate((".key.", ".value.")):
+            yield name.replace(KEY_VALUE, part), HeadHalves(stored, attention.kv_heads, half)
+    else:
+        yield name, stored
 
 
 def _is_unused(name: str, model: Description) -> bool:

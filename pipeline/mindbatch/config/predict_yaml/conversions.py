@@ -26,7 +26,7 @@ NATIVE_CLASSES = ("LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "
 NEAR_CLASSES = {
     "ChatGLM2ForConditionalGeneration": "glm4",
     "DeepseekV3ForCausalLM": "deepseek_v3",
-    "TeleChat2ForCausalLM": "telechat3",
+    "TeleChat2ForCausalLM": "telechat",
 }
 """Classes of the older form that nothing here runs, with a family of their kind that is run."""
 NO_WEIGHTS = "not_load_any_ckpt"

@@ -19,11 +19,6 @@ NOT_RUN = {
         "the legacy ChatGLM2 of MindFormers 1.9, which has not been made to take steps of this engine; "
         "neither does model.provider=native; `mindbatch reshard` cuts and renames its checkpoints"
     ),
-    "telechat": (
-        "MindFormers 1.9 has TeleChat2 as a newer network only, with a reader of its own for its fused "
-        "key/value tensors, which is not used here, and transformers has none to compare it with; "
-        "neither does model.provider=native"
-    ),
 }
 """Types whose networks MindFormers has, and why they are refused."""
 
