@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
@@ -151,6 +151,9 @@ class AdmitsAll:
         return {}
 
     def check_model(self, rank: int, found: dict[str, Any]) -> None:
+        pass
+
+    def forget(self, ranks: Iterable[int]) -> None:
         pass
 
 

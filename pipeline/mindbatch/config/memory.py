@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 GIB = 1 << 30
 MEMINFO = Path("/proc/meminfo")
@@ -55,6 +56,20 @@ def whole_memory() -> int | None:
     """Bytes that this machine, or its container, has; None where the system does not say."""
     found = memory()
     return min((found[key] for key in ("total", "limit") if key in found), default=None)
+
+
+class MachineMemory(NamedTuple):
+    """Bytes that a machine, or its container, has, and those that are free. name: of another machine."""
+
+    whole: int
+    free: int
+    name: str | None = None
+
+
+def memory_here() -> MachineMemory | None:
+    """That of this machine; None where the system does not say."""
+    whole = whole_memory()
+    return None if whole is None else MachineMemory(whole, free_memory() or 0)
 
 
 def lines(file: Path) -> list[str]:

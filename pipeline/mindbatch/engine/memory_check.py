@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mindbatch.config.memory import GIB, free_memory, parse_bytes, whole_memory
+from mindbatch.config.memory import GIB, MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.prepare import token_bytes_of
 from mindbatch.errors import ConfigError
@@ -24,24 +24,25 @@ def refuse_beyond_memory(
     stages: Sequence[int] = (0,),
     replicas: int = 1,
     adapters: FittedAdapters | None = None,
+    machine: MachineMemory | None = None,
 ) -> None:
     """ConfigError when weights, adapters and caches are larger than the memory: a part of that may be in use.
 
-    cache_tokens: of each process. stages: the pipeline stage of each process of this machine, on a CPU, and
-    how many replicas these are; none where processes run elsewhere.
+    cache_tokens: of each process. stages: the pipeline stage of each process of the machine, on a CPU, and
+    how many replicas these are. machine: None is this one.
     """
-    there = whole_memory()
-    if there is None:
+    machine = machine or memory_here()
+    if machine is None:
         return
-    copies = max(1, len(stages))
+    there, free, copies = machine.whole, machine.free / GIB, len(stages)
     token_bytes = token_bytes_of(model, runtime, facts, assistant)
     caches = copies * cache_tokens * token_bytes
-    free = (free_memory() or 0) / GIB
     if caches > there:
+        on = "" if machine.name is None else f" on {machine.name}"
         each = f" for each of {copies} processes" if copies > 1 else ""
         raise ConfigError(
             f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "
-            f"there are, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
+            f"there are{on}, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
         )
     if runtime.device_target != "CPU":
         return
@@ -50,13 +51,14 @@ def refuse_beyond_memory(
     slot = _slot_bytes(model, runtime, adapters, stages)
     loaded = num_loaded * slot
     if weights + loaded + caches > there:
+        name = machine.name or "this machine"
         who = f"{copies} processes need" if copies > 1 else "the model needs"
         beside = f", {loaded / GIB:.1f} of adapters" if num_loaded else ""
         remedies = [*_fewer_adapters(there - weights - caches, slot, num_loaded)]
         remedies += _remedies(there - weights - loaded, runtime, copies, replicas)
         raise ConfigError(
             f"memory: {who} {(weights + loaded + caches) / GIB:.1f} GiB, {weights / GIB:.1f} of weights"
-            f"{beside} and {caches / GIB:.1f} of runtime.cache_memory, and this machine has "
+            f"{beside} and {caches / GIB:.1f} of runtime.cache_memory, and {name} has "
             f"{there / GIB:.1f}, {free:.1f} of them free; what would do: {', or '.join(remedies)}"
         )
 

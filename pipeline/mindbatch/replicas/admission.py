@@ -1,14 +1,15 @@
-"""Which processes may take part in a job, and what each is told: the same versions, the same model folder."""
+"""Which processes may take part in a job, what each is told: the same versions and folders, enough memory."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config.memory import MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.replicas.versions import versions
@@ -23,10 +24,14 @@ class RankAdmission:
         runtime: RuntimeConfig,
         parallel: ParallelConfig,
         lora: LoraConfig | None = None,
+        check_memory: Callable[[Collection[int], MachineMemory], None] = lambda ranks, machine: None,
         *,
         replicas_are_local: bool,
     ) -> None:
-        """`replicas_are_local`: all ranks of a replica are on one host."""
+        """`replicas_are_local`: all ranks of a replica are on one host.
+
+        check_memory: raises ConfigError where ranks need more than the machine has on which they are.
+        """
         lora = lora or LoraConfig()
         self._job = {
             "replicas_are_local": replicas_are_local,
@@ -39,12 +44,15 @@ class RankAdmission:
         self._folders = compared_folders(model, lora)
         self._digests = [folder_digest(folder) for folder in self._folders]
         self._hosts: dict[int, str] = {}
+        self._machines: dict[int, str] = {}
+        self._check_memory = check_memory
 
     def job(self, rank: int, hello: Mapping[str, Any]) -> dict[str, Any]:
         """What a rank is told that has said hello.
 
         Raises:
             MindBatchError: it has other versions.
+            ConfigError: it needs more memory than its machine has beside those that are there already.
         """
         self._hosts[rank] = str(hello["host"])
         faults = [
@@ -55,7 +63,17 @@ class RankAdmission:
         ]
         if faults:
             raise MindBatchError(faults)
+        self._machines[rank] = f"{hello['host']} {hello.get('boot')}"
+        if memory := hello.get("memory"):
+            there = [other for other, name in self._machines.items() if name == self._machines[rank]]
+            whole, free, _ = memory
+            self._check_memory(there, MachineMemory(whole, free, self._hosts[rank]))
         return self._job
+
+    def forget(self, ranks: Iterable[int]) -> None:
+        """They have ended, and may be started on other machines."""
+        for rank in ranks:
+            self._machines.pop(rank, None)
 
     def check_model(self, rank: int, found: Mapping[str, Any]) -> None:
         """Compares the model folders of a rank's host, and the adapters'.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mindbatch.config.environment import thread_settings
+from mindbatch.config.memory import MachineMemory
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.engine.build import LoadedModel, Notice
 from mindbatch.engine.memory_check import refuse_beyond_memory
-from mindbatch.engine.outline import outline
+from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
@@ -39,23 +42,17 @@ def load_replicas(
     topology = topology_of(parallel)
     setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.part_of(0), config.lora)
-    models = (outlined.facts, outlined.assistant)
     here = range(0) if setup.launcher == "ray" else setup.place.ranks
-    local_size, places = len(here), [topology.coordinates(rank) for rank in here]
-    refuse_beyond_memory(
-        model,
-        runtime,
-        outlined.cache_tokens,
-        *models,
-        stages=[place.stage for place in places],
-        replicas=len({place.replica for place in places}),
-        adapters=outlined.adapters.live,
-    )
+    local_size = len(here)
+    check_memory = partial(_refuse_beyond_memory, config, outlined)
+    if here:
+        check_memory(here)
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
         parallel,
         config.lora,
+        check_memory,
         replicas_are_local=local_size > 0 and local_size % topology.replica_size == 0,
     )
     say(*outlined.adapters.warnings)
@@ -93,6 +90,28 @@ def _started(
     cluster = ray_ranks(config, setup, logs)
     links = RankLinks(cluster.host, setup.key, topology.world_size)
     return links, start_in_ray(setup, job_plan(setup, links.address, device), logs, cluster)
+
+
+def _refuse_beyond_memory(
+    config: ModelTaskConfig,
+    outlined: ModelOutline,
+    ranks: Collection[int],
+    machine: MachineMemory | None = None,
+) -> None:
+    """ConfigError when ranks take more memory than the machine has on which they are; None is this one."""
+    topology = topology_of(config.parallel)
+    places = [topology.coordinates(rank) for rank in ranks]
+    refuse_beyond_memory(
+        config.model,
+        config.runtime,
+        outlined.cache_tokens,
+        outlined.facts,
+        outlined.assistant,
+        [place.stage for place in places],
+        len({place.replica for place in places}),
+        outlined.adapters.live,
+        machine,
+    )
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:

@@ -6,8 +6,10 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mindbatch.config.memory import lines, memory_here
 from mindbatch.errors import EXIT_FAILED, MindBatchError
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
 from mindbatch.parallel.topology import Topology
@@ -20,6 +22,9 @@ from mindbatch.screen_text import say
 
 if TYPE_CHECKING:  # most is imported when the front has answered
     from mindbatch.replicas.rank_model import RankModel
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""By which machines of one name are told apart."""
 
 
 def main() -> None:
@@ -42,6 +47,8 @@ def _take_part(environment: RankEnvironment) -> None:
         "attempt": environment.attempt,
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "boot": "".join(lines(_BOOT)),
+        "memory": memory_here(),
         "versions": versions(),
     }
     link = FrontLink(connect(environment.front, environment.key), hello)

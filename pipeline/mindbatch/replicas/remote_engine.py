@@ -237,6 +237,7 @@ class RemoteEngine:
         replica = self.replicas[failure.replica]
         blamed = self._dealing.take_back(replica, failure.reason, may_be_a_row=failure.may_be_a_row)
         self._links.renew(replica.ranks, replica.attempt)  # nothing is read of the old processes any more
+        self._admission.forget(replica.ranks)
         if self._restarts == self._max_restarts:
             self._over = self._over or RankError([failure.reason, *failure.details])
             return blamed

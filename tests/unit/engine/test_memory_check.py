@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config.memory import GIB
+from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine import memory_check
 from mindbatch.engine.memory_check import refuse_beyond_memory
@@ -19,8 +19,7 @@ ASSISTANT = ModelFacts("gpt2", 100, 100, 1 << 27, 0, 16, rank_parameters=(1 << 2
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "whole_memory", lambda: 8 * GIB)
-    monkeypatch.setattr(memory_check, "free_memory", lambda: 5 * GIB)
+    monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(8 * GIB, 5 * GIB))
 
 
 def fault(stages: list[int], cache_gib: int, assistant: ModelFacts | None = None, **options: Any) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
@@ -99,6 +100,44 @@ def test_another_model_folder_is_refused(tmp_path: Path, change: Callable[[Path]
         admitted.check_model(2, {"digests": [folder_digest(theirs)]})
 
 
+def test_each_machine_is_asked_whether_its_ranks_fit(tmp_path: Path) -> None:
+    asked: list[tuple[list[int], MachineMemory]] = []
+
+    def check(ranks: Collection[int], machine: MachineMemory) -> None:
+        asked.append((sorted(ranks), machine))
+
+    model = ModelConfig(checkpoint_name_or_path=str(folder(tmp_path / "model")))
+    admitted = RankAdmission(model, RUNTIME, PARALLEL, None, check, replicas_are_local=True)
+    memory = (8 * GIB, 5 * GIB, None)
+    for rank, boot in ((0, "a"), (1, "b"), (2, "a")):  # two machines of one name
+        admitted.job(rank, hello() | {"boot": boot, "memory": memory})
+    admitted.job(3, hello() | {"memory": None})  # whose system does not say
+    admitted.forget([0, 1])
+    admitted.job(1, hello() | {"boot": "a", "memory": memory})
+    there = MachineMemory(8 * GIB, 5 * GIB, "far")
+    assert asked == [([0], there), ([1], there), ([0, 2], there), ([1, 2], there)]
+
+
+def test_a_machine_with_too_little_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are counted where they are, whatever there is here."""
+    machine, taken = MachineMemory(7 << 20, 0, "far"), []
+
+    class Admission(RankAdmission):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            taken.append(args[-1])
+            raise InterruptedError
+
+    monkeypatch.setattr(load, "RankAdmission", Admission)
+    model = ModelConfig(checkpoint_name_or_path=str(data_root() / "examples/tiny_gpt2"))
+    config = ModelTaskConfig(model=model, parallel=PARALLEL, runtime=RuntimeConfig(cache_memory="2MiB"))
+    with pytest.raises(InterruptedError):
+        load.load_replicas(config)
+    [check] = taken
+    check([1], machine)
+    with pytest.raises(ConfigError, match="^memory: 2 processes need .*, and far has 0.0, "):
+        check([0, 1], machine)
+
+
 def test_what_is_no_part_of_the_model_may_differ(tmp_path: Path) -> None:
     ours, theirs = folder(tmp_path / "ours"), folder(tmp_path / "theirs")
     (theirs / "notes.md").write_text("theirs")
@@ -116,7 +155,7 @@ def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pyt
     ):
         load.load_replicas(config)
     config.runtime = RuntimeConfig(cache_memory="2MiB")
-    monkeypatch.setattr(memory_check, "whole_memory", lambda: 7 << 20)
+    monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(7 << 20, 0))
     with pytest.raises(ConfigError, match=r"^memory: 2 processes need 0.0 GiB, .*cache_memory of at most"):
         load.load_replicas(config)
     config.runtime = RuntimeConfig()
