@@ -14,7 +14,7 @@ from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults
+from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
 from mindbatch.checkpoint.lora.names import FoundModules, Role, find_modules, unused_faults
@@ -114,7 +114,9 @@ def _checked(
     if faults:
         raise CheckpointError([])
     modules = adapted_modules(found, settings, _arrays(tensors, found))
-    raise_if_any([*effect_faults(modules.values())], str(tensors.path))
+    raise_if_any(
+        [*effect_faults(modules.values()), *tied_faults(modules.values(), settings)], str(tensors.path)
+    )
     return modules
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.modules import AdaptedModule
-from mindbatch.checkpoint.lora.names import FoundModules, Role, is_head
+from mindbatch.checkpoint.lora.names import FoundModules, Role, is_head, is_vocabulary
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import read_array
 
@@ -21,7 +21,8 @@ def setting_faults(found: FoundModules, settings: LoraSettings) -> Iterator[str]
     low_rank = [module for module, roles in found.modules.items() if Role.A in roles]
     if not found.modules:
         yield "no pair of lora_A and lora_B"
-    yield from settings.targets.faults(low_rank)
+    meant = [module for module in low_rank if not _follows(module, found, settings)]
+    yield from settings.targets.faults(meant)
     if settings.targets.all_linear:
         for module in low_rank:
             if module in found.embeddings or is_head(module):
@@ -30,9 +31,13 @@ def setting_faults(found: FoundModules, settings: LoraSettings) -> Iterator[str]
     for name in sorted(settings.targets.saved.names):
         if not any(f".{module}".endswith(f".{name}") for module in whole):
             yield f"modules_to_save has {shown(name)}, of which there is no weight"
-    if settings.ties and (whole or found.embeddings):
-        yield "ensure_weight_tying=True: a head that follows an adapted embedding is not supported"
     yield from _role_faults(found, low_rank, settings)
+
+
+def _follows(module: str, found: FoundModules, settings: LoraSettings) -> bool:
+    """Whether it is a head that no target means, and that is adapted because the embedding is."""
+    is_tied = settings.ties and bool(found.embeddings) and is_head(module)
+    return is_tied and settings.targets.meant_by(module) is None
 
 
 def _role_faults(found: FoundModules, low_rank: Iterable[str], settings: LoraSettings) -> Iterator[str]:
@@ -105,6 +110,37 @@ def effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
             effective = effective or _acts(read)
     if not effective:
         yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
+
+
+def tied_faults(modules: Collection[AdaptedModule], settings: LoraSettings) -> Iterator[str]:
+    """With ensure_weight_tying head and embedding must be adapted alike: PEFT keeps one of the two."""
+    adapted = [module for module in modules if is_vocabulary(module.module)] if settings.ties else []
+    if not adapted:
+        return
+    heads, embeddings = (
+        [module for module in adapted if is_head(module.module) is is_it] for is_it in (True, False)
+    )
+    if len(heads) != 1 or len(embeddings) != 1:
+        only = ", ".join(shown(module.module) for module in adapted)
+        yield f"ensure_weight_tying=True: head and token embedding must both be adapted; here are {only}"
+    elif not _is_same(heads[0], embeddings[0]):
+        yield (
+            f"ensure_weight_tying=True: {shown(heads[0].module)} and {shown(embeddings[0].module)} are "
+            "adapted differently, and must be alike"
+        )
+
+
+def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
+    """Whether both have one weight, or the matrices of one another, transposed."""
+    if {*head.arrays} != {*embedding.arrays} or head.scaling != embedding.scaling:
+        return False
+    turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
+    with OpenFiles() as files:
+        for role, array in head.arrays.items():
+            other = read_array(embedding.arrays[turned.get(role, role)], files)
+            if not np.array_equal(read_array(array, files), other.T if role in turned else other):
+                return False
+    return True
 
 
 def _acts(read: Mapping[Role, FloatArray]) -> bool:

@@ -87,3 +87,29 @@ def test_a_list_of_adapters_of_mindformers(tmp_path, monkeypatch):
         listed.write_text(content)
         with pytest.raises(CheckpointError, match=message):
             read_adapter_list(listed)
+
+
+def test_a_head_that_follows_its_embedding_is_adapted_alike(tmp_path):
+    """ensure_weight_tying: PEFT saves both, and keeps one of them."""
+    a, b = np.ones((RANK, 7), np.float32), np.ones((INPUTS, RANK), np.float32)
+    low = {f"{EMBEDDING}.lora_embedding_A": a, f"{EMBEDDING}.lora_embedding_B": b}
+    targets = {"target_modules": ["q_proj", "v_proj", "embed_tokens"], "ensure_weight_tying": True}
+
+    def opened(name, tensors, **settings):
+        return open_adapter(write_adapter(tmp_path / name, vocabulary_tensors(**tensors), **settings)).modules
+
+    head = {"lm_head.lora_A.weight": b.T, "lm_head.lora_B.weight": a.T}
+    assert {EMBEDDING, "lm_head"} <= opened("low", low | head, **targets).keys()
+    with pytest.raises(CheckpointError, match="'lm_head' and 'model.embed_tokens' are adapted differently"):
+        opened("other", low | head | {"lm_head.lora_A.weight": 2 * b.T}, **targets)
+    with pytest.raises(CheckpointError, match="must both be adapted; here are 'model.embed_tokens'$"):
+        opened("alone", low, **targets)
+    with pytest.raises(CheckpointError, match="module 'lm_head' is none of target_modules"):
+        opened("untied", low | head, **{**targets, "ensure_weight_tying": False})
+
+    saved = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+    one, other = (np.full((7, INPUTS), value, np.float32) for value in (2, 3))
+    whole = {f"{EMBEDDING}.weight": one, "lm_head.weight": one}
+    assert {EMBEDDING, "lm_head"} <= opened("whole", whole, **saved).keys()
+    with pytest.raises(CheckpointError, match="are adapted differently, and must be alike"):
+        opened("mixed", whole | {"lm_head.weight": other}, **saved)
