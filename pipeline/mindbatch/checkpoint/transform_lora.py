@@ -14,7 +14,13 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, firs
 from mindbatch.checkpoint.lora.base_weight import base_weight
 from mindbatch.checkpoint.lora.checks import effect_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
-from mindbatch.checkpoint.lora.names import FoundModules, find_modules, is_lora_name, unused_faults
+from mindbatch.checkpoint.lora.names import (
+    FoundModules,
+    find_modules,
+    is_lora_name,
+    is_of_training,
+    unused_faults,
+)
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
@@ -24,8 +30,6 @@ from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.errors import ConfigError
-
-_OPTIMIZER = ("adam_m.", "adam_v.", "accu_grads.")
 
 
 def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
@@ -39,7 +43,7 @@ def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
     """
     path = transform.source.path
     lora_names = [name for name in transform.placements if is_lora_name(name)]
-    names = [name for name in lora_names if not name.startswith(_OPTIMIZER)]
+    names = [name for name in lora_names if not is_of_training(name)]
     found = find_modules(names)
     if not found.modules and not found.faults:
         raise_if_any(["holds no lora_a and lora_b matrices"], str(path))

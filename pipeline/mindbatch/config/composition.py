@@ -258,7 +258,8 @@ def _kept_value(key: Key, text: Any, value: Any) -> Any:
     if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
         return _absolute(value)
     if key.is_path and isinstance(value, Mapping):
-        return {name: _kept_value(key, text[name], item) for name, item in value.items()}
+        texts = text if isinstance(text, Mapping) else value  # of a file that lists the paths
+        return {name: _kept_value(key, texts[name], item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -269,6 +270,8 @@ def _portable(text: Any, value: Any) -> Any:
     """
     if isinstance(text, Mapping):
         return {name: _portable(item, value[name]) for name, item in text.items()}
+    if isinstance(value, Mapping) and "${" not in str(text):  # of a file that lists the paths
+        return {name: _portable(item, item) for name, item in value.items()}
     if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):
         return text
     return _absolute(value).replace("${", "\\${")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.config.faults import shown
-from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.path_faults import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
 from mindbatch.fault_lines import did_you_mean
 
@@ -15,11 +16,11 @@ LONGEST_NAME = 100
 MOST_ADAPTERS = 10_000
 MERGE = "merge"
 _MOST_NAMED = 8
-_ALLOWED = "a folder, {path: FOLDER, scaling: NUMBER}, or null for the base"
+_ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the base"
 
 
 class AdapterFolder(NamedTuple):
-    """Where an adapter is. scaling: for one whose own files do not say it."""
+    """Where an adapter is: a folder, or a file of tensors. scaling: where its own files do not say it."""
 
     path: Path
     scaling: float | None = None
@@ -32,7 +33,7 @@ class LoraConfig:
     adapters: Any = option(
         None,
         "adapters by name, like {law: FOLDER, med: {path: FOLDER, scaling: 2}, base: null}",
-        accepts="mapping of names to folders, or null",
+        accepts="mapping of names to folders, the path of MindFormers' lora_adapter.json, or null",
         is_path=True,
     )
     default: str | None = option(
@@ -62,7 +63,7 @@ class LoraConfig:
     @property
     def names(self) -> tuple[str, ...]:
         """Of all adapters, with those that stand for the base."""
-        return tuple(self.adapters or ())
+        return tuple(self.adapters) if isinstance(self.adapters, Mapping) else ()
 
     @property
     def folders(self) -> dict[str, AdapterFolder]:
@@ -77,26 +78,49 @@ class LoraConfig:
 
 
 def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
-    """Replaces `shipped:` and ~ in the folders of adapters by what they mean; their faults go to `faults`."""
+    """Replaces a list of adapters by what it holds, and `shipped:` and ~ in paths by what they mean.
+
+    The faults of all go to `faults`.
+    """
+    if isinstance(lora.adapters, str | Path):
+        lora.adapters = _listed(str(lora.adapters), faults)
     if not isinstance(lora.adapters, Mapping):
         return
     found: dict[Any, Any] = {}
     for name, value in lora.adapters.items():
         key = f"lora.adapters.{name if _name_fault(name) is None else shown(name)}"
         if isinstance(value, str | Path):
-            found[name] = settled(key, str(value), folder_fault, faults)
+            found[name] = settled(key, str(value), adapter_fault, faults)
         elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
-            path = settled(f"{key}.path", str(value["path"]), folder_fault, faults)
+            path = settled(f"{key}.path", str(value["path"]), adapter_fault, faults)
             found[name] = {**value, "path": path}
         else:
             found[name] = value
     lora.adapters = found
 
 
+def _listed(text: str, faults: list[str]) -> Any:
+    """The adapters of MindFormers' list; `text` itself where it cannot be read."""
+    before = len(faults)
+    path = settled("lora.adapters", text, checkpoint_fault, faults)
+    if path is None or len(faults) > before:
+        return text
+    try:
+        return read_adapter_list(Path(path))
+    except ValueError as error:
+        faults.append(f"lora.adapters={shown(text)}: {error}")
+        return text
+
+
 def lora_faults(lora: LoraConfig) -> Iterator[str]:
-    """Every fault in the values but those of paths."""
+    """Every fault in the values but those of paths, and of a list that they are in."""
+    if isinstance(lora.adapters, str | Path):
+        return
     if lora.adapters is not None and not isinstance(lora.adapters, Mapping):
-        yield f"lora.adapters={shown(lora.adapters)}: must be a mapping of names to folders, or null"
+        yield (
+            f"lora.adapters={shown(lora.adapters)}: must be a mapping of names to folders, the path of "
+            "MindFormers' lora_adapter.json, or null"
+        )
         return
     faults = [*_adapter_faults(lora.adapters or {})]
     yield from faults

@@ -19,6 +19,9 @@ IS_THERE = "is there already; give another name, or output.overwrite=true"
 DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 """Of files with rows, which prompts_file cannot be."""
 
+ADAPTER_SUFFIXES = (".ckpt", ".safetensors")
+"""Of files with the tensors of an adapter."""
+
 Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
@@ -77,6 +80,11 @@ def tokenizer_folder_fault(path: Path) -> str | None:
 def folder_fault(path: Path) -> str | None:
     """For a folder to read."""
     return _folder_fault(path, "no such folder")
+
+
+def adapter_fault(path: Path) -> str | None:
+    """For an adapter: its folder, or the file with its tensors."""
+    return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
 
 
 def _folder_fault(path: Path, missing: str) -> str | None:

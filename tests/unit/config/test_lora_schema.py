@@ -1,5 +1,6 @@
 """The section lora: which adapters there may be, and what is said of those that there cannot."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from mindbatch.config.adapter_list import LIST_NAME
 from mindbatch.config.compose import compose_task
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig, lora_faults, unknown_adapter
 from mindbatch.errors import ConfigError
@@ -91,7 +93,7 @@ def test_all_faults_are_told_at_once(here: Path) -> None:
     assert found == (
         "lora.adapters.law=lw: no such folder; did you mean law?",
         "lora.adapters.med.scale: unknown; there are path and scaling; did you mean scaling?",
-        "lora.adapters.odd=7: must be a folder, {path: FOLDER, scaling: NUMBER}, or null for the base",
+        "lora.adapters.odd=7: must be a folder or file, {path: PATH, scaling: NUMBER}, or null for the base",
         "lora.adapters.zero.scaling=0: must be a number other than 0, below 1e+09",
         "lora.adapters.none.path=null: must be the adapter's folder",
         "lora.default=lau: there is no adapter 'lau'; lora.adapters has law, med, odd, zero, none; "
@@ -102,8 +104,10 @@ def test_all_faults_are_told_at_once(here: Path) -> None:
 @pytest.mark.parametrize(
     ("adapters", "fault"),
     [
-        ("law", "must be a mapping of names to folders, or null"),
-        (["law"], "must be a mapping of names to folders, or null"),
+        (
+            ["law"],
+            "must be a mapping of names to folders, the path of MindFormers' lora_adapter.json, or null",
+        ),
         ({"": None}, "'': a name must be a text"),
         ({7: None}, "7: a name must be a text"),
         ({"a" * 101: None}, "a name has at most 100 characters"),
@@ -193,3 +197,46 @@ def test_one_adapter_is_merged_for_every_row(here: Path) -> None:
 )
 def test_a_merge_gives_rows_no_choice(here: Path, overrides: list[str], fault: str) -> None:
     assert faults_of("lora.mode=merge", *overrides) == (fault,)
+
+
+def test_a_list_of_mindformers_stands_for_its_adapters(here: Path) -> None:
+    """Folders are counted from the working directory, or from the list's own."""
+    home = here / "lists"
+    (home / "near").mkdir(parents=True)
+    listed = home / LIST_NAME
+    listed.write_text(json.dumps({"law": "law", "med": str(here / "med"), "near": "near"}))
+    expected = {"law": Path("law"), "med": here / "med", "near": Path("lists/near")}
+    for path in ("lists", f"lists/{LIST_NAME}"):
+        config = composed(f"lora.adapters={path}", "lora.default=law")
+        assert {name: folder.path for name, folder in config.lora.folders.items()} == expected
+        assert f"law: {here}/law" in config.unresolved_yaml, "the list is needed no more"
+    listed.write_text(json.dumps({"law": "lw"}))
+    assert faults_of("lora.adapters=lists") == ("lora.adapters.law=lw: no such folder; did you mean law?",)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "lora.adapters=lists: holds no lora_adapter.json; must be {NAME: FOLDER, ...}, or"),
+        ('{"law": 1}', "lora.adapters=lists: law has 1; must be a name with the folder of an adapter"),
+        ('{"law": {"path": "law"}}', "lora.adapters=lists: lora_adapter.json: JSON nested too deeply"),
+        ('{"law": "law", "law": "med"}', "(the key 'law' appears twice"),
+        ("{}", "lora.adapters=lists: lora_adapter.json has {}; must be an object of folders by name"),
+        ("PK", "lora.adapters=lists: lora_adapter.json: not valid JSON"),
+    ],
+)
+def test_lists_that_are_none(here: Path, content: str | None, fault: str) -> None:
+    (here / "lists").mkdir()
+    if content is not None:
+        (here / "lists" / LIST_NAME).write_text(content)
+    [line] = faults_of("lora.adapters=lists", "lora.default=law")
+    assert fault in line
+
+
+def test_an_adapter_may_be_a_file(here: Path) -> None:
+    (here / "lora.ckpt").write_bytes(b"")
+    (here / "notes.txt").write_bytes(b"")
+    found = composed("lora.adapters={law: {path: lora.ckpt, scaling: 2}}").lora.folders
+    assert found == {"law": AdapterFolder(Path("lora.ckpt"), 2)}
+    [line] = faults_of("lora.adapters={law: notes.txt}")
+    assert line == "lora.adapters.law=notes.txt: is a file; give the folder that holds it: ."

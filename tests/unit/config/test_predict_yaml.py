@@ -133,7 +133,10 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
         ("register_path: ./mine", "register_path=./mine: code that is named in a file is never run"),
         ("trust_remote_code: True", "trust_remote_code=true: code that is named in a file is never run"),
         ("model: {arch: {auto_register: a.B}}", "model.arch.auto_register=a.B: code that is named in"),
-        ("model: {model_config: {pet_config: {pet_type: lora}}}", "model.model_config.pet_config: adapters"),
+        (
+            "model: {model_config: {pet_config: {pet_type: lora}}}",
+            "model.model_config.pet_config.pet_type=lora: the adapter is looked for in load_checkpoint, its",
+        ),
         ("model: {model_config: {quant_config: {a: b}}}", "model.model_config.quant_config: quantised"),
         (
             "model: {model_config: {compute_dtype: int8}}",

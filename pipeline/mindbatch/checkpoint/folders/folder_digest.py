@@ -1,4 +1,4 @@
-"""A digest by which two hosts see that they have the same model folder, without reading its weights."""
+"""A digest by which two hosts see that they have the same model or adapter, without reading its weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from mindbatch.regular_file import first_bytes
 _HEAD_BYTES = 1 << 20
 """Of each file: all of a config.json, and the names and places of tensors."""
 _WHOLE_BYTES = 64 << 20
-_WHOLE = (DIGESTS_NAME, "tokenizer.json", "tokenizer.model", "adapter_model.safetensors")
+_WHOLE = (
+    DIGESTS_NAME,
+    "tokenizer.json",
+    "tokenizer.model",
+    "adapter_model.safetensors",
+    "adapter_model.ckpt",
+)
 _SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
 
 
 def folder_digest(folder: Path) -> str:
     """A digest of what the folder's files are called, how large they are and how they begin.
 
+    folder: an adapter's file stands for all that are beside it: its settings may be there.
     Of digests.json, the tokenizer and an adapter all is looked at. Rank folders are not: each host may
     have its own.
 
@@ -30,11 +37,12 @@ def folder_digest(folder: Path) -> str:
         CheckpointError: the folder cannot be listed.
     """
     total = hashlib.blake2b(digest_size=16)
+    folder, whole = (folder.parent, (*_WHOLE, folder.name)) if folder.is_file() else (folder, _WHOLE)
     for name in file_names(folder):
         with suppress(OSError):  # a file that cannot be read is refused by who reads it
             found = os.stat(folder / name)
             if name.endswith(_SUFFIXES) and stat.S_ISREG(found.st_mode):
-                head = first_bytes(folder / name, _WHOLE_BYTES if name in _WHOLE else _HEAD_BYTES)
+                head = first_bytes(folder / name, _WHOLE_BYTES if name in whole else _HEAD_BYTES)
                 content = hashlib.blake2b(head).hexdigest()
                 total.update(json.dumps([name, found.st_size, content]).encode())
     return total.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +17,21 @@ from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.checkpoint.lora.names import FoundModules, Role, find_modules, unused_faults
+from mindbatch.checkpoint.lora.names import (
+    FoundModules,
+    Role,
+    find_modules,
+    is_of_training,
+    unused_faults,
+)
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
 
-ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.ckpt")
+FILE_SUFFIXES = (".safetensors", ".ckpt")
+ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in FILE_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -51,35 +58,47 @@ def open_adapter(
 ) -> LoraAdapter:
     """Reads a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
 
+    path: may also be a file with the tensors, by whatever name; adapter_config.json is looked for beside it.
     scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json; it is
     never guessed. base: name or path of the model, to be compared with the one that the adapter records.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is nothing at the path.
         CheckpointError: lists what is wrong: settings that are not supported, tensors that would not be used,
             halves without the other, other ranks than the settings say, no effect.
     """
-    folder = existing_folder(path)
+    given = Path(path)
+    folder = given.parent if given.is_file() else existing_folder(path)
     faults: list[str] = []
     settings = None
     is_unsaid = not has_file(folder, ADAPTER_CONFIG)
     if is_unsaid and scaling is None:
         faults.append(
-            f"{folder / ADAPTER_CONFIG}: missing; without it the scaling (lora_alpha / rank) must be given"
+            f"{folder / ADAPTER_CONFIG}: missing; without it the scaling (lora_alpha / rank) must be given: "
+            "{path: ..., scaling: ...} in lora.adapters, lora.scaling of mindbatch reshard"
         )
     with collecting(faults):
         settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
-    with collecting(faults), open_source(_file_of(folder)) as source:
+    with collecting(faults), open_source(given if given.is_file() else _file_of(folder)) as source:
         [tensors] = source.ranks
+        stored = _without_training(tensors.tensors)
         if is_unsaid and scaling is not None:
-            settings = LoraSettings(
-                first_rank(find_modules(tensors.tensors), tensors.shapes), 0.0, given=scaling
-            )
-        modules = _checked(settings, tensors, faults)
+            settings = LoraSettings(first_rank(find_modules(stored), tensors.shapes), 0.0, given=scaling)
+        modules = _checked(settings, tensors, stored, faults)
     raise_if_any(faults)
     assert settings is not None
-    warnings = (f"{folder}: {line}" for line in config_warnings(settings, base))
-    return LoraAdapter(folder, settings, modules, tuple(warnings))
+    warnings = [*config_warnings(settings, base), *_dropped_warnings(len(tensors.tensors) - len(stored))]
+    return LoraAdapter(given, settings, modules, tuple(f"{given}: {line}" for line in warnings))
+
+
+def _without_training(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors that are not of the training that made them."""
+    return {name: tensor for name, tensor in tensors.items() if not is_of_training(name)}
+
+
+def _dropped_warnings(count: int) -> Iterator[str]:
+    if count:
+        yield f"{count} tensors of the training (optimizer, counters) are left out"
 
 
 def _file_of(folder: Path) -> Path:
@@ -89,10 +108,14 @@ def _file_of(folder: Path) -> Path:
     needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
     if found:
         raise CheckpointError(f"{folder}: has both; {needed}")
-    pickles = [name for name in file_names(folder) if name.endswith(PICKLE_SUFFIXES)]
+    names = file_names(folder)
+    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         raise CheckpointError(f"{folder / pickles[0]}: {HOW_TO_CONVERT.format(needed=needed)}")
-    raise CheckpointError(f"{folder}: no adapter; {needed}")
+    near = next(
+        (f"; or give the file: {folder / name}" for name in names if name.endswith(FILE_SUFFIXES)), ""
+    )
+    raise CheckpointError(f"{folder}: no adapter; {needed}{near}")
 
 
 def first_rank(found: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -102,15 +125,15 @@ def first_rank(found: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> in
 
 
 def _checked(
-    settings: LoraSettings | None, tensors: TensorSet, faults: list[str]
+    settings: LoraSettings | None, tensors: TensorSet, stored: Mapping[str, StoredTensor], faults: list[str]
 ) -> dict[str, AdaptedModule]:
-    found = find_modules(tensors.tensors)
+    found = find_modules(stored)
     where = f"{tensors.path}: "
     unused = first_lines(unused_faults(found.others), str, limit=4)
     faults += [where + line for line in (*found.faults, *unused)]
     if settings is None:
         raise CheckpointError([])  # the faults are told already
-    faults += [where + line for line in module_faults(found, settings, tensors.tensors)]
+    faults += [where + line for line in module_faults(found, settings, stored)]
     if faults:
         raise CheckpointError([])
     modules = adapted_modules(found, settings, _arrays(tensors, found))

@@ -12,6 +12,11 @@ from mindbatch.checkpoint.faults import shown
 # base_model.model.MODULE.lora_A.weight (PEFT), MODULE.mindpet_delta_lora_a, .tk_delta_lora_a (MindFormers)
 _PEFT = "base_model.model."
 _HEADS = re.compile(r"(^|\.)(score|classifier|classification_head|qa_outputs|v_head)\.")
+_OPTIMIZER = ("adam_m.", "adam_v.", "accu_grads.")
+_COUNTERS = frozenset({
+    "batch_num", "beta1_power", "beta2_power", "current_iterator_step", "epoch_num", "global_batch_size",
+    "global_step", "last_overflow_iterator_step", "learning_rate", "loss_scale", "scale_sense", "step_num",
+})  # fmt: skip
 _VOCABULARY = frozenset({"embed_tokens", "wte", "tok_embeddings", "word_embeddings", "lm_head"})
 
 
@@ -60,6 +65,11 @@ class FoundModules:
 def is_lora_name(name: str) -> bool:
     """Whether a tensor of a checkpoint belongs to an adapter."""
     return "lora_" in name.lower()
+
+
+def is_of_training(name: str) -> bool:
+    """Whether a tensor of a checkpoint is the optimizer's, or counts the steps of the training."""
+    return name.startswith(_OPTIMIZER) or name in _COUNTERS
 
 
 def is_vocabulary(module: str) -> bool:
@@ -130,6 +140,11 @@ def _kind(name: str) -> str:
         return "a classification head, which generation has no place for"
     if "modules_to_save" in name:
         return "a whole saved module is supported for lm_head and embed_tokens alone"
+    if not is_lora_name(name):
+        return (
+            "a weight of the model itself; used are the matrices of an adapter alone "
+            "(tools/transform_ckpt_lora.py merges a checkpoint of both)"
+        )
     return (
         "not understood; used are the lora_A and lora_B of a module with their bias and "
         "lora_magnitude_vector, and whole weights of lm_head and embed_tokens"

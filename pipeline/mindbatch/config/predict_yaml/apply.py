@@ -110,8 +110,19 @@ def _facts_of(values: Mapping[str, Any], above: Mapping[str, Any], keys: SchemaK
     written = above.get(DEVICE, values.get("context.device_target"))
     device = written if isinstance(written, str) else str(keys.keys[DEVICE].default)
     facts = Facts(values, above, device, strategy)
-    folder = above.get(CHECKPOINT, facts.value(*WEIGHTS))
-    return Facts(values, above, device, strategy, folder_config(folder), _is_mcore(facts))
+    adapter = _adapter(facts)
+    weights = facts.value(*(key for key in WEIGHTS if adapter is None or key != "load_checkpoint"))
+    config = folder_config(above.get(CHECKPOINT, weights))
+    return Facts(values, above, device, strategy, config, adapter, _is_mcore(facts))
+
+
+def _adapter(facts: Facts) -> str | None:
+    """load_checkpoint, where the YAML has the model elsewhere and this holds none."""
+    path, model = facts.value("load_checkpoint"), facts.value("pretrained_model_dir")
+    is_asked = facts.value(f"{to.PET_CONFIG}pet_type") == "lora" and CHECKPOINT not in facts.above
+    if not is_asked or None in (path, model) or path == model:
+        return None
+    return None if folder_config(path) is not None else str(path)
 
 
 def _is_mcore(facts: Facts) -> bool:

@@ -1,7 +1,7 @@
 """From values of a predict YAML to ours, where they do not mean the same as they stand."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from mindbatch.config.faults import shown
 from mindbatch.config.predict_yaml.architecture import folder_config
@@ -18,6 +18,9 @@ from mindbatch.config.predict_yaml.entries import (
 
 MODEL_CONFIG = "model.model_config."
 GENERATION_CONFIG = "generation_config."
+PET_CONFIG = f"{MODEL_CONFIG}pet_config."
+PET_NAME = "pet_config"
+"""The name in lora.adapters of the one adapter of `pet_type: lora`."""
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 HALF_TYPES = FLOAT_TYPES[1:]
@@ -50,8 +53,10 @@ def float_type(value: Any, facts: Facts) -> str:
     return name
 
 
-def weights_folder(value: Any, facts: Facts) -> str:
-    """From load_checkpoint, which goes before the YAML's other folders."""
+def weights_folder(value: Any, facts: Facts) -> str | InPlaceOf:
+    """From load_checkpoint, which goes before the YAML's other folders, or is an adapter."""
+    if facts.adapter is not None and value == facts.adapter:
+        return InPlaceOf("lora.adapters", {PET_NAME: _with_scaling(facts)})
     if value == NO_WEIGHTS:
         raise Unfit("a model is not run without its weights; give their folder")
     if value in NOTHING:
@@ -64,12 +69,25 @@ def weights_folder(value: Any, facts: Facts) -> str:
     return str(value)
 
 
+def _with_scaling(facts: Facts) -> Any:
+    """The adapter's path, with lora_alpha / lora_rank where the YAML says both."""
+    rank, alpha = (facts.values.get(f"{PET_CONFIG}{name}") for name in ("lora_rank", "lora_alpha"))
+    if is_positive(rank) and is_positive(alpha):
+        return {"path": facts.adapter, "scaling": alpha / rank}
+    return facts.adapter
+
+
+def is_positive(value: Any) -> TypeGuard[float]:
+    """Whether it is a number above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
 def model_folder(value: Any, facts: Facts) -> str | InPlaceOf:
     """From pretrained_model_dir: the model's folder; the tokenizer's where the weights are elsewhere."""
     if value in NOTHING:
         raise Agreed
     weights = facts.value("load_checkpoint")
-    if weights is None:
+    if weights is None or weights == facts.adapter:
         return str(value)
     if weights == value:
         raise Agreed

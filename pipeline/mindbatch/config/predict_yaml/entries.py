@@ -29,6 +29,9 @@ class Facts:
     model_config: Mapping[str, Any] | None = None
     """config.json of the model's folder; None where it is not there."""
 
+    adapter: str | None = None
+    """load_checkpoint, where that is a LoRA adapter (pet_config) of the model in pretrained_model_dir."""
+
     is_mcore: bool = False
     """Whether the YAML is of the newer form (`use_legacy: False`)."""
 

@@ -2,7 +2,7 @@
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Same, Sets, ignored
-from mindbatch.config.predict_yaml.run_table import LORA, NO_CODE, TRAINING, WHICH_MODEL
+from mindbatch.config.predict_yaml.run_table import NO_CODE, TRAINING, WHICH_MODEL
 
 SHAPES = "the weights say it"
 KERNELS = "a choice of kernels that changes no result"
@@ -78,7 +78,6 @@ RUNNING: dict[str, Entry] = {
     **ignored(TRAINING, "moe_router_load_balancing_type", "moe_router_bias_update_rate", "use_cache"),
     **ignored(NO_CODE, "auto_map"),
     **ignored(WHICH_MODEL, "type", "model_type", "architectures", "boost_model_type"),
-    "pet_config": Checked(to.unless_asked(LORA)),
     "quant_config": Checked(to.unless_asked(QUANTISED)),
     "quantization_config": Checked(to.unless_asked(QUANTISED)),
     "quantization_bit": Only((0, None), QUANTISED),

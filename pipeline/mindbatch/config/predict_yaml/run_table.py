@@ -10,7 +10,6 @@ GRAPHS = "a setting of MindSpore's that MindBatch makes itself"
 LOADING = "a folder of weights is cut as it is loaded"
 WHICH_MODEL = "config.json says which model it is"
 NO_CODE = "code that is named in a file is never run"
-LORA = "adapters are given as lora.adapters='{NAME: FOLDER}', and the one of all rows as lora.default=NAME"
 
 UNREAD = dict.fromkeys(
     ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
@@ -35,7 +34,6 @@ FILES: dict[str, Entry] = {
     "output_dir": Ignored("logs and strategy files are not written; results go to output.dir"),
     "input_data": Checked(to.unless_asked("give prompts, prompts_file or data.path")),
     "predict_batch_size": Sets("model.batch_size"),
-    "adapter_id": Checked(to.unless_asked(LORA)),
     "register_path": Checked(to.unless_asked(NO_CODE)),
     "trust_remote_code": Checked(to.unless_asked(NO_CODE)),
     "auto_map": Ignored(NO_CODE),

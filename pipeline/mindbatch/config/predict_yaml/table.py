@@ -2,10 +2,11 @@
 
 from mindbatch.config.predict_yaml.entries import Entry
 from mindbatch.config.predict_yaml.model_table import MODEL, PROCESSOR
+from mindbatch.config.predict_yaml.pet_table import PET
 from mindbatch.config.predict_yaml.run_table import DEVICE, EXPERTS, FILES, RANKS
 from mindbatch.fault_lines import did_you_mean
 
-TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PROCESSOR
+TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PET | PROCESSOR
 """By dotted key. Where several set one key of ours, the first that is given does."""
 
 SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))

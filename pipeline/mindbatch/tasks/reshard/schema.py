@@ -11,9 +11,9 @@ from mindbatch.config.lora_schema import LARGEST_SCALING
 from mindbatch.config.model_schema import KEY_LIST
 from mindbatch.config.model_task import ignored_faults
 from mindbatch.config.path_faults import (
+    adapter_fault,
     any_path,
     checkpoint_fault,
-    folder_fault,
     model_folder_fault,
     run_folder_fault,
     settled,
@@ -63,7 +63,7 @@ class ReshardLoraConfig:
     """An adapter that is merged on the way."""
 
     merge: str | None = option(
-        None, "folder of a LoRA adapter, of PEFT or MindFormers, to add to the weights", is_path=True
+        None, "a LoRA adapter of PEFT or MindFormers, folder or file, to add to the weights", is_path=True
     )
     scaling: float | None = option(
         None, "factor of the adapter, where its adapter_config.json has no lora_alpha; null: as that says"
@@ -132,7 +132,7 @@ class ReshardConfig(TaskConfig):
             "source_config", self.source_config, model_folder_fault, faults, is_model=True
         )
         self.source_strategy = settled("source_strategy", self.source_strategy, checkpoint_fault, faults)
-        self.lora.merge = settled("lora.merge", self.lora.merge, folder_fault, faults)
+        self.lora.merge = settled("lora.merge", self.lora.merge, adapter_fault, faults)
         fault_of = any_path if self.dry_run else run_folder_fault
         self.target.dir = settled("target.dir", self.target.dir, fault_of, faults)
         return faults

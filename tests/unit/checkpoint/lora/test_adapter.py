@@ -175,7 +175,10 @@ ONES = np.ones((OUTPUTS, RANK), np.float32)
             "has no lora_A and lora_B",
         ),
         (matrices() | {"base_model.model.lm_head.weight": ONES[0]}, r"must be \[outputs, inputs\]"),
-        (matrices() | {"base_model.model.model.norm.weight": ONES[0]}, "norm.weight': not understood"),
+        (
+            matrices() | {"base_model.model.model.norm.weight": ONES[0]},
+            "norm.weight': a weight of the model itself",
+        ),
         (matrices() | {f"{Q0}.mindpet_delta_lora_a": np.ones((2, 4), np.float32)}, "has this matrix twice"),
         ({}, "no pair of lora_A and lora_B"),
         (
@@ -256,6 +259,35 @@ def test_folders_that_are_no_adapter(tmp_path):
     (tmp_path / "adapter_model.bin").write_bytes(b"PK")
     with pytest.raises(CheckpointError, match="adapter_model.bin: pickled weights"):
         open_adapter(tmp_path)
+
+
+def test_a_file_of_any_name(tmp_path):
+    """As MindFormers' training leaves it, with the optimizer's tensors beside the matrices."""
+    tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
+    ours = open_adapter(write_mindformers_adapter(tmp_path / "whole", tensors, CONFIG))
+    training = {f"adam_m.{name}": array for name, array in tensors.items()}
+    training |= {"global_step": np.zeros(1, np.float32), "epoch_num": np.ones(1, np.float32)}
+    home = write_mindformers_adapter(tmp_path / "file", tensors | training, CONFIG)
+    file = (home / "adapter_model.ckpt").rename(home / "llama_rank_0-3_1.ckpt")
+    beside = open_adapter(file)
+    assert beside.warnings == (f"{file}: 10 tensors of the training (optimizer, counters) are left out",)
+    assert beside.digest == ours.digest
+    (home / "adapter_config.json").unlink()
+    given = open_adapter(file, scaling=1.5)
+    assert given.digest == ours.digest
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json: missing; without it the scaling"):
+        open_adapter(file)
+    with pytest.raises(CheckpointError, match=rf"must have one of .*; or give the file: {file}$"):
+        open_adapter(home, scaling=1.5)
+
+
+def test_a_file_with_the_model_s_own_weights_is_refused(tmp_path):
+    tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
+    both = tensors | {f"{MODULES[0]}.weight": ONES}
+    with pytest.raises(
+        CheckpointError, match=r"q_proj.weight': a weight of the model itself.*transform_ckpt"
+    ):
+        open_adapter(write_mindformers_adapter(tmp_path, both, CONFIG) / "adapter_model.ckpt")
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -1,7 +1,5 @@
 """Adapted and saved embeddings and heads, also where both are one tensor; lists of adapters."""
 
-import json
-
 import numpy as np
 import pytest
 from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
@@ -9,7 +7,6 @@ from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
-from mindbatch.checkpoint.lora.slora import read_adapter_list
 from mindbatch.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens"
@@ -64,29 +61,6 @@ def test_two_names_for_one_module_are_refused(tmp_path):
     renames = {name.removeprefix("model."): name for name in SHAPES}
     with pytest.raises(CheckpointError, match="q_proj.weight' is adapted twice"):
         adapted_weights(adapter, SHAPES, renames)
-
-
-def test_a_list_of_adapters_of_mindformers(tmp_path, monkeypatch):
-    """Its folders are counted from the working directory."""
-    monkeypatch.chdir(tmp_path)
-    write_adapter(tmp_path / "law")
-    listed = tmp_path / "lora_adapter.json"
-    listed.write_text(json.dumps({"law": "law", "med": str(tmp_path / "law")}))
-    for path in (listed, tmp_path):
-        found = read_adapter_list(path)
-        assert {name: len(open_adapter(folder).modules) for name, folder in found.items()} == {
-            "law": 4,
-            "med": 4,
-        }
-    for content, message in (
-        ('{"law": "lore"}', "'law' has 'lore'; must be a name with the folder"),
-        ('{"law": 1, "law": 2}', "law"),
-        ('{"a\\n": "law"}', "must be a name with the folder"),
-        ("{}", "has 0 adapters"),
-    ):
-        listed.write_text(content)
-        with pytest.raises(CheckpointError, match=message):
-            read_adapter_list(listed)
 
 
 def test_a_head_that_follows_its_embedding_is_adapted_alike(tmp_path):

@@ -1,0 +1,87 @@
+"""What `pet_config` of a predict YAML means here: the adapter that MindFormers would put into the model."""
+
+from typing import Any, NoReturn
+
+from mindbatch.config.predict_yaml.conversions import PET_CONFIG, PET_NAME, is_positive
+from mindbatch.config.predict_yaml.entries import (
+    NOTHING,
+    Agreed,
+    Checked,
+    Entry,
+    Facts,
+    Ignored,
+    Only,
+    Sets,
+    Unfit,
+    WithoutEffect,
+)
+from mindbatch.config.predict_yaml.run_table import TRAINING
+
+LORA, SLORA = "lora", "slora"
+GIVE_IT = "lora.adapters='{NAME: PATH}' lora.default=NAME"
+OF_ADAPTER = "the adapter's own files say it"
+
+
+def _pet_type(value: Any, facts: Facts) -> str:
+    """lora: the one adapter is every row's; slora has a list, and adapter_id names one."""
+    if value == SLORA or value in NOTHING:
+        raise Agreed
+    if value != LORA:
+        raise Unfit(f"only {LORA} and {SLORA} are supported")
+    if "lora.adapters" in facts.above:
+        raise WithoutEffect("lora.adapters is given")
+    if facts.adapter is None:
+        raise Unfit(
+            "the adapter is looked for in load_checkpoint, its model in pretrained_model_dir; a checkpoint "
+            f"of both is merged by tools/transform_ckpt_lora.py, or give {GIVE_IT}"
+        )
+    return PET_NAME
+
+
+def _adapter_path(value: Any, facts: Facts) -> str:
+    """The folder with slora's list of adapters."""
+    if value in NOTHING:
+        raise Agreed
+    if facts.value(f"{PET_CONFIG}pet_type") != SLORA:
+        raise Unfit(f"is of pet_type: {SLORA}; for one adapter give {GIVE_IT}")
+    return str(value)
+
+
+def _adapter_id(value: Any, facts: Facts) -> str:
+    """The adapter of all rows."""
+    if value in NOTHING:
+        raise Agreed
+    if facts.value(f"{PET_CONFIG}adapter_path") is None and "lora.adapters" not in facts.above:
+        raise Unfit(f"there are no adapters without adapter_path in pet_config; give {GIVE_IT}")
+    return str(value)
+
+
+def _scaling_part(value: Any, facts: Facts) -> NoReturn:
+    """lora_rank and lora_alpha: of lora their quotient goes with the adapter; slora's have their own."""
+    if facts.value(f"{PET_CONFIG}pet_type") != LORA:
+        raise WithoutEffect(OF_ADAPTER)
+    if not (value is None or is_positive(value)):
+        raise Unfit("must be a number above 0")
+    raise Agreed
+
+
+PET: dict[str, Entry] = {
+    "adapter_id": Sets("lora.default", _adapter_id),
+    f"{PET_CONFIG}pet_type": Sets("lora.default", _pet_type),
+    f"{PET_CONFIG}adapter_path": Sets("lora.adapters", _adapter_path),
+    f"{PET_CONFIG}lora_rank": Checked(_scaling_part),
+    f"{PET_CONFIG}lora_alpha": Checked(_scaling_part),
+    f"{PET_CONFIG}lora_extra_vocab_size": Only(
+        (0, None), "tokens that are added are not supported; set it to 0"
+    ),
+    f"{PET_CONFIG}lora_num": Ignored("lora.max_loaded says how many are in memory"),
+    **{f"{PET_CONFIG}{name}": Ignored(OF_ADAPTER) for name in ("target_modules", "exclude_layers")},
+    **{
+        f"{PET_CONFIG}{name}": Ignored(TRAINING)
+        for name in ("lora_dropout", "lora_a_init", "lora_b_init", "freeze_include", "freeze_exclude")
+    },
+    **{
+        f"{PET_CONFIG}{name}": Ignored("kernels choose it beside model.dtype")
+        for name in ("param_init_type", "compute_dtype", "lora_dtype")
+    },
+}
