@@ -36,7 +36,7 @@ def test_white_space_at_the_end_of_a_prompt_is_the_continuations() -> None:
 def test_nothing_before_a_continuation_is_the_beginning_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first token has no probability otherwise."""
     tokenizer = shared_tokenizer()
-    monkeypatch.setattr(type(tokenizer), "bos_token_id", 3)
+    monkeypatch.setattr(tokenizer, "bos_token_id", 3)
     tokens, scored = continued(question(content={"text": " "}), "four", tokenizer)
     alone = tokenizer.encode(" four")
     assert (tokens, scored) == ([3, *alone], len(alone))
