@@ -14,13 +14,13 @@ from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray, constant
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.memory import padded_head
+from mindbatch.kernels.memory import FLOAT32, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.native_weights import native_weights
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
 
-PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
 
 Shape = list[int]
@@ -59,23 +59,20 @@ def first_type(*types: Any) -> Any:
     return types[0]
 
 
-def second_type(*types: Any) -> Any:
-    """The output has the second input's dtype."""
-    return types[1]
-
-
 def float32(*types: Any) -> Any:
     """The output has the kernels' dtype."""
     return mindspore.float32
 
 
 class NativeKernels(Kernels):
-    """float32 kernels of csrc/; rows of a batch never influence one another's arithmetic."""
+    """Kernels of csrc/; rows of a batch never influence one another's arithmetic."""
 
     name = "native"
 
-    def __init__(self, library: NativeLibrary) -> None:
+    def __init__(self, library: NativeLibrary, weights: NumberType = FLOAT32) -> None:
+        """weights: what matrices are kept in; all else is float32."""
         self._library = library
+        self._weights = native_weights(weights, library)
         self._slices: tuple[TensorSlice, int] | None = None  # and the number of their meeting
         self._hand_overs: dict[int, int] = {}  # meetings by the stage that hands over
 
@@ -130,22 +127,27 @@ class NativeKernels(Kernels):
     def _function(self, name: str) -> str:
         return f"{self._library.path}:{name}"
 
-    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        return (-(-outputs // PANEL), inputs, PANEL)
+    def _product(self, name: str) -> str:
+        """The function that does it with matrices as they are kept."""
+        return self._function(name + self._weights.suffix)
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
-        done = 0
-        while done < len(rows):
-            panel, column = divmod(first_output + done, PANEL)
-            count = min(PANEL - column, len(rows) - done)
-            packed[panel, :, column : column + count] = rows[done : done + count].T
-            done += count
+    @property
+    def weight_type(self) -> NumberType:
+        """See `Kernels.weight_type`."""
+        return self._weights.type
+
+    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+        """See `Kernels.packed_zeros`."""
+        return self._weights.zeros(outputs, inputs)
+
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+        return self._weights.pack(packed, first_output, rows)
 
     def linear(self, outputs: int) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
             return [x[0], outputs]
 
-        return NativeOperator(self._function("mb_linear"), shape, first_type)
+        return NativeOperator(self._product("mb_linear"), shape, first_type)
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
@@ -162,23 +164,23 @@ class NativeKernels(Kernels):
             return [x[0], outputs]
 
         settings = constant(shape.widths, np.int32)
-        return NativeCell(self._function("mb_adapted_linear"), output, first_type, settings)
+        return NativeCell(self._product("mb_adapted_linear"), output, first_type, settings)
 
     def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
         if not self._library.has_adapters:
             return super().adapted_embedding(shape)
 
         def output(ids: Shape, weight: Shape, *others: Shape) -> Shape:
-            return [ids[0], weight[1]]
+            return [ids[0], shape.widths[0]]
 
         settings = constant([*shape.widths, shape.inputs], np.int32)
-        return NativeCell(self._function("mb_adapted_embed"), output, second_type, settings)
+        return NativeCell(self._product("mb_adapted_embed"), output, float32, settings)
 
-    def embedding(self) -> nn.Cell:
+    def embedding(self, width: int) -> nn.Cell:
         def shape(ids: Shape, weight: Shape) -> Shape:
-            return [ids[0], weight[1]]
+            return [ids[0], width]
 
-        return NativeOperator(self._function("mb_embed"), shape, second_type)
+        return NativeOperator(self._product("mb_embed"), shape, float32)
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape, settings: Shape) -> Shape:

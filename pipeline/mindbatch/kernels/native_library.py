@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mindbatch.errors import ConfigError
 
-VARIANTS = ("avx512", "avx2", "portable")
+if TYPE_CHECKING:  # which loads MindSpore
+    from mindbatch.kernels.arrays import Array, FloatArray
+
+VARIANTS = ("avx512_vnni", "avx512", "avx2", "portable")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class NativeLibrary:
 
     @property
     def variant(self) -> str:
-        """The instruction set in use: "avx512", "avx2" or "portable"."""
+        """The instruction set in use, of VARIANTS."""
         name: bytes = self.handle.mb_variant()
         return name.decode()
 
@@ -53,6 +57,11 @@ class NativeLibrary:
         assert number >= 0, "too many meetings, or no memory for one more"
         return number
 
+    def pack(self, kind: int, rows: FloatArray, packed: Array, first_output: int) -> int:
+        """Rounds rows [n, inputs] into a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
+        sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
+        return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
+
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one.
 
@@ -78,6 +87,10 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
+    if hasattr(handle, "mb_pack"):  # not of a library that was built before weights could be rounded
+        number, pointer = ctypes.c_int64, ctypes.c_void_p
+        handle.mb_pack.argtypes = [ctypes.c_int, pointer, *[number] * 4, pointer, number]
+        handle.mb_pack.restype = number
     return handle
 
 
