@@ -225,7 +225,7 @@ def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:
     """By the judge that the ranks have; other faults of the configuration stand beside it."""
     words = ("model=tiny_gpt2", "prompts=Hi", "model.dtype=float16")
     of_type, of_slices, of_stages = faults(*words, "parallel.model_parallel=5", "parallel.pipeline_stage=9")
-    assert of_type.startswith("model.dtype=bfloat16: ")
+    assert of_type.startswith("model.dtype=float16: ")
     assert of_slices.startswith("parallel.model_parallel=5: does not divide the 4 heads of ")
     assert ", the 384 outputs of " in of_slices
     assert of_slices.endswith("; allowed for this model: 1, 2, 4")
