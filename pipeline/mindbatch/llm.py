@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
+from mindbatch.closing import Closing
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
@@ -38,7 +39,7 @@ ON_ERROR = ("raise", "record")
 CLOSED = "this LLM was closed"
 
 
-class LLM:
+class LLM(Closing):
     """Generates text for prompts with one model.
 
     Any number of threads may call it: their requests are computed together, each caller gets its own, and
@@ -80,12 +81,6 @@ class LLM:
     def _take(self, model: LoadedModel) -> None:
         self._loaded: LoadedModel | None = model
         self._calls = EngineCalls(model.engine)
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends what runs and the processes of the tokenizer and of the ranks, and lets go of the model; later

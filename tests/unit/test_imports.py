@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 LOWEST = {
     "child_main",
     "children",
+    "closing",
     "errors",
     "fault_lines",
     "foreign_formats",
@@ -45,6 +46,7 @@ FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "children": {"child_main"},
+    "closing": set(),
     "fault_lines": set(),
     "foreign_formats": set(),
     "child_main": set(),

@@ -45,11 +45,6 @@ class EngineStatistics:
         return self.cached_prompt_tokens / max(1, self.prompt_tokens)
 
     @property
-    def acceptance_rate(self) -> float:
-        """Share of the drafted tokens that the model accepted; 0 before the first."""
-        return self.accepted_tokens / max(1, self.drafted_tokens)
-
-    @property
     def cache_use(self) -> float:
         """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NamedTuple
 
+from mindbatch.closing import Closing
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.entries import Entry, decode, encode, is_sound
 from mindbatch.ledger.part import (
@@ -36,7 +36,7 @@ class _OpenPart(NamedTuple):
     end: PartWriter
 
 
-class Ledger:
+class Ledger(Closing):
     """The parts of a run's folder. First `recover`, then `append` and `commit`; only under the folder's lock.
 
     An entry is safe, whatever happens to process and power, once the commit after its append has returned.
@@ -68,14 +68,6 @@ class Ledger:
         self._open: _OpenPart | None = None  # replaced as a whole: an interrupt may come anywhere
         self._oldest = 0.0
         self._failure: StorageError | None = None
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def recover(self) -> Iterator[Recovered]:
         """All good entries of all writers in the order of writing: of several for a row the last one holds.

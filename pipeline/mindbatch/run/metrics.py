@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import orjson
 
+from mindbatch.closing import Closing
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import open_regular
 from mindbatch.run.snapshot import Snapshot, rates_between
@@ -64,7 +64,7 @@ class EventFile:
 SAMPLE_SECONDS = 5.0
 
 
-class MetricsLog:
+class MetricsLog(Closing):
     """Appends samples to a file, in a `with` or until `close`. A resumed run goes on in the same file.
 
     Each line has the time (seconds since 1970), the fields of the snapshot, and tokens and rows per second
@@ -95,14 +95,6 @@ class MetricsLog:
         self._written: Snapshot | None = None
         self._events = None if tensorboard is None else EventFile(tensorboard)
         self._attempt(self._open)
-
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def sample(self, snapshot: Snapshot) -> None:
         """Takes the newest counts; may be called after every step, and writes when it is time."""

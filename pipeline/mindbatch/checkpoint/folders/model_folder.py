@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
@@ -22,6 +21,7 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, op
 from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
 from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -72,7 +72,7 @@ class ModelWeights(Protocol):
         ...
 
 
-class ModelFolder:
+class ModelFolder(Closing):
     """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
 
     Opening reads headers only; of other ranks only the presence is looked at. With a digests.json what is
@@ -152,14 +152,6 @@ class ModelFolder:
     def close(self) -> None:
         """Closes the files."""
         self._tensors.close()
-
-    def __enter__(self) -> ModelFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def is_cut(home: Path) -> bool:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from zlib import crc32
 
@@ -32,6 +31,7 @@ from mindbatch.checkpoint.folders.weight_files import (
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
+from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
@@ -135,7 +135,7 @@ class TensorSet:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Closing):
     """What was opened, of kind huggingface, unified, file or ranks: a TensorSet for all, or one a rank."""
 
     path: Path
@@ -179,14 +179,6 @@ class Source:
         """Closes all files."""
         for tensors in self.ranks:
             tensors.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:

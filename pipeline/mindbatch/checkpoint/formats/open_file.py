@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
-from types import TracebackType
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
+from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError
 from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_file
 
@@ -33,7 +33,7 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
     raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
 
 
-class OpenFiles:
+class OpenFiles(Closing):
     """Files of tensors by path, opened when they are needed and kept open within `with`."""
 
     def __init__(self) -> None:
@@ -50,14 +50,6 @@ class OpenFiles:
         for file in self._files.values():
             file.close()
         self._files.clear()
-
-    def __enter__(self) -> OpenFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def allow_open_files(count: int) -> None:

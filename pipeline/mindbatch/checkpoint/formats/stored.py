@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError
 from mindbatch.regular_file import open_regular
 
@@ -161,7 +161,7 @@ class ReadableFile:
         self.close()
 
 
-class StoredFile:
+class StoredFile(Closing):
     """An opened file of tensors, in file order; all but their contents has been read and checked.
 
     kind: safetensors or ckpt.
@@ -242,11 +242,3 @@ class StoredFile:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> StoredFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 
 import numpy as np
 
@@ -17,10 +16,11 @@ from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region, region_shape
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
+from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError
 
 
-class Sources:
+class Sources(Closing):
     """The files of the sources, opened when they are needed, and memory that chunks are read into."""
 
     def __init__(self) -> None:
@@ -78,14 +78,6 @@ class Sources:
         """Closes the files."""
         self.forget()
         self._files.close()
-
-    def __enter__(self) -> Sources:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) -> Array:

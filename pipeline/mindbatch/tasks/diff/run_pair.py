@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import orjson
 
+from mindbatch.closing import Closing
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
@@ -33,7 +33,7 @@ class ChangedRow:
     difference: RowDifference
 
 
-class RunPair:
+class RunPair(Closing):
     """Two runs, read as far as they have come; nothing in their folders is changed.
 
     records: of both runs. notes: what was found damaged, a line each.
@@ -56,12 +56,8 @@ class RunPair:
             self._open.close()
             raise
 
-    def __enter__(self) -> RunPair:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Closes the runs and the database."""
         self._open.close()
 
     def count_failed_in_both(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import TracebackType
 
 from mindbatch.checkpoint.folders.model_folder import StoredShape
 from mindbatch.checkpoint.formats.floats import FloatArray, widened
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
+from mindbatch.closing import Closing
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig
@@ -19,7 +19,7 @@ from mindbatch.tasks.reshard.source import open_reshard_source
 _NOWHERE = "whole-model"
 
 
-class WholeModel:
+class WholeModel(Closing):
     """The tensors of a reshard's source, each put together when it is asked for, as ModelWeights.
 
     Nothing is written: the plan to merge the checkpoint is made and proved anew, and what it would put into
@@ -78,14 +78,6 @@ class WholeModel:
         """Closes the files."""
         self._buffers = {}
         self._sources.close()
-
-    def __enter__(self) -> WholeModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Memory:

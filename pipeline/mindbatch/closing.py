@@ -1,0 +1,20 @@
+"""What is closed at the end of its `with` block."""
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+Own = TypeVar("Own", bound="Closing")
+
+
+class Closing(ABC):
+    """A context that closes itself, however its block ends."""
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of what is held."""
