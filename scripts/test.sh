@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, lint, types and tests: CI's first step. --fast leaves the slow tests out; other arguments go to pytest.
+# Formatting, lint, types and tests: CI's first step. --fast leaves the slow tests out and draws fewer examples;
+# other arguments go to pytest.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
@@ -9,7 +10,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 pytest_arguments=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 for argument in "$@"; do
     if [[ $argument == --fast ]]; then
-        pytest_arguments+=(-m "not slow and not on_demand and not processes")
+        pytest_arguments+=(-m "not slow and not on_demand and not processes" --hypothesis-profile fast)
     else
         pytest_arguments+=("$argument")
     fi

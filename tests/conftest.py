@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from mindbatch.config import compose, paths
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.settings import Choice
 
-# Each run draws others. Many more: pytest --hypothesis-profile thorough tests/unit
+# Each run draws others. scripts/test.sh --fast draws fewer; many more: pytest --hypothesis-profile thorough
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 settings.register_profile("brief", max_examples=25, deadline=None, suppress_health_check=SUPPRESSED)
+settings.register_profile("fast", settings.get_profile("brief"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("brief"), max_examples=500)
 settings.load_profile("brief")
 
@@ -28,6 +30,18 @@ settings.load_profile("brief")
 def pytest_configure() -> None:
     """Nothing becomes garbage while thousands of tests are collected, nor where they are only reported."""
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with fast_cases(n) the cases after the first n are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("fast_cases")) is not None:
+            name = item.nodeid.partition("[")[0]
+            seen[name] += 1
+            if seen[name] > mark.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -75,7 +75,9 @@ def test_tasks_share_their_sections(task: str) -> None:
         assert issubclass(own[name], tuple(set(tried) - {object}))
 
 
-@pytest.mark.parametrize(("group", "name"), sorted(set(EVERY) - OF_A_DATASET - OF_AN_EVALUATION))
+# What is neither decoding's nor in need of a table validates for a dataset, below, in the same sections.
+@pytest.mark.fast_cases(8)
+@pytest.mark.parametrize(("group", "name"), sorted(OF_DECODING | IN_NEED_OF_A_TABLE))
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
@@ -90,6 +92,7 @@ def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path
     assert isinstance(compose_task(TASKS["batch"], given).finish(), BatchConfig)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("overrides", together("evaluate", set(EVERY) - OF_AN_EVALUATION), ids=" ".join)
 def test_options_validate_for_an_evaluation(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}", "data.path=-"]

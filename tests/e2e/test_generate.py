@@ -264,21 +264,6 @@ def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_an_interrupt_while_waiting_for_a_prompt(own_process: CommandLine, small_gpt2: Path) -> None:
-    with started(
-        own_process, f"model.checkpoint_name_or_path={small_gpt2}", "interactive=true", FEW
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"hello\n")
-        process.stdin.flush()
-        assert process.stdout.readline()  # it has answered and waits for the next line
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-    assert (process.returncode, err) == (130, b"mindbatch: interrupted\n")
-    assert os.listdir(own_process.here) == []
-
-
 @pytest.mark.parametrize(
     ("number", "ending"),
     [
@@ -289,7 +274,7 @@ def test_an_interrupt_while_waiting_for_a_prompt(own_process: CommandLine, small
 def test_a_signal_while_mindspore_runs(
     own_process: CommandLine, small_gpt2: Path, number: int, ending: tuple[int, bytes]
 ) -> None:
-    """Nothing is left where the file would be. A run of `batch` gets SIGINT in test_batch.py."""
+    """Nothing is left where the file would be. SIGINT comes in test_batch.py and test_terminal.py."""
     prompts = json.dumps(["hello"] * 2000)
     model = f"model.checkpoint_name_or_path={small_gpt2}"
     arguments = (model, f"prompts={prompts}", "decoding.max_new_tokens=100", "decoding.eos_token_id=[]")

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import generate_custom
+from command_line import CommandLine
+from mindbatch import cli
+
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = sorted((CHECKOUT / "scripts").glob("*.sh"))
 TABLE = CHECKOUT / "examples/rank_table.json"
@@ -62,18 +66,14 @@ def test_shellcheck_has_nothing_to_say() -> None:
 
 
 @pytest.mark.slow
-def test_generate_custom_prints_the_text(tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("An increasing sequence: one,\nAn increasing sequence: two,\nA\n")
+def test_generate_custom_prints_the_text(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = "An increasing sequence: one,\nAn increasing sequence: two,\nA\n"
+    (command.here / "prompts.txt").write_text(prompts)
     flags = ["--model_type", "tiny_gpt2", "--input_data", "prompts.txt", "--do_sample", "False"]
-    done = subprocess.run(
-        [sys.executable, CHECKOUT / "tools/generate_custom.py", *flags, "--max_new_tokens", "8"],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    monkeypatch.setattr(sys, "argv", ["generate_custom.py", *flags, "--max_new_tokens", "8"])
+    monkeypatch.setattr(cli, "entry_point", lambda: None)  # ends the process
+    generate_custom.main()
+    done = command.run(*sys.argv[1:], leaves=["prompts.txt"])
     assert done.returncode == 0, done.stderr
     assert "An increasing sequence: one, two, three, four, five," in done.stdout
     assert "An increasing sequence: two, three, four, five, six," in done.stdout

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,9 +60,9 @@ def install(wheel: Path, target: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(target)}
 
 
-def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dict[str, str]]:
+def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dict[str, Any]]:
     """What `doctor` says; the same process then goes on counting with the shipped model."""
-    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=2"]
+    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=1"]
     result = subprocess.run(
         [sys.executable, "-c", f"{MAIN}; main(['doctor', 'format=json']); main({generate!r})"],
         cwd=command.here,
@@ -72,9 +73,10 @@ def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dic
     )
     assert (result.returncode, result.stderr) == (0, "")
     answer, end, continued = result.stdout.rpartition("}\n")
-    assert continued == f"{COUNTED} two,\n"
+    assert continued == f"{COUNTED} two\n"
     assert not os.listdir(command.here)
-    found: dict[str, dict[str, str]] = json.loads(answer + end)
+    found: dict[str, dict[str, Any]] = json.loads(answer + end)
+    assert found["devices"]["CPU"] is True
     return found
 
 

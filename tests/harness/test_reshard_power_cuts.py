@@ -22,8 +22,8 @@ Orders = Callable[[Path, int], ReshardPlan]
 
 
 @pytest.mark.slow
-def test_50_power_cuts(tmp_path: Path) -> None:
-    assert run_script("reshard_power_cuts", tmp_path, "--cuts", 50) == "200 disks after power cuts\n"
+def test_25_power_cuts(tmp_path: Path) -> None:
+    assert run_script("reshard_power_cuts", tmp_path, "--cuts", 25) == "100 disks after power cuts\n"
 
 
 @pytest.mark.slow

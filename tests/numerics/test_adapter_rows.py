@@ -21,11 +21,11 @@ RANKS = {"one": 1, "four": 4, "sixteen": 16, "sixty": 60}
 NAMES = [*RANKS, "base", None]
 PROMPT = "An increasing sequence: one,"
 OTHER = "An increasing sequence: one, two, three, four, five, six, seven"
-KINDS: list[dict[str, Any]] = [
+KINDS = [
     {},
-    {"do_sample": True, "seed": 5, "num_return_sequences": 2},
+    pytest.param({"do_sample": True, "seed": 5, "num_return_sequences": 2}, marks=pytest.mark.slow),
     {"num_beams": 2},
-    {"prompt_lookup_num_tokens": 3},
+    pytest.param({"prompt_lookup_num_tokens": 3}, marks=pytest.mark.slow),
 ]
 
 
@@ -52,7 +52,7 @@ def alone(llm: LLM, adapter: str | None, prompt: str, **params: Any) -> list[lis
     return tokens_of(output)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=["greedy", "samples", "beams", "lookup"])
 def test_each_row_gets_what_it_gets_alone(llm: LLM, kind: dict[str, Any]) -> None:
     if kind.get("do_sample"):  # a row's random numbers are those of its place
         kind = kind | {"temperature": 1e-4}

@@ -92,6 +92,7 @@ def test_linear(library: NativeLibrary, rows: int, depth: int, columns: int, bia
     check(library, native.linear(columns), [x, packed(native, weight), bias], expected)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("rows", [2, 13, 15, 29])
 def test_rows_do_not_influence_one_another(library: NativeLibrary, rows: int) -> None:
     """Bit for bit: what batched = alone rests on."""
@@ -118,6 +119,7 @@ def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
     check(library, native.embedding(width), [ids, packed(native, table)], expected)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize(
     ("rows", "width"),
@@ -137,7 +139,7 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
     ("heads", "kv_heads", "head_dim", "rotary_dim", "normed"),
     [
         (3, 1, 20, 20, True),
-        (9, 3, 64, 32, False),
+        pytest.param(9, 3, 64, 32, False, marks=pytest.mark.slow),
         pytest.param(4, 2, 8, 8, False, marks=pytest.mark.slow),
         pytest.param(2, 2, 80, 80, True, marks=pytest.mark.slow),
         pytest.param(1, 1, 6, 2, True, marks=pytest.mark.slow),
@@ -154,6 +156,7 @@ def test_rotary(
     check(library, NativeKernels(library).rotary(shape, 1e-6), inputs, expected)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("kind", ["gelu_tanh", "gelu", "silu", "relu"])
 def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
@@ -180,23 +183,29 @@ class Case:
         return AttentionShape(self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.window)
 
 
+# Further ones on demand; tests/fuzz/test_kernels.py draws shapes, too.
 ATTENTION = [
     Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3),
-    Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
-            Case(1, 1, 8, 16, ((0, 1),)),
+            Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
             Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
+            Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
+            Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
+            Case(3, 1, 64, 8, ((0, 1), (7, 2), (30, 9)), padding=2),
+        )
+    ),
+    *(
+        pytest.param(case, marks=pytest.mark.on_demand)
+        for case in (
+            Case(1, 1, 8, 16, ((0, 1),)),
             Case(3, 1, 64, 32, ((31, 2), (32, 1), (0, 33)), window=7),
             Case(4, 4, 128, 24, ((50, 1), (0, 25))),
             Case(8, 2, 80, 16, ((100, 1), (17, 9)), padding=1),
-            Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
             Case(8, 1, 64, 16, ((15, 17),), window=16),
             Case(18, 2, 8, 16, ((30, 9), (3, 1)), padding=2),
-            Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
             Case(2, 2, 128, 16, ((1500, 1),)),
-            Case(3, 1, 64, 8, ((0, 1), (7, 2), (30, 9)), padding=2),
             Case(8, 2, 20, 8, ((100, 3), (13, 1)), window=21),
         )
     ),

@@ -46,6 +46,7 @@ def tensors_of(folder: Path) -> dict[str, NDArray[np.float32]]:
     return {name: model.floats(name) for name in model.names}
 
 
+@pytest.mark.fast_cases(16)
 @pytest.mark.parametrize("case", MERGED)
 def test_merged_weights_are_peft_s(tmp_path: Path, case: str) -> None:
     merged, base = tensors_of(merged_folder(tmp_path, case)), tensors_of(tmp_path / "base")
@@ -103,6 +104,7 @@ def test_what_is_not_merged_is_refused(tmp_path: Path, case: str) -> None:
         pass
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "case",
     [

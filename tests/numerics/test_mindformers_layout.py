@@ -61,13 +61,13 @@ class Case:
 ALWAYS = {
     "llama mp=2": Case(LLAMA, 1, 2),
     "qwen2 mp=4, fused": Case(QWEN2, 1, 4, qkv_concat=True),
-    "llama mp=8": Case(LLAMA | {"num_key_value_heads": 8}, 1, 8),
 }
 REFUSED = LayoutJob(llama_options(describe(LLAMA), 1, 1) | {"num_heads": 7}, 1, 2)
 """Heads that the ranks do not divide: found by MindFormers itself."""
 ON_DEMAND = {
     "llama dp=2 mp=2": Case(LLAMA, 2, 2),
     "llama mp=4": Case(LLAMA, 1, 4),
+    "llama mp=8": Case(LLAMA | {"num_key_value_heads": 8}, 1, 8),
     "qwen2 mp=2": Case(QWEN2, 1, 2),
     "qwen2 mp=8": Case(QWEN2 | {"num_key_value_heads": 8}, 1, 8),
 }

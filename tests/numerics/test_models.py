@@ -15,9 +15,10 @@ STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 
 
-# Variants of a model type have a name with a "_"; llama3 has the network of llama and mistral.
+# Variants of a model type have a name with a "_"; llama3 has the network of llama and mistral, and
+# test_equivalence.py runs qwen2.
 CASES = [
-    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each in ("llama", "mistral")))
+    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each in ("llama", "mistral", "qwen2")))
     for each in descriptions()
 ]
 

@@ -149,6 +149,7 @@ class TestDrawsFollowTheDistribution:
         {"temperature": 1.4, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
     )
 
+    @pytest.mark.fast_cases(4)
     @pytest.mark.parametrize("setting", settings, ids=str)
     @pytest.mark.parametrize("size", [40, 900])
     def test_chi_square(self, setting: dict[str, Any], size: int) -> None:

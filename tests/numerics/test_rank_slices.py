@@ -45,6 +45,7 @@ def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> A
     return np.concatenate(rows)
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
 @pytest.mark.parametrize("case", list(descriptions()))
 def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path: Path) -> None:

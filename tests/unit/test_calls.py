@@ -49,6 +49,7 @@ def gathered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: max(most)
 
 
+@pytest.mark.slow
 def test_threads_get_what_they_would_get_alone_from_shared_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = make_llm(None)
     calls = [[[30 + i, 40], [50, 60 + i, 7], [9]][: 1 + i % 3] for i in range(3 * THREADS)]

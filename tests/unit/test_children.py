@@ -66,6 +66,7 @@ def test_it_is_ended_whatever_it_does() -> None:
     assert child.process.poll() == -signal.SIGKILL
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "ending", ["", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["normal", "error", "killed"]
 )
@@ -125,6 +126,7 @@ def test_a_request_has_so_much_processor_time() -> None:
     process.close()
 
 
+@pytest.mark.slow
 def test_no_clock_on_the_wall_ends_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped for longer than its processor time, then goes on."""
     process = AnsweringProcess(serve_anything, Limits(seconds=0.5, memory_bytes=1 << 30))
@@ -142,6 +144,7 @@ def test_no_clock_on_the_wall_ends_a_request(monkeypatch: pytest.MonkeyPatch) ->
     process.close()
 
 
+@pytest.mark.slow
 def test_one_that_sleeps_for_ever_is_given_up(
     monkeypatch: pytest.MonkeyPatch, asked: AnsweringProcess
 ) -> None:
@@ -203,6 +206,7 @@ print(child.connection.recv_bytes())
 """
 
 
+@pytest.mark.slow
 def test_nothing_of_the_current_folder_is_executed(tmp_path: Path) -> None:
     lay_traps(tmp_path)
     program = PROGRAM.format(paths=sys.path, folder=str(tmp_path))

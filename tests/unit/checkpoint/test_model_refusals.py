@@ -210,6 +210,7 @@ def test_what_is_only_mindspores_is_refused_with_the_way_to_convert(
     assert "`mindbatch reshard source=" in message
 
 
+@pytest.mark.slow
 def test_code_of_a_folder_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home"
     FOLDER.write(home)

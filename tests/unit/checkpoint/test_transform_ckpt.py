@@ -74,6 +74,7 @@ def test_the_other_kind_of_flags(place, source, capsys, monkeypatch):
     assert is_noted is (source == "full.ckpt")
 
 
+@pytest.mark.slow
 def test_several_processes_make_the_same(place):
     assert transform(place, "two", "new", "two.ckpt", "four.ckpt", "--transform_process_num=2") == 0
     assert_ranks(place / "new", 4, arrays())
@@ -96,6 +97,7 @@ def test_more_ranks_than_files_may_be_open(place):
     assert_ranks(place / "back", 2, arrays())
 
 
+@pytest.mark.slow
 def test_as_a_command_without_mindspore(place):
     """-S leaves installed packages out of the path, but for NumPy."""
     numpy = Path(np.__file__).parents[1]

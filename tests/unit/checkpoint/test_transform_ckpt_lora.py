@@ -192,6 +192,7 @@ def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
     assert (code, capsys.readouterr().err) == (130, message)
 
 
+@pytest.mark.slow
 def test_the_merge_as_a_command(place):
     command = [sys.executable, str(TOOLS / "transform_ckpt_lora.py"), "--lora_scaling", "1.5"]
     flags = ["--src_ckpt_path_or_dir", str(place / "full.ckpt"), "--dst_ckpt_dir", str(place / "new")]

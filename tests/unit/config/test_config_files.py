@@ -120,6 +120,7 @@ def test_options_that_build_on_each_other_are_refused(options: Path, tmp_path: P
     assert line.endswith("model/a.yaml: its defaults lead back to itself")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("defaults", ["x", "{a: b}", "[/model/auto]", "[{decoding: top_p}]", "[auto@x]"])
 def test_other_defaults_are_refused(options: Path, tmp_path: Path, defaults: str) -> None:
     (options / "model" / "a.yaml").write_text(f"defaults: {defaults}\n")

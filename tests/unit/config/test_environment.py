@@ -120,6 +120,7 @@ def test_programs_that_mindspore_asks_are_found_without_a_path(monkeypatch: pyte
     assert os.environ["PATH"] == f"/nowhere:{os.defpath}"
 
 
+@pytest.mark.slow
 def test_where_the_locale_is_ascii_prompts_and_names_of_files_are_not(tmp_path: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     (tmp_path / "d\u00e9j\u00e0.yaml").write_text("system: vu", encoding="utf-8")

@@ -58,6 +58,7 @@ def test_rows_are_unpacked(path: Path, packed: bytes) -> None:
     assert [record.columns for record in Dataset(path).records()] == ROWS
 
 
+@pytest.mark.fast_cases(1)
 def test_several_packed_pieces_are_one_file(path: Path, pack: Pack) -> None:
     path.write_bytes(pack(LINES[:1000]) + pack(b"") + pack(LINES[1000:]))
     assert [record.columns for record in Dataset(path).records()] == ROWS
@@ -69,6 +70,7 @@ def test_tables_and_arrays_may_be_packed_too(tmp_path: Path, suffix: str, pack: 
     assert [record.columns for record in Dataset(tmp_path).records()] == [{"id": "1"}, {"id": 2}]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("kept", [0.5, 0.9, 0.9999])
 def test_rows_before_a_cut_are_read_and_the_cut_is_a_fault(path: Path, packed: bytes, kept: float) -> None:
     path.write_bytes(packed[: int(len(packed) * kept)])
@@ -83,6 +85,7 @@ def test_rows_before_a_cut_are_read_and_the_cut_is_a_fault(path: Path, packed: b
     assert last.fault.endswith("); nothing after it was read")
 
 
+@pytest.mark.fast_cases(1)
 def test_damage_within_and_after(path: Path, packed: bytes) -> None:
     for content in (packed[:-1000] + b"\xff" * 200 + packed[-800:], packed + b"garbage"):
         path.write_bytes(content)
@@ -101,6 +104,7 @@ def test_a_table_that_is_cut_says_on_which_line(tmp_path: Path, suffix: str, pac
     assert "cut off" in str(last.fault)
 
 
+@pytest.mark.fast_cases(1)
 def test_an_array_that_is_cut_says_at_which_element(tmp_path: Path, suffix: str, pack: Pack) -> None:
     packed = pack(json.dumps(ROWS).encode())
     path = tmp_path / f"a.json.{suffix}"

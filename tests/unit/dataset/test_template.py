@@ -170,6 +170,7 @@ def test_attribute_escapes(template: str):
 ENDLESS = "{% for x in range(n) %}{% for y in range(n) %}{% if x == n %}{% endif %}{% endfor %}{% endfor %}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [ENDLESS, pytest.param("{{ n ** (n ** n) }}", marks=pytest.mark.slow)])
 def test_an_endless_row(template: str):
     assert (

@@ -143,6 +143,7 @@ def grammar(schema: Any) -> str:
     return found.text
 
 
+@pytest.mark.slow
 def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
     process = GrammarProcess(Limits(seconds=0.5, memory_bytes=1 << 30))
     assert process.tried(grammar(COSTLY)).fault == "compiling it takes more than 0.5 s of processor time"

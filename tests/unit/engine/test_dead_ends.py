@@ -35,6 +35,7 @@ def alone() -> dict[str, Any]:
     return run_all(make_engine(settings(batch_size=32)), others())
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("params", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_dead_end_ends_one_request(params: dict[str, Any], alone: dict[str, Any]) -> None:
     engine = make_engine(settings(batch_size=32))

@@ -212,6 +212,7 @@ def test_a_detokenizer(name: str, where: str, expected: dict[str, Any]) -> None:
     check(make_engine(text=where), bad(name, stop=("x",), **more), expected, nothing)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("where", ["allowed", "advance", "copy"])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_constraint(name: str, where: str, expected: dict[str, Any]) -> None:

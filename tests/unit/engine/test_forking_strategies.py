@@ -44,6 +44,7 @@ class Wandering:
         ]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("use_past", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_wandering_sequences_stay_apart(seed: int, use_past: bool, monkeypatch: pytest.MonkeyPatch) -> None:

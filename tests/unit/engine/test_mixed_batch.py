@@ -144,6 +144,7 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
         assert shown(results[row.key]) == shown(alone(row)), row
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("use_past", [True, False])
 @pytest.mark.parametrize("block_size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 4))])
 def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) -> None:

@@ -66,6 +66,7 @@ def said(results: dict[str, RequestOutput]) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("changes", [{}, TINY])
 @pytest.mark.parametrize("assistant", [{}, {"num_blocks": 6}, {"seq_length": 12}])
 def test_greedy_output_is_that_without_an_assistant(
@@ -79,6 +80,7 @@ def test_greedy_output_is_that_without_an_assistant(
     assert assisted._assistant.blocks.num_free == settings(**assistant).num_blocks
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("changes", [{}, TINY])
 @pytest.mark.parametrize("params", [{}, {"do_sample": True, "temperature": 0.5}], ids=str)
 def test_output_is_that_without_prompt_lookup(changes: dict[str, int], params: dict[str, Any]) -> None:

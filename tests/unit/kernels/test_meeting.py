@@ -11,6 +11,7 @@ from mindbatch.kernels.native_library import find_library
 PROGRAM = Path(__file__).parents[2] / "processes/meeting_ranks.py"
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_sums_and_gathers_of_several_processes(size: int) -> None:

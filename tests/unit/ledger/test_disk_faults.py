@@ -19,6 +19,7 @@ def count_operations(folder: Path) -> list[str]:
     return storage.operations
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow)]

@@ -25,6 +25,7 @@ def cut_session(root: Path, place: int, group: int) -> tuple[PowerCutStorage, se
     return storage, safe
 
 
+@pytest.mark.slow
 def test_a_run_survives_a_cut_at_every_operation_and_one_in_its_repair(tmp_path: Path) -> None:
     counting = CountingStorage()
     run_session(tmp_path / "unbroken", ROWS, counting, group=2)

@@ -51,6 +51,7 @@ def ends_of_lines(content: bytes) -> list[int]:
     return [place + 1 for place, byte in enumerate(content) if byte == ord("\n")]
 
 
+@pytest.mark.slow
 def test_a_part_may_end_at_every_byte(folder: RunFolder) -> None:
     fill(folder, range(3))
     whole = part(folder).read_bytes()
@@ -77,6 +78,7 @@ def test_zeros_after_the_end_are_cut_off(folder: RunFolder) -> None:
     assert part(folder).read_bytes() == whole + encode(entry(2))
 
 
+@pytest.mark.slow
 def test_every_damaged_byte_costs_no_more_than_the_lines_it_touches(folder: RunFolder) -> None:
     fill(folder, range(4))
     whole = part(folder).read_bytes()

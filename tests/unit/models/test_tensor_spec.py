@@ -41,6 +41,7 @@ def all_elements(spec: TensorSpec) -> set[tuple[str, int, int]]:
     }
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("model_parallel", [1, 2, 4])
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_each_element_is_held_once_or_by_all(model_type: str, model_parallel: int) -> None:

@@ -141,6 +141,7 @@ LOOPS = [
 ]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("template", LOOPS)
 def test_endless_work_is_stopped(template: str):
     assert refused(template) == "chat template: stopped: no result after 0.5 s of processor time"
@@ -209,6 +210,7 @@ def test_the_child_imports_little():
     assert ours == {"mindbatch", "mindbatch.child_main", "mindbatch.prompts", "mindbatch.prompts.chat_worker"}
 
 
+@pytest.mark.slow
 def test_a_template_that_never_ends_costs_three_rows(monkeypatch: pytest.MonkeyPatch):
     def endless(process: AnsweringProcess, request: bytes, most_bytes: int) -> Any:
         raise ProcessorTimeUsedUp

@@ -111,6 +111,7 @@ REACHING: list[dict[str, Any]] = [
 PLACES = ["https://mindbatch.invalid/vocab.json", "/dev/zero", "PIPE", "SECRET", "../SECRET"]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2 without tokenizer.json", "llama legacy", "any"])
 def test_no_key_names_a_file_or_an_address(tmp_path: Path, kind: str, name: str) -> None:

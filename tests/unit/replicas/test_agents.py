@@ -166,6 +166,7 @@ def test_an_agent_with_the_same_rank_table_is_taken() -> None:
         assert len(nodes.wait(seconds=10)) == 1
 
 
+@pytest.mark.slow
 def test_who_has_not_come_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_foreign_program_gets_nothing_and_breaks_nothing(meeting: Meeting, con
     assert meeting.taken.empty()
 
 
+@pytest.mark.slow
 def test_who_says_nothing_keeps_nobody_waiting(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", 1)
     with socket.create_connection(meeting.listener.address) as silent:

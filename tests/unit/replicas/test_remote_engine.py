@@ -159,6 +159,7 @@ def test_a_rank_that_fails_is_named(shadow_tokenizer: Tokenizer) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_tokenizer: Tokenizer) -> None:
     """What was streamed before is not streamed again."""
     notices: list[str] = []

@@ -54,6 +54,7 @@ def alone(*requests: Request) -> dict[str, RequestOutput]:
     return run(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_an_operator_ends_blames_no_row_however_often(start: Start, replicas: int) -> None:
     engine, ranks = start(replicas, 3)

@@ -1,8 +1,6 @@
-"""The doctor: what it reads from the system, and its answer without MindSpore."""
+"""The doctor: what it reads from the system, and its answer without MindSpore; test_wheel.py runs it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -93,16 +91,3 @@ def test_without_mindspore_the_doctor_fails_and_says_so(
 def test_text_has_a_line_for_each_finding() -> None:
     findings = {"one": {"a": None, "long name": ["x", "y"]}, "two": {"b": True, "c": []}}
     assert doctor.as_text(findings) == "one\n  a          none\n  long name  x y\n\ntwo\n  b  yes\n  c  none"
-
-
-@pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mindbatch", "doctor", "format=json"]
-    environment = os.environ | {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
-    (tmp_path / "here").mkdir()
-    result = subprocess.run(
-        command, cwd=tmp_path / "here", env=environment, capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert json.loads(result.stdout)["devices"]["CPU"] is True
-    assert list((tmp_path / "here").iterdir()) == []

@@ -191,6 +191,7 @@ def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_tool(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", TENSORS)
     done = run_tool(str(folder))

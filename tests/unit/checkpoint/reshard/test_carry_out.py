@@ -161,6 +161,7 @@ def test_several_processes_write_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "two/reshard.json").read_bytes() == (tmp_path / "one/reshard.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_several_processes_report_what_they_find(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA)
     data = bytearray((start / "model.safetensors").read_bytes())

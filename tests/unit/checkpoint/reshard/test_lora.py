@@ -61,6 +61,7 @@ def test_stages_and_formats(tmp_path: Path) -> None:
     assert contents(tmp_path / "whole") == [merged_at_once(contents(start)[0], adapter)]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("chunk_bytes", [pytest.param(1, marks=pytest.mark.slow), 5000, 10**5, 10**8])
 @pytest.mark.parametrize("ways", [1, 4])
 def test_any_size_of_bands_gives_the_same_bits(
@@ -154,6 +155,7 @@ def test_a_file_without_config_is_merged_too(tmp_path: Path) -> None:
     assert contents(tmp_path / "made") == [merged_at_once(contents(tmp_path / "full.ckpt")[0], adapter)]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("model", "concat"), [("llama", False), ("llama", True), ("gpt2", False)])
 def test_mindformers_names_on_either_side(tmp_path: Path, model: str, concat: bool) -> None:
     """Fused tensors whose heads take turns, and matrices that are stored the other way round."""

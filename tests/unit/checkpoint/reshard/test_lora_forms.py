@@ -147,6 +147,7 @@ def arrays_of(folder: Path) -> Arrays:
     return {name: np.frombuffer(data, np.float32).reshape(shape) for name, (_, shape, data) in held.items()}
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_merge_is_the_sum(tmp_path: Path, form: str) -> None:
     """And has the same bits from a source that is cut, into a target that is cut."""

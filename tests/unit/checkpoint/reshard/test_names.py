@@ -53,6 +53,7 @@ def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
     return stored_arrays(names, arrays)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("case", "dtype"), each_once(CASES, ["F32", "BF16"], fast=3))
 def test_there_and_back(tmp_path: Path, case: tuple[str, dict[str, Any]], dtype: str) -> None:
     model, options = case
@@ -164,6 +165,7 @@ PLAIN_CUTS = {
 FUSED_CUTS = {"w_qkv.weight": FIRST, "w_qkv.bias": (0,), "w_gate_hidden.weight": FIRST, "w2.weight": LAST}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("model", "ways", "cuts", "fused"),
     [
@@ -256,6 +258,7 @@ def test_what_dry_run_and_the_marker_say(tmp_path: Path, capsys: pytest.CaptureF
         reshard(start, tmp_path / "cut", **mindformers(model_parallel=2))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("model", ["gpt2", "qwen2"])
 def test_one_that_was_broken_off_goes_on(tmp_path: Path, model: str) -> None:
     layers = "n_layer" if model == "gpt2" else "num_hidden_layers"

@@ -99,6 +99,7 @@ def test_ranks_of_two_checkpoints_are_not_mixed(cut: Path, tmp_path: Path) -> No
         reshard(cut, tmp_path / "whole")
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("names", ["hf", "mindformers"])
 @pytest.mark.parametrize("model", MODELS)
 def test_good_ranks_are_taken(tmp_path: Path, model: str, names: str) -> None:

@@ -40,6 +40,7 @@ def test_holm_multiplies_the_smallest_by_all_and_never_decreases() -> None:
     assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
 
 
+@pytest.mark.slow
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     draw = np.random.default_rng(1)
     covered = 0
@@ -95,6 +96,7 @@ def test_scores_that_are_no_shares_are_compared_by_paired_resamples() -> None:
     assert within.p_value > 0.5
 
 
+@pytest.mark.slow
 def test_the_paired_bootstrap_is_seldom_wrong_without_a_difference() -> None:
     draw = np.random.default_rng(5)
     wrong = 0

@@ -24,6 +24,7 @@ def test_rouge_is_that_of_rouge_score(reference: str, text: str, scores: tuple[f
     assert [METRICS[name].of([row]) for name in ("rouge1", "rouge2", "rougeL")] == pytest.approx(scores)
 
 
+@pytest.mark.slow
 def test_rouge_of_chinese_divides_words_by_jieba() -> None:
     assert rouge_words("这件衬衫的款式非常的宽松") == ["这件", "衬衫", "的", "款式", "非常", "的", "宽松"]
     assert METRICS["rouge1"].of([Answer("衬衫宽松", ("宽松衬衫",))]) == 1.0

@@ -118,6 +118,7 @@ def test_output_goes_to_a_log_of_each_rank_and_is_shown_with_its_name(launcher: 
         assert (launcher.here / f"output/log/rank_{rank}.log").read_text() == f"{rank} of 2\n"
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_when_nobody_reads_what_it_shows(launcher: Launcher) -> None:
     order = launcher.script("x.sh", f"echo first; {UNTIL_CLOSED}; echo second; echo third")
     process = launcher.on_two_ranks(order)
@@ -167,6 +168,7 @@ def nothing_is_left(launcher: Launcher, names: list[str] | None = None) -> bool:
 UNWILLING = "trap '' TERM"
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("number", "before", "code", "line"),
     [
@@ -206,6 +208,7 @@ def test_a_program_is_asked_to_end_before_it_is_killed(launcher: Launcher) -> No
     assert all((launcher.here / f"tidied.{rank}").exists() for rank in "01")
 
 
+@pytest.mark.slow
 def test_the_scheduler_of_msrun_fails_the_job_too(launcher: Launcher) -> None:
     order = launcher.script("x.sh", "if [ $MS_ROLE = MS_SCHED ]; then echo no port; exit 5; fi; sleep 1000")
     code, _, errors = finished(launcher.start("msrun_launcher", order, "2"))
@@ -253,6 +256,7 @@ def test_a_folder_of_logs_that_cannot_be_made_is_refused(launcher: Launcher) -> 
     assert errors == f"run_dist_gen.sh: {launcher.here}/output/log: cannot be made (Not a directory)\n"
 
 
+@pytest.mark.slow
 def test_modules_in_the_current_folder_are_not_run(launcher: Launcher) -> None:
     for name in ("json", "signal", "subprocess", "shlex", "mindbatch", "ctypes", "resource"):
         (launcher.here / f"{name}.py").write_text("open('planted', 'w'); raise SystemExit(9)")

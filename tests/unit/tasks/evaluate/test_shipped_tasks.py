@@ -65,6 +65,7 @@ def composed(task: str, row: dict[str, Any], model: Path, tmp_path: Path) -> Eva
     return config
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("task", ROWS)
 def test_a_row_of_its_layout_is_a_question(task: str, model_folder: Path, tmp_path: Path) -> None:
     row, prompt, parts = ROWS[task]
