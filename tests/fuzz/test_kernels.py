@@ -32,6 +32,9 @@ BUFFERS = {
     "activation": "x settings y",
     "adapters": "x weights bias slots arena table widths y",
     "adapted_embed": "ids weights slots arena table sizes y",
+    "angles": "positions settings cos sin",
+    "rows": "numbers table y",
+    "program": "ids first local table factor rows scaled y",
     "attention": "qkv keys values slots rows tables lengths settings out",
 }
 NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]
@@ -43,6 +46,8 @@ ONE_OF_EACH = (
     "activation.y",
     "attention.values",
     "adapters.arena",
+    "angles.sin",
+    "program.scaled",
 )
 
 pytestmark = pytest.mark.slow
@@ -95,7 +100,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _need(MEMORY, folder)
     kernels = [SOURCES / f"variant_{name}.cpp" for name in VARIANTS]
     ours = [DRIVER / "driver.cpp", DRIVER / "exact_pool.cpp"]
-    others = [SOURCES / f"{name}.cpp" for name in ("mindspore_ops", "adapter_ops", "meeting")]
+    others = [
+        SOURCES / f"{name}.cpp" for name in ("mindspore_ops", "adapter_ops", "meeting", "step_ops", "program")
+    ]
     _compile([*kernels, *others, *ours], folder / "driver", MEMORY)
     return folder / "driver"
 

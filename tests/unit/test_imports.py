@@ -128,7 +128,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 MINDSPORE = {
     "ascend_check/operators.py",
     "cache/*",
-    "engine/model_runner.py",
+    "engine/step_graphs.py",
     "kernels/*",
     "layers/*",
     "models/compiled.py",

@@ -127,7 +127,7 @@ def _attention(bench: _Bench, number: int) -> Pair:
     of_graph = kernels.for_graph(shape.graph)
     cached = (bench.tensor(each.reshape(-1, size, kv, dim)) for each in caches)
     cell = _Attend(of_graph.attention(SHAPE), bench.tensor(qkv.reshape(shape.tokens, -1)), *cached)
-    arrays = kernels.graph_inputs(flatten(step, shape.tokens, size, width), shape, GEOMETRY)
+    arrays = kernels.graph_inputs(flatten(step, (shape.tokens, shape.tokens), size, width), shape, GEOMETRY)
     found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()[: step.num_tokens]
     expected = twins.causal_attention(query, keys, values, spans, SHAPE.scale)
     return found, expected.reshape(step.num_tokens, -1)

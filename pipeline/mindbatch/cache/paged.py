@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.arrays import aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, aligned_zeros, shared_parameter
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
 COPIES_PER_CALL = 16
@@ -18,15 +18,17 @@ class PagedCache:
 
     def __init__(self, shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> None:
         self.geometry = geometry
-        self._itemsize = kernels.dtype.itemsize
+        self._arrays: list[Array] = []
         self.keys: list[Parameter] = []
         self.values: list[Parameter] = []
         for layer, shape in enumerate(shapes):
             sizes = kernels.cache_shapes(shape, geometry)
             keys, values = (aligned_zeros(size, kernels.dtype) for size in sizes)
+            self._arrays += [keys, values]
             self.keys.append(shared_parameter(f"cache.{layer}.keys", keys))
             self.values.append(shared_parameter(f"cache.{layer}.values", values))
-        self._copy = CopyBlocks(self.keys + self.values)
+        is_shared = kernels.device_target == "CPU"
+        self._copy = None if is_shared else CopyBlocks(self.keys + self.values)
 
     @property
     def layers(self) -> list[tuple[Parameter, Parameter]]:
@@ -36,10 +38,15 @@ class PagedCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, the padding block included."""
-        return sum(int(np.prod(tensor.shape)) * self._itemsize for tensor in self.keys + self.values)
+        return sum(array.nbytes for array in self._arrays)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies each (source, destination) block in every layer."""
+        """Copies each (source, destination) block in every layer; all are read before any is written."""
+        if self._copy is None:
+            table = np.array(pairs, np.intp).reshape(-1, 2)
+            for array in self._arrays if len(pairs) else ():
+                array[table[:, 1]] = array[table[:, 0]]
+            return
         padding = self.geometry.num_blocks
         for first in range(0, len(pairs), COPIES_PER_CALL):
             some = list(pairs[first : first + COPIES_PER_CALL])

@@ -29,21 +29,23 @@ def pad_to_bucket(count: int, buckets: Items[int]) -> int:
 
 def flatten(
     step: Step,
-    size: int,
+    sizes: tuple[int, int],
     block_size: int,
     table_width: int,
     first_block: int = 0,
     *,
     with_adapters: bool = False,
 ) -> Batch:
-    """Lays a step out as arrays of `size` tokens and block tables of `table_width` columns.
+    """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
+    sizes: tokens and sequences. table_width: columns of the block tables.
     first_block: of the cache, where the step's blocks are counted from.
     with_adapters: the model has a slot for the adapter of each token.
     """
+    size, sequences = sizes
     ids, positions, rows, lengths, adapters = (np.zeros(size, np.int32) for _ in range(5))
     slots = np.full(size, -1, np.int32)
-    block_tables = np.zeros((size, table_width), np.int32)
+    block_tables = np.zeros((sequences, table_width), np.int32)
     at = 0
     for row, tokens in enumerate(step.scheduled):
         table = tokens.sequence.block_table

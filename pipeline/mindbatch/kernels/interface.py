@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -16,11 +16,13 @@ from mindbatch.kernels.arrays import Array, FloatArray, constant
 from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
+from mindbatch.kernels.memory import FLOAT32, FloatType
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.plain_cells import IdsFrom, RotaryAngles, Scaled, Sum, TableRows
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
-from mindbatch.parallel.topology import TensorSlice, Topology
+from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Kernels(ABC):
     Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
-    float_type: of vectors, caches and hidden states. What is read from a checkpoint and what leaves the model
+    float_type: of weights, cache and hidden states. What is read from a checkpoint and what leaves the model
         is float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that cells made by these kernels compute.
     """
@@ -71,25 +73,17 @@ class Kernels(ABC):
         """NumPy's form of `float_type`; bfloat16 is MindSpore's addition to NumPy."""
         return np.dtype(bfloat16 if self.float_type.name == "bfloat16" else self.float_type.name)
 
-    @property
-    def weight_type(self) -> NumberType:
-        """What packed weights are kept in."""
-        return self.float_type
-
     def absent(self) -> Tensor:
         """What stands for a vector that a layer has not: [1] of zero."""
         return constant([0.0], self.dtype)
 
     @abstractmethod
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """Memory for a packed weight, which `pack` fills."""
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        """Shape of the packed weight."""
 
     @abstractmethod
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
-        """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1.
-
-        Returns how many finite numbers the kernels' type of weights does not reach.
-        """
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
+        """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1."""
 
     @abstractmethod
     def linear(self, outputs: int) -> nn.Cell:
@@ -114,11 +108,27 @@ class Kernels(ABC):
 
     def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
         """Cell (ids, packed weight, slots [T] int32, *stored) -> [T, width]; see `adapted_linear`."""
-        return GatheredEmbedding(self.embedding(shape.widths[0]))
+        return GatheredEmbedding(self.embedding())
 
     @abstractmethod
-    def embedding(self, width: int) -> nn.Cell:
+    def embedding(self) -> nn.Cell:
         """Cell (ids [T] int32, packed weight [vocabulary, width]) -> [T, width]."""
+
+    def table_rows(self) -> nn.Cell:
+        """Cell (numbers [T] int32, table [rows, width], not packed) -> [T, width]."""
+        return TableRows()
+
+    def ids_from(self, first: int) -> nn.Cell:
+        """Cell (ids [T] int32) -> ids - first: what the embedding takes of a rank with ids from there on."""
+        return IdsFrom(first)
+
+    def scaled(self, factor: float) -> nn.Cell:
+        """Cell (x [T, width]) -> x * factor."""
+        return Scaled(factor)
+
+    def sum(self) -> nn.Cell:
+        """Cell (x, y [T, width]) -> x + y."""
+        return Sum()
 
     @abstractmethod
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
@@ -126,7 +136,11 @@ class Kernels(ABC):
 
     @abstractmethod
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        """Cell (x, residual, weight, bias or [1]) -> (norm(x + residual), x + residual)."""
+        """Cell (x, residual or [1], weight, bias or [1]) -> (norm(x + residual), x + residual)."""
+
+    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> nn.Cell:
+        """Cell (positions [T] int32) -> cos, sin [T, rotary_dim / 2] float32, times the scale."""
+        return RotaryAngles(inverse_frequencies, scale)
 
     @abstractmethod
     def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
@@ -202,6 +216,13 @@ class Kernels(ABC):
         """Cell (ids [T]) -> [T, width], what the fellow of the stage before hands over."""
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
+    def recorder(self, shard: TensorSlice, stage: Stage) -> Recorder | None:
+        """Kernels whose cells are recorded as a program, for a rank of a model; None where they are compiled.
+
+        It is asked after `meet`.
+        """
+        return None
+
     def for_graph(self, graph: str) -> Kernels:
         """The kernels whose cells compute another kind of step, from the same weights and cache."""
         return self
@@ -223,3 +244,10 @@ class Kernels(ABC):
         adapted: it takes the slots [S] of the tokens' adapters, too.
         """
         return AdaptedHeadGraph(head) if adapted else head
+
+
+class Recorder(NamedTuple):
+    """Kernels whose cells are recorded, and the library that runs what they call."""
+
+    kernels: Kernels
+    library: NativeLibrary

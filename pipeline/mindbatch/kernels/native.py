@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import mindspore
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import nn
 
 from mindbatch.kernels.adapters import AdapterStore
-from mindbatch.kernels.arrays import Array, FloatArray, constant
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels, Recorder
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.memory import FLOAT32, NumberType, padded_head
+from mindbatch.kernels.memory import padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
+from mindbatch.kernels.native_cells import (
+    Infer,
+    MakeCell,
+    first_type,
+    float32,
+    graph_cells,
+    second_type,
+)
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.native_weights import native_weights
+from mindbatch.kernels.program.recording import RecordedCell
 from mindbatch.parallel.shared_file import shared_file
-from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
+from mindbatch.parallel.topology import Stage, TensorSlice, Topology, hand_over_group
 
+PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
 
 Shape = list[int]
@@ -31,56 +39,34 @@ def float_bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-class NativeCell(nn.Cell):
-    """Calls one function of the library; `settings` is passed as its last input."""
-
-    def __init__(self, function: str, shape: Callable[..., Any], dtype: Callable[..., Any], settings: Tensor):
-        super().__init__()
-        self.operator = ops.Custom(function, shape, dtype, "aot")
-        self.settings = settings
-
-    def construct(self, *inputs: Tensor) -> Any:
-        return self.operator(*inputs, self.settings)
-
-
-class NativeOperator(nn.Cell):
-    """Calls one function of the library that has no settings."""
-
-    def __init__(self, function: str, shape: Callable[..., Any], dtype: Callable[..., Any]):
-        super().__init__()
-        self.operator = ops.Custom(function, shape, dtype, "aot")
-
-    def construct(self, *inputs: Tensor) -> Any:
-        return self.operator(*inputs)
-
-
-def first_type(*types: Any) -> Any:
-    """The output has the first input's dtype."""
-    return types[0]
-
-
-def float32(*types: Any) -> Any:
-    """The output has the kernels' dtype."""
-    return mindspore.float32
-
-
 class NativeKernels(Kernels):
-    """Kernels of csrc/; rows of a batch never influence one another's arithmetic."""
+    """float32 kernels of csrc/; rows of a batch never influence one another's arithmetic."""
 
     name = "native"
 
-    def __init__(self, library: NativeLibrary, weights: NumberType = FLOAT32) -> None:
-        """weights: what matrices are kept in; all else is float32."""
+    def __init__(self, library: NativeLibrary, make_cell: MakeCell | None = None) -> None:
+        """`make_cell`: what cells are; by default they are compiled."""
         self._library = library
-        self._weights = native_weights(weights, library)
+        self._cell = make_cell or graph_cells(library.path)
         self._slices: tuple[TensorSlice, int] | None = None  # and the number of their meeting
         self._hand_overs: dict[int, int] = {}  # meetings by the stage that hands over
+
+    def recorder(self, shard: TensorSlice, stage: Stage) -> Recorder | None:
+        """See `Kernels.recorder`. What ranks do together must be functions of the library, too."""
+        neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
+        if not self._meets(shard) or not all(sender in self._hand_overs for sender in neighbours):
+            return None
+        kernels = NativeKernels(self._library, RecordedCell)
+        kernels._slices, kernels._hand_overs = self._slices, self._hand_overs
+        return Recorder(kernels, self._library)
+
+    def _meets(self, shard: TensorSlice) -> bool:
+        """Whether a rank is alone with its slice, or meets the others in shared memory."""
+        return shard.size == 1 or (self._slices is not None and self._slices[0] == shard)
 
     def meet(self, topology: Topology, rank: int, name: str) -> None:
         """See `Kernels.meet`: in memory that they share."""
         shard, place = topology.slice_of(rank), topology.coordinates(rank)
-        if not self._library.meeting_bytes(1):
-            return
         if shard.size > 1:
             self._slices = shard, self._join(f"{name}-{place.stage}", shard)
         # With the stage before first, so that none waits for another in a circle.
@@ -119,75 +105,57 @@ class NativeKernels(Kernels):
         number = self._hand_overs[stage - 1]
         return self._meeting_cell("mb_take_over", lambda ids, settings: [ids[0], width], number, float32)
 
-    def _meeting_cell(
-        self, name: str, shape: Callable[..., Any], number: int, dtype: Callable[..., Any] = first_type
-    ) -> NativeCell:
-        return NativeCell(self._function(name), shape, dtype, constant([number], np.int32))
+    def _meeting_cell(self, name: str, shape: Infer, number: int, dtype: Infer = first_type) -> nn.Cell:
+        return self._cell(name, shape, dtype, np.array([number], np.int32))
 
-    def _function(self, name: str) -> str:
-        return f"{self._library.path}:{name}"
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        return (-(-outputs // PANEL), inputs, PANEL)
 
-    def _product(self, name: str) -> str:
-        """The function that does it with matrices as they are kept."""
-        return self._function(name + self._weights.suffix)
-
-    @property
-    def weight_type(self) -> NumberType:
-        """See `Kernels.weight_type`."""
-        return self._weights.type
-
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_zeros`."""
-        return self._weights.zeros(outputs, inputs)
-
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
-        return self._weights.pack(packed, first_output, rows)
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
+        done = 0
+        while done < len(rows):
+            panel, column = divmod(first_output + done, PANEL)
+            count = min(PANEL - column, len(rows) - done)
+            packed[panel, :, column : column + count] = rows[done : done + count].T
+            done += count
 
     def linear(self, outputs: int) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
             return [x[0], outputs]
 
-        return NativeOperator(self._product("mb_linear"), shape, first_type)
+        return self._cell("mb_linear", shape, first_type, None)
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        if not self._library.has_adapters:
-            return super().adapter_store(shapes, adapters, slots)
         return NativeAdapters(shapes, adapters, slots)
 
     def adapted_linear(self, outputs: int, shape: AdaptedShape) -> nn.Cell:
-        if not self._library.has_adapters:
-            return super().adapted_linear(outputs, shape)
-
         def output(x: Shape, *others: Shape) -> Shape:
             return [x[0], outputs]
 
-        settings = constant(shape.widths, np.int32)
-        return NativeCell(self._product("mb_adapted_linear"), output, first_type, settings)
+        settings = np.array(shape.widths, np.int32)
+        return self._cell("mb_adapted_linear", output, first_type, settings)
 
     def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
-        if not self._library.has_adapters:
-            return super().adapted_embedding(shape)
-
         def output(ids: Shape, weight: Shape, *others: Shape) -> Shape:
-            return [ids[0], shape.widths[0]]
+            return [ids[0], weight[1]]
 
-        settings = constant([*shape.widths, shape.inputs], np.int32)
-        return NativeCell(self._product("mb_adapted_embed"), output, float32, settings)
+        settings = np.array([*shape.widths, shape.inputs], np.int32)
+        return self._cell("mb_adapted_embed", output, second_type, settings)
 
-    def embedding(self, width: int) -> nn.Cell:
+    def embedding(self) -> nn.Cell:
         def shape(ids: Shape, weight: Shape) -> Shape:
-            return [ids[0], width]
+            return [ids[0], weight[1]]
 
-        return NativeOperator(self._product("mb_embed"), shape, float32)
+        return self._cell("mb_embed", shape, second_type, None)
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape, settings: Shape) -> Shape:
             return x
 
-        settings = constant([epsilon], np.float32)
-        return NativeCell(self._function("mb_norm"), shape, first_type, settings)
+        settings = np.array([epsilon], np.float32)
+        return self._cell("mb_norm", shape, first_type, settings)
 
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
         def shape(
@@ -198,29 +166,54 @@ class NativeKernels(Kernels):
         def dtype(x: Any, *others: Any) -> tuple[Any, Any]:
             return x, x
 
-        settings = constant([epsilon], np.float32)
-        return NativeCell(self._function("mb_add_norm"), shape, dtype, settings)
+        settings = np.array([epsilon], np.float32)
+        return self._cell("mb_add_norm", shape, dtype, settings)
+
+    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> nn.Cell:
+        def shape(positions: Shape, frequencies: Shape) -> tuple[Shape, Shape]:
+            return positions + [frequencies[0] - 1], positions + [frequencies[0] - 1]
+
+        def dtype(*others: Any) -> tuple[Any, Any]:
+            return float32(), float32()
+
+        settings = np.array([*inverse_frequencies, scale], np.float32)
+        return self._cell("mb_rotary_angles", shape, dtype, settings)
+
+    def table_rows(self) -> nn.Cell:
+        def shape(numbers: Shape, table: Shape) -> Shape:
+            return [numbers[0], table[1]]
+
+        return self._cell("mb_table_rows", shape, second_type, None)
+
+    def scaled(self, factor: float) -> nn.Cell:
+        return self._cell("mb_scaled", lambda x, settings: x, first_type, np.array([factor], np.float32))
+
+    def ids_from(self, first: int) -> nn.Cell:
+        return self._cell("mb_ids_from", lambda ids, settings: ids, first_type, np.array([first], np.int32))
+
+    def sum(self) -> nn.Cell:
+        return self._cell("mb_sum", lambda x, y: x, first_type, None)
 
     def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
         def output(qkv: Shape, *others: Shape) -> Shape:
             return qkv
 
         settings = [shape.heads, shape.kv_heads, shape.head_dim, float_bits(epsilon)]
-        return NativeCell(self._function("mb_rotary"), output, first_type, constant(settings, np.int32))
+        return self._cell("mb_rotary", output, first_type, np.array(settings, np.int32))
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:
         def shape(x: Shape, settings: Shape) -> Shape:
             return [x[0], x[1] // 2 if gated else x[1]]
 
-        settings = constant([ACTIVATIONS[kind], int(gated)], np.int32)
-        return NativeCell(self._function("mb_activation"), shape, first_type, settings)
+        settings = np.array([ACTIVATIONS[kind], int(gated)], np.int32)
+        return self._cell("mb_activation", shape, first_type, settings)
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         def output(qkv: Shape, *others: Shape) -> Shape:
             return [qkv[0], shape.heads * shape.head_dim]
 
         settings = [shape.heads, shape.head_dim, shape.window, float_bits(shape.scale)]
-        return NativeCell(self._function("mb_attention"), output, first_type, constant(settings, np.int32))
+        return self._cell("mb_attention", output, first_type, np.array(settings, np.int32))
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mindbatch.errors import ConfigError
 
-if TYPE_CHECKING:  # which loads MindSpore
-    from mindbatch.kernels.arrays import Array, FloatArray
-
-VARIANTS = ("avx512_vnni", "avx512", "avx2", "portable")
+VARIANTS = ("avx512", "avx2", "portable")
+INTERFACE = 1  # mb_interface() in csrc/mindspore_ops.cpp
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class NativeLibrary:
 
     @property
     def variant(self) -> str:
-        """The instruction set in use, of VARIANTS."""
+        """The instruction set in use: "avx512", "avx2" or "portable"."""
         name: bytes = self.handle.mb_variant()
         return name.decode()
 
@@ -38,15 +37,20 @@ class NativeLibrary:
         """Takes effect before the first kernel runs; threads that have started stay."""
         self.handle.mb_set_num_threads(count)
 
+    def address_of(self, function: str) -> int:
+        """Where a function of the library is, for calls from within it."""
+        address = ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
     @property
-    def has_adapters(self) -> bool:
-        """False of a library that was built before there were any."""
-        return hasattr(self.handle, "mb_adapted_embed")
+    def run_program(self) -> Callable[[Any], int]:
+        """Runs the calls of a program (csrc/program.cpp) without Python's lock; 0, or which call failed."""
+        run: Callable[[Any], int] = self.handle.mb_run_program
+        return run
 
     def meeting_bytes(self, size: int) -> int:
-        """Bytes of memory in which so many ranks meet; 0 of a library that was built before there was any."""
-        if not hasattr(self.handle, "mb_hand_over"):
-            return 0
+        """Bytes of memory in which so many ranks meet."""
         count = self.handle.mb_meeting_bytes
         count.restype = ctypes.c_int64
         return int(count(size))
@@ -56,11 +60,6 @@ class NativeLibrary:
         number = int(self.handle.mb_join_meeting(file, rank, size))
         assert number >= 0, "too many meetings, or no memory for one more"
         return number
-
-    def pack(self, kind: int, rows: FloatArray, packed: Array, first_output: int) -> int:
-        """Rounds rows [n, inputs] into a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
-        sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
-        return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
 
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one.
@@ -74,23 +73,25 @@ class NativeLibrary:
 
 @lru_cache(maxsize=1)
 def find_library() -> NativeLibrary | None:
-    """The library that setup.py built beside this file, or None where no compiler was there."""
+    """The library that setup.py built beside this file, or None where no compiler was there.
+
+    One that was built from other sources, whose functions take something else, is none.
+    """
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_cpu{suffix}")
-        if path.exists():
-            return NativeLibrary(path, _open(path))
+        if path.exists() and (handle := _open(path)) is not None:
+            return NativeLibrary(path, handle)
     return None
 
 
-def _open(path: Path) -> ctypes.CDLL:
+def _open(path: Path) -> ctypes.CDLL | None:
     handle = ctypes.CDLL(str(path))
+    if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
+        return None
+    handle.mb_run_program.restype = ctypes.c_int64
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
-    if hasattr(handle, "mb_pack"):  # not of a library that was built before weights could be rounded
-        number, pointer = ctypes.c_int64, ctypes.c_void_p
-        handle.mb_pack.argtypes = [ctypes.c_int, pointer, *[number] * 4, pointer, number]
-        handle.mb_pack.restype = number
     return handle
 
 
@@ -98,5 +99,8 @@ def describe() -> str:
     """One line for people: which kernels there are and how they run."""
     library = find_library()
     if library is None:
-        return "not built: no C++ compiler was found when mindbatch was installed; MindSpore operators serve"
+        return (
+            "not built, or for another version: no C++ compiler was found when mindbatch was installed; "
+            "MindSpore operators serve"
+        )
     return f"native ({library.variant}, {library.num_threads} threads)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, constant
+from mindbatch.kernels.arrays import Array, FloatArray, constant
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
 NEVER = -3.0e38  # a score that exp turns into 0
@@ -55,7 +55,7 @@ class AddNorm(nn.Cell):
         self.norm = Norm(epsilon, centred)
 
     def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        total = x + residual
+        total = x if len(residual.shape) == 1 else x + residual
         return self.norm(total, weight, bias), total
 
 
@@ -171,17 +171,16 @@ class ReferenceKernels(Kernels):
 
     name = "reference"
 
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        return aligned_zeros((outputs, inputs), self.dtype)
+    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
+        return (outputs, inputs)
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
         packed[first_output : first_output + len(rows)] = rows
-        return 0
 
     def linear(self, outputs: int) -> nn.Cell:
         return Linear(outputs)
 
-    def embedding(self, width: int) -> nn.Cell:
+    def embedding(self) -> nn.Cell:
         return Embedding()
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:

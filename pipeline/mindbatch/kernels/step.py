@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     ids, positions: [T].
     slots: [T], block * block_size + offset of each token in the cache; -1 for padding.
     rows: [T], the row of block_tables that belongs to the token's sequence.
-    block_tables: [T, W], row r for the r-th scheduled sequence.
+    block_tables: [S, W], row r for the r-th scheduled sequence.
     lengths: [T], positions that the token may see, its own included; 0 for padding.
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     """

@@ -24,7 +24,6 @@ from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm
-from mindbatch.layers.rotary import RotaryAngles
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import Stage, TensorSlice
@@ -33,13 +32,13 @@ from mindbatch.parallel.topology import Stage, TensorSlice
 class ScaledRows(nn.Cell):
     """Rows of an embedding times a factor."""
 
-    def __init__(self, rows: nn.Cell, factor: float) -> None:
+    def __init__(self, rows: nn.Cell, scaled: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.rows = rows
-        self.factor = factor
+        self.scaled = scaled
 
     def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.rows(ids, adapters) * self.factor
+        return self.scaled(self.rows(ids, adapters))
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,12 @@ class Layers:
 
     def embedding(self, factor: float = 1.0) -> nn.Cell:
         """Rows of the token embedding times a factor."""
-        rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
-        return rows if factor == 1.0 else ScaledRows(rows, factor)
+        rows = TokenEmbedding(self.weights, self.kernels, self.shard)
+        return rows if factor == 1.0 else ScaledRows(rows, self.kernels.scaled(factor))
 
     def learned_positions(self) -> nn.Cell:
         """Rows of a table, to be added to the embedding."""
-        return LearnedPositions(self.weights)
+        return LearnedPositions(self.weights, self.kernels)
 
     def rms_norm(self, name: str, offset: float = 0.0) -> nn.Cell:
         """x / rms(x) * (offset + weight), after the residual sum.
@@ -117,19 +116,21 @@ class Layers:
         block: makes the layer of an index.
         positions: what is added to the embedding; the rotary angles are the architecture's.
         """
-        stage, rank = self.stage, self.shard.rank
+        stage, rank, kernels = self.stage, self.shard.rank, self.kernels
         begin: nn.Cell
         if stage.is_first:
-            begin = TokenInput(embedding(), None if positions is None else positions())
+            begin = TokenInput(embedding(), None if positions is None else positions(), kernels.absent())
         else:
-            begin = StageInput(self.kernels.receive_hidden(stage.index, rank, self.arch.hidden_size))
-        angles = None if self.arch.rotary is None else RotaryAngles(self.arch.rotary)
+            receive = kernels.receive_hidden(stage.index, rank, self.arch.hidden_size)
+            begin = StageInput(receive, kernels.absent())
+        rotary = self.arch.rotary
+        angles = rotary and kernels.rotary_angles(rotary.inverse_frequencies, rotary.scale)
         blocks = [block(self, index) for index in stage.layers]
         end: nn.Cell
         if stage.is_last:
             end = NormOutput(norm())
         else:
-            end = StageOutput(self.kernels.send_hidden(stage.index, rank))
+            end = StageOutput(kernels.sum(), kernels.send_hidden(stage.index, rank))
         return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
 
     def _head(self) -> nn.Cell:

@@ -33,40 +33,45 @@ class Block(nn.Cell):
 
 
 class TokenInput(nn.Cell):
-    """ids, positions [T] -> embeddings [T, hidden_size] of ids, and of positions where the model has them."""
+    """ids, positions [T] -> embeddings [T, hidden_size] of both; `absent` for positions that have none."""
 
-    def __init__(self, embedding: nn.Cell, positions: nn.Cell | None) -> None:
+    def __init__(self, embedding: nn.Cell, positions: nn.Cell | None, absent: Tensor) -> None:
         super().__init__(auto_prefix=False)
         self.embedding = embedding
         self.positions = positions
+        self.absent = absent
 
-    def construct(self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        hidden = self.embedding(ids, adapters)
-        if self.positions is not None:
-            hidden = hidden + self.positions(positions)
-        return hidden
+    def construct(
+        self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        residual = self.absent if self.positions is None else self.positions(positions)
+        return self.embedding(ids, adapters), residual
 
 
 class StageInput(nn.Cell):
-    """ids [T] -> the hidden states [T, hidden_size] of the stage before; positions are the layers' own."""
+    """ids [T] -> the hidden states [T, hidden_size] of the stage before, and `absent`."""
 
-    def __init__(self, receive: nn.Cell) -> None:
+    def __init__(self, receive: nn.Cell, absent: Tensor) -> None:
         super().__init__(auto_prefix=False)
         self.receive = receive
+        self.absent = absent
 
-    def construct(self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.receive(ids)
+    def construct(
+        self, ids: Tensor, positions: Tensor, adapters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        return self.receive(ids), self.absent
 
 
 class StageOutput(nn.Cell):
     """update + residual [T, hidden_size], handed over to the next stage."""
 
-    def __init__(self, send: nn.Cell) -> None:
+    def __init__(self, total: nn.Cell, send: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
+        self.total = total
         self.send = send
 
     def construct(self, update: Tensor, residual: Tensor) -> Tensor:
-        return self.send(update + residual)
+        return self.send(self.total(update, residual))
 
 
 class NormOutput(nn.Cell):
@@ -83,8 +88,8 @@ class NormOutput(nn.Cell):
 class Decoder(nn.Cell):
     """The layers of a pipeline stage, or all: one flattened step to hidden states [T, hidden_size].
 
-    begin: (ids, positions, adapters) -> what the first layer takes; end: (update, residual) -> the output.
-        In the whole model these are the embeddings and the last norm.
+    begin: (ids, positions, adapters) -> update and residual, which the first norm adds.
+    end: (update, residual) -> the output. In the whole model these are the embeddings and the last norm.
     step: what the kernels' outermost cell hands to attention.
     adapters: the slots [T] of the tokens' adapters, for the layers that have any; absent without adapters.
     """
@@ -101,8 +106,7 @@ class Decoder(nn.Cell):
     def construct(
         self, ids: Tensor, positions: Tensor, step: Tensors, adapters: tuple[Tensor, ...]
     ) -> Tensor:
-        update = self.begin(ids, positions, adapters)
-        residual = update - update
+        update, residual = self.begin(ids, positions, adapters)
         angles = () if self.angles is None else self.angles(positions)
         for block in self.blocks:
             update, residual = block(update, residual, angles, step, adapters)

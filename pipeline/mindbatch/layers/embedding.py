@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
 from mindbatch.kernels.interface import Kernels
 from mindbatch.layers.weights import Weights
@@ -12,18 +12,19 @@ from mindbatch.parallel.topology import TensorSlice
 class TokenEmbedding(nn.Cell):
     """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
 
-    def __init__(self, width: int, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
+    def __init__(self, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get("embedding.weight")
         place = weights.adapted.get("embedding.weight")
-        self.lookup = kernels.embedding(width) if place is None else kernels.adapted_embedding(place.shape)
+        self.lookup = kernels.embedding() if place is None else kernels.adapted_embedding(place.shape)
         self.stored = () if place is None else place.stored
         self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
+        self.local_ids = kernels.ids_from(self.first_id)
         self.reduce = kernels.all_reduce(shard)
 
     def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
         if self.first_id > 0:
-            ids = ids - self.first_id
+            ids = self.local_ids(ids)
         if len(self.stored) > 0:
             return self.reduce(self.lookup(ids, self.weight, *adapters, *self.stored))
         return self.reduce(self.lookup(ids, self.weight))
@@ -32,9 +33,10 @@ class TokenEmbedding(nn.Cell):
 class LearnedPositions(nn.Cell):
     """positions [T] int32 -> [T, hidden] from a table."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, kernels: Kernels) -> None:
         super().__init__(auto_prefix=False)
         self.table = weights.get("positions.weight")
+        self.rows = kernels.table_rows()
 
     def construct(self, positions: Tensor) -> Tensor:
-        return ops.gather(self.table, positions, 0)
+        return self.rows(positions, self.table)

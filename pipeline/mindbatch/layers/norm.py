@@ -6,7 +6,7 @@ from mindspore import Tensor, nn
 
 
 class AddNorm(nn.Cell):
-    """(update, residual) [T, hidden] -> (norm(update + residual), update + residual)."""
+    """update [T, hidden], residual like it or [1] -> (norm(update + residual), update + residual)."""
 
     def __init__(self, weight: Tensor, bias: Tensor, operator: nn.Cell) -> None:
         super().__init__(auto_prefix=False)

@@ -120,6 +120,7 @@ def load_native(
         CheckpointError: the tensors do not fit, or are damaged.
     """
     from mindbatch.cache.paged import PagedCache
+    from mindbatch.kernels.program.step import StepPrograms
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.builder import Layers
     from mindbatch.models.adapter_bank import AdapterBank
@@ -141,4 +142,11 @@ def load_native(
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
-    return RunnableModel(arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank)
+    programs, recorder = None, kernels.recorder(rank, held)
+    if recorder is not None:
+        recorded = network(recorder.kernels)
+        adapted = bank is not None
+        programs = StepPrograms(recorded.decoder, recorded.head, recorder.library, adapted=adapted)
+    return RunnableModel(
+        arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank, programs=programs
+    )

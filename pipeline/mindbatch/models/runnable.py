@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.program.step import StepPrograms
 from mindbatch.layers.decoder import Network
 from mindbatch.models.adapter_bank import AdapterBank
 
@@ -18,6 +19,7 @@ class RunnableModel:
     network: makes the model of kernels, those of `kernels.for_graph`; weights and cache are always the same.
     attention: of any layer.
     adapters: None where no tokens are computed with any.
+    programs: what steps are run with; None where they are compiled.
     few_graphs: a graph takes seconds to compile, so that steps are rather padded to few sizes.
     """
 
@@ -28,3 +30,4 @@ class RunnableModel:
     attention: AttentionShape
     few_graphs: bool = False
     adapters: AdapterBank | None = None
+    programs: StepPrograms | None = None

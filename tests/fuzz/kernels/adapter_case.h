@@ -61,7 +61,7 @@ struct AdapterLayer {
   }
 
   double expected(const float* x, int32_t slot, int64_t part, int64_t column, int64_t output) const {
-    double sum = bias.values[static_cast<size_t>(column)];
+    double sum = columns > 1 ? bias.values[static_cast<size_t>(column)] : 0;  // of one element: none
     for (int64_t k = 0; k < a.depth; k++) sum += x[k] * packed(weights, a.depth, column, k);
     const int32_t* its = &table[static_cast<size_t>((slot * parts + part) * kFields)];
     if (its[3]) sum = sum * at(its[3], output, 1, 0) + at(its[4], output, 1, 0);
@@ -124,10 +124,11 @@ inline void adapted_embed_case(Random& random, int32_t vocabulary, int32_t depth
   for (size_t row = 0; row < 8; row++)
     for (int64_t k = 0; k < depth; k++) {
       const int64_t id = tokens[row];
-      double sum = id < 0 || id >= vocabulary ? 0 : packed(weights, depth, id, k);
-      if (its_slots[row] == 2 && sum != 0)
+      const bool inside = id >= 0 && id < vocabulary;
+      double sum = inside ? packed(weights, depth, id, k) : 0;
+      if (its_slots[row] == 2 && inside)
         sum = arena.values[static_cast<size_t>(third * kArenaPanel + (id / 32 * depth + k) * 32 + id % 32)];
-      for (int64_t r = 0; its_slots[row] == 1 && id >= 0 && id < vocabulary && r < rank; r++)
+      for (int64_t r = 0; its_slots[row] == 1 && inside && r < rank; r++)
         sum += arena.values[static_cast<size_t>(kArenaPanel + id * rank + r)] *
                double{arena.values[static_cast<size_t>((second + k / 16 * rank + r) * kArenaPanel + k % 16)]};
       expected.push_back(sum);

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "program.h"
+
 using Shape = std::vector<int64_t>;
 
 inline std::string planted;  // the buffer that is one element short, for proof that the sanitizer sees it
@@ -119,5 +121,11 @@ int mb_rotary(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_norm(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_add_norm(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_activation(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_rotary_angles(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_table_rows(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_ids_from(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_scaled(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_sum(int, void**, int*, int64_t**, const char**, void*, void*);
+int64_t mb_run_program(const mindbatch::Program*);
 int mb_set_variant(const char*);
 }

@@ -6,6 +6,7 @@
 #include "adapter_case.h"
 #include "attention_case.h"
 #include "dense_cases.h"
+#include "program_case.h"
 
 namespace {
 
@@ -19,6 +20,7 @@ void fixed_cases(Random& random) {
     for (const int64_t width : {1, 2, 7, 16, 31, 33, 257}) {
       norm_case(random, rows, width, width > 1, rows > 1);
       norm_case(random, rows, width, false, rows == 1);
+      norm_case(random, rows, width, false, true, true);
       for (int32_t kind = 0; kind < 4; kind++) activation_case(random, rows, width, kind, kind % 2);
     }
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
@@ -34,6 +36,12 @@ void fixed_cases(Random& random) {
       {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
   };
   adapter_cases(random);
+  for (const int64_t tokens : {0, 1, 8, 17})
+    for (const int64_t width : {1, 33}) {
+      angles_case(random, tokens, width);
+      rows_case(random, tokens, 5, width);
+      for (const bool fails : {false, true}) program_case(random, tokens, width, fails);
+    }
   for (const AttentionCase& each : attention) {
     attention_case(random, each);
     outside_cases(random, each);
@@ -61,6 +69,9 @@ void random_case(Random& random) {
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
               2 * random.between(0, head_dim / 2), either);
   random_attention(random);
+  angles_case(random, random.between(0, 40), random.between(1, 70));
+  rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));
+  program_case(random, random.between(0, 40), random.between(1, 70), either);
   adapter_case(random, random_adapters(random));
 }
 

@@ -105,7 +105,9 @@ class ShadowRunner:
             sources, targets = (np.asarray(blocks) + first_block for blocks in zip(*some, strict=True))
             self.cache[targets] = self.cache[sources]
         width = self.limits.blocks_per_sequence
-        batch = flatten(step, step.num_tokens, self.limits.block_size, width, first_block)
+        batch = flatten(
+            step, (step.num_tokens, len(step.scheduled)), self.limits.block_size, width, first_block
+        )
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"
         states = self._write(batch, [start_of(self._adapter(tokens)) for tokens in step.scheduled])
         for row, tokens in enumerate(step.scheduled):

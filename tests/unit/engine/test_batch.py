@@ -26,7 +26,7 @@ def test_lays_out_chunks_and_padding() -> None:
     step = Step(
         [scheduled([5, 6, 7], [8, 9], [4, 2], 2, 5), scheduled([1, 2], [], [3], 1, 2)], [], num_tokens=4
     )
-    batch = flatten(step, size=6, block_size=4, table_width=3)
+    batch = flatten(step, sizes=(6, 6), block_size=4, table_width=3)
     assert batch.ids.tolist() == [7, 8, 9, 2, 0, 0]
     assert batch.positions.tolist() == [2, 3, 4, 1, 0, 0]
     assert batch.slots.tolist() == [4 * 4 + 2, 4 * 4 + 3, 2 * 4, 3 * 4 + 1, -1, -1]
@@ -40,7 +40,7 @@ def test_lays_out_chunks_and_padding() -> None:
 def test_the_slot_of_each_tokens_adapter() -> None:
     step = Step([scheduled([5, 6, 7], [], [4], 0, 3), scheduled([1, 2], [], [3], 0, 2)], [], num_tokens=5)
     step.scheduled[0].adapter = 2
-    batch = flatten(step, size=6, block_size=4, table_width=3, with_adapters=True)
+    batch = flatten(step, sizes=(6, 6), block_size=4, table_width=3, with_adapters=True)
     assert batch.adapters is not None
     assert batch.adapters.tolist() == [2, 2, 2, 0, 0, 0]
 

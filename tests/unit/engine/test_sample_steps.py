@@ -27,7 +27,7 @@ def test_a_step_is_as_long_as_it_says_and_within_the_limits() -> None:
             assert each.stop <= SETTINGS.seq_length
             assert len(each.sequence.block_table) == SETTINGS.blocks_for(each.stop)
             assert {*each.sequence.block_table} <= {*range(SETTINGS.num_blocks)}
-        flatten(step, sample.tokens, SETTINGS.block_size, SETTINGS.blocks_per_sequence)
+        flatten(step, (sample.tokens, sample.tokens), SETTINGS.block_size, SETTINGS.blocks_per_sequence)
 
 
 def test_kinds_differ_in_where_sequences_begin_and_what_is_asked_of_them() -> None:

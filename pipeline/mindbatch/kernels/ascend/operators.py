@@ -48,6 +48,8 @@ class AddRmsNorm(nn.Cell):
         self.norm = RmsNorm(epsilon)
 
     def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        if len(residual.shape) == 1:
+            return self.norm(x, weight, bias), x
         if weight.dtype == x.dtype:
             normed, _, total = self.fused(x, residual, weight, self.epsilon)
             return normed, total
@@ -75,7 +77,7 @@ class AddLayerNorm(nn.Cell):
         self.norm = LayerNorm(epsilon)
 
     def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        total = x + residual
+        total = x if len(residual.shape) == 1 else x + residual
         return self.norm(total, weight, bias), total
 
 

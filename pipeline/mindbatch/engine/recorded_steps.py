@@ -1,0 +1,34 @@
+"""Steps as programs: any number of tokens, nothing padded and nothing compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
+from mindbatch.kernels.step import ANY_STEP, IntArray, Span, StepShape
+
+if TYPE_CHECKING:  # MindSpore, which records them
+    from mindbatch.kernels.program.step import StepPrograms
+
+
+class RecordedSteps:
+    """See `StepNetwork`."""
+
+    def __init__(self, programs: StepPrograms) -> None:
+        self._programs = programs
+
+    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
+        """See `StepNetwork.shape_of`."""
+        return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
+
+    def run(self, inputs: StepInputs) -> StepValues:
+        """See `StepNetwork.run`."""
+        hidden = self._programs.hidden(inputs.arrays)
+        if inputs.with_logits and self._programs.has_head:
+            return StepValues(hidden, self._programs.logits(hidden, inputs.adapters))
+        return StepValues(hidden)
+
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+        """See `StepNetwork.project`."""
+        return self._programs.logits(hidden, adapters)

@@ -1,0 +1,99 @@
+"""Steps as compiled graphs of static shapes: padded to a bucket of tokens, a graph for each bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor, nn
+
+from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.step import IntArray, Span, StepShape
+from mindbatch.layers.decoder import Network
+from mindbatch.models.compiled import CompiledCell, OnCompile
+from mindbatch.models.runnable import RunnableModel
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """Graphs of one kind of step: with the head in it, and without; one and the same where there is none."""
+
+    network: CompiledCell
+    decoder: CompiledCell
+
+
+class StepGraphs:
+    """See `StepNetwork`: a model's layers, compiled for each kind of step that the kernels tell apart.
+
+    A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
+    logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
+    """
+
+    def __init__(self, model: RunnableModel, settings: EngineSettings, on_compile: OnCompile) -> None:
+        """`on_compile`: see `CompiledCell`."""
+        self._model, self._on_compile = model, on_compile
+        spare = model.kernels.spare_tokens(settings.batch_size)
+        self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
+        network = model.network(model.kernels)
+        self._adapted = model.adapters is not None
+        self._head = None if network.head is None else self._head_cell(network.head, model.kernels)
+        self._made = {model.kernels.graph: self._compiled(network, model.kernels)}
+
+    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
+        """See `StepNetwork.shape_of`."""
+        return self._model.kernels.step_shape(spans, self._pad, capacity, self._model.attention)
+
+    def run(self, inputs: StepInputs) -> StepValues:
+        """See `StepNetwork.run`."""
+        graphs, tensors = self._of(inputs.graph), map(Tensor, inputs.arrays)
+        if inputs.with_logits and self._head is not None:
+            hidden, logits = graphs.network(*tensors)
+            return StepValues(hidden.asnumpy(), logits.asnumpy())
+        return StepValues(graphs.decoder(*tensors).asnumpy())
+
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+        """See `StepNetwork.project`."""
+        assert self._head is not None
+        largest, shards = self._buckets[-1], []
+        for first in range(0, len(hidden), largest):
+            count = min(largest, len(hidden) - first)
+            size = pad_to_bucket(count, self._buckets)
+            given = [array[first : first + count] for array in (hidden, adapters) if array is not None]
+            logits = self._head(*(Tensor(_padded(array, size)) for array in given))
+            shards.append(logits.asnumpy()[:count])
+        return shards[0] if len(shards) == 1 else np.concatenate(shards)
+
+    def _pad(self, tokens: int) -> int:
+        """The bucket that holds so many tokens; more than the largest holds is a bucket of its own."""
+        return tokens if tokens > self._buckets[-1] else pad_to_bucket(tokens, self._buckets)
+
+    def _of(self, graph: str) -> CompiledStep:
+        """The graphs of a kind of step, named as in `StepShape`."""
+        if graph not in self._made:
+            kernels = self._model.kernels.for_graph(graph)
+            self._made[graph] = self._compiled(self._model.network(kernels), kernels)
+        return self._made[graph]
+
+    def _compiled(self, network: Network, kernels: Kernels) -> CompiledStep:
+        decoder = self._step_cell(network.decoder, kernels)
+        return CompiledStep(decoder if network.head is None else self._step_cell(network, kernels), decoder)
+
+    def _step_cell(self, cell: nn.Cell, kernels: Kernels) -> CompiledCell:
+        graph = kernels.step_graph(cell, self._model.cache.geometry, adapted=self._adapted)
+        return CompiledCell(graph, self._on_compile)
+
+    def _head_cell(self, head: nn.Cell, kernels: Kernels) -> CompiledCell:
+        return CompiledCell(kernels.head_graph(head, adapted=self._adapted), self._on_compile)
+
+
+def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The array with rows of zeros up to so many."""
+    padded = np.zeros((size, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded

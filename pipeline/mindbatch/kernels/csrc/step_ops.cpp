@@ -1,0 +1,88 @@
+// The entry points of what a step needs beside its layers: angles, rows of tables, and sums.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "operators.h"
+#include "thread_pool.h"
+
+namespace mindbatch {
+namespace {
+
+constexpr int64_t kTokens = 8;  // of one task
+
+// Calls body(token) for each token.
+template <class Body>
+void for_tokens(int64_t tokens, Body body) {
+  auto some = [&](int64_t chunk, int) {
+    for (int64_t t = chunk * kTokens; t < tokens && t < (chunk + 1) * kTokens; t++) body(t);
+  };
+  PoolLock lock;
+  parallel_for((tokens + kTokens - 1) / kTokens, some);
+}
+
+}  // namespace
+}  // namespace mindbatch
+
+using namespace mindbatch;
+
+// positions [tokens], settings float [n frequencies, scale] -> cos, sin [tokens, n]
+// Angles are float32 products, as models compute them; their cosines and sines are rounded once, from float64.
+MB_OP(mb_rotary_angles) {
+  const int32_t* positions = ints(params[0]);
+  const int64_t count = shapes[1][0] - 1;
+  const float *frequencies = floats(params[1]), scale = frequencies[count];
+  float *cosines = static_cast<float*>(params[2]), *sines = static_cast<float*>(params[3]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    for (int64_t i = 0; i < count; i++) {
+      const float angle = static_cast<float>(positions[t]) * frequencies[i];
+      cosines[t * count + i] = static_cast<float>(std::cos(double{angle})) * scale;
+      sines[t * count + i] = static_cast<float>(std::sin(double{angle})) * scale;
+    }
+  });
+  return 0;
+}
+
+// numbers [tokens], table [rows, width] -> [tokens, width]
+// Fails, with nothing written, when a number is outside the table.
+MB_OP(mb_table_rows) {
+  const int32_t* numbers = ints(params[0]);
+  const int64_t tokens = shapes[0][0], width = shapes[1][1];
+  for (int64_t t = 0; t < tokens; t++)
+    if (numbers[t] < 0 || numbers[t] >= shapes[1][0]) return kOutside;
+  const float* table_rows = floats(params[1]);
+  float* y = static_cast<float*>(params[2]);
+  for_tokens(tokens, [=](int64_t t) {
+    std::memcpy(y + t * width, table_rows + numbers[t] * width, static_cast<size_t>(width) * sizeof(float));
+  });
+  return 0;
+}
+
+// ids [tokens], settings int32 [first] -> ids - first
+MB_OP(mb_ids_from) {
+  int32_t* y = static_cast<int32_t*>(params[2]);
+  for (int64_t t = 0; t < shapes[0][0]; t++) y[t] = ints(params[0])[t] - *ints(params[1]);
+  return 0;
+}
+
+// x [tokens, width], settings float [factor] -> x * factor
+MB_OP(mb_scaled) {
+  const int64_t width = shapes[0][1];
+  const float *x = floats(params[0]), factor = *floats(params[1]);
+  float* y = static_cast<float*>(params[2]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    for (int64_t i = t * width; i < (t + 1) * width; i++) y[i] = x[i] * factor;
+  });
+  return 0;
+}
+
+// x, y [tokens, width] -> x + y
+MB_OP(mb_sum) {
+  const int64_t width = shapes[0][1];
+  const float *x = floats(params[0]), *y = floats(params[1]);
+  float* sum = static_cast<float*>(params[2]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    for (int64_t i = t * width; i < (t + 1) * width; i++) sum[i] = x[i] + y[i];
+  });
+  return 0;
+}

@@ -1,0 +1,62 @@
+"""What every set of kernels can compute with MindSpore's operators on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from mindbatch.kernels.arrays import constant
+
+
+class RotaryAngles(nn.Cell):
+    """positions [T] int32 -> cos, sin [T, rotary_dim / 2] float32."""
+
+    def __init__(self, inverse_frequencies: Sequence[float], scale: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.frequencies = constant(inverse_frequencies, np.float32)
+        self.scale = scale
+
+    def construct(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = ops.cast(positions, mstype.float32).expand_dims(1) * self.frequencies
+        if self.scale != 1.0:
+            return ops.cos(angles) * self.scale, ops.sin(angles) * self.scale
+        return ops.cos(angles), ops.sin(angles)
+
+
+class TableRows(nn.Cell):
+    """numbers [T] int32, table [rows, width] -> [T, width]."""
+
+    def construct(self, numbers: Tensor, table: Tensor) -> Tensor:
+        return ops.gather(table, numbers, 0)
+
+
+class Scaled(nn.Cell):
+    """x times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.factor = factor
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class IdsFrom(nn.Cell):
+    """ids [T] int32, counted from the first one that a rank holds."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.first = first
+
+    def construct(self, ids: Tensor) -> Tensor:
+        return ids - self.first
+
+
+class Sum(nn.Cell):
+    """x + y."""
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y

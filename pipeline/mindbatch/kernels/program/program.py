@@ -1,0 +1,67 @@
+"""A recorded program over memory of its own, run by the C++ library for any number of rows."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.program.array_table import ArrayTable
+from mindbatch.kernels.program.buffers import plan_buffers
+from mindbatch.kernels.program.recording import Recording
+
+
+class _Calls(ctypes.Structure):
+    """`Program` of csrc/program.h."""
+
+    _fields_ = [
+        ("calls", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("functions", "first", "operands")),
+        *((name, ctypes.c_void_p) for name in ("addresses", "shapes", "dimensions")),
+    ]
+
+
+class Program:
+    """Runs what was recorded; one thread at a time."""
+
+    def __init__(self, recording: Recording, library: NativeLibrary) -> None:
+        self._functions = [call.function for call in recording.calls]
+        self._run = library.run_program
+        self._buffers = plan_buffers(recording)
+        self._table = ArrayTable(recording, self._buffers.offsets)
+        self._memory = aligned_zeros((0,), np.dtype(np.uint8))
+        operands = [self._table.operands(call) for call in recording.calls]
+        self._lists = (
+            np.array([library.address_of(name) for name in self._functions], np.uintp),
+            np.cumsum([0, *map(len, operands)], dtype=np.int32),
+            np.array([number for each in operands for number in each], np.int32),
+        )
+        arrays = (*self._lists, self._table.addresses, self._table.shapes, self._table.dimensions)
+        self._calls = _Calls(len(operands), *(array.ctypes.data for array in arrays))
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs [rows, ...], new arrays, for inputs of which the first has so many rows.
+
+        Raises:
+            RuntimeError: a function has refused what it was given, or a rank that it waits for has gone.
+        """
+        rows = len(inputs[0])
+        inputs = [np.ascontiguousarray(array) for array in inputs]
+        outputs = self._table.outputs(rows)
+        if rows == 0:
+            return outputs
+        self._table.place(inputs, outputs, self._memory_for(rows), rows)
+        if failed := self._run(ctypes.byref(self._calls)):
+            raise RuntimeError(f"{self._functions[failed - 1]} failed in a step of {rows} tokens")
+        return outputs
+
+    def _memory_for(self, rows: int) -> int:
+        """Address of memory for the buffers of so many rows; it grows to powers of two of them."""
+        if len(self._memory) < rows * self._buffers.row_bytes:
+            self._memory = aligned_zeros((0,), self._memory.dtype)  # the old one goes first
+            size = self._buffers.row_bytes << (rows - 1).bit_length()
+            self._memory = aligned_zeros((size,), self._memory.dtype)
+        return self._memory.ctypes.data

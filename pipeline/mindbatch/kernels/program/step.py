@@ -1,0 +1,63 @@
+"""A model's decoder and head as programs: what a step is run with where nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore
+from mindspore import nn
+
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.recording import ROWS, Recording, recorded
+from mindbatch.kernels.step import IntArray
+
+
+class StepPrograms:
+    """Each takes any number of tokens. Without a head (a pipeline stage before the last) there is one."""
+
+    def __init__(
+        self, decoder: nn.Cell, head: nn.Cell | None, library: NativeLibrary, *, adapted: bool
+    ) -> None:
+        """decoder, head: those of `layers.decoder.Network`, made by the recorder's kernels.
+
+        adapted: a step brings the slots of its tokens' adapters.
+        """
+        step = _recorded_step(decoder, adapted=adapted)
+        self._decoder = Program(step, library)
+        self._head: Program | None = None
+        if head is not None:
+            [hidden] = step.outputs
+            self._head = Program(_recorded_head(head, hidden.shape[1:], adapted=adapted), library)
+
+    @property
+    def has_head(self) -> bool:
+        return self._head is not None
+
+    def hidden(self, step: Sequence[IntArray]) -> FloatArray:
+        """Hidden states [T, hidden_size] of the fields of a `Batch`, in its order."""
+        [hidden] = self._decoder.run(step)
+        return hidden
+
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+        """Logits [S, vocabulary] of hidden states [S, hidden_size] and, if any, the slots [S] of adapters."""
+        assert self._head is not None
+        [logits] = self._head.run([hidden] if adapters is None else [hidden, adapters])
+        return logits
+
+
+def _recorded_step(decoder: nn.Cell, *, adapted: bool) -> Recording:
+    recording = Recording()
+    ids, positions, slots, rows = (recording.input((), mindspore.int32) for _ in range(4))
+    tables = recording.input((ROWS,), mindspore.int32)
+    lengths = recording.input((), mindspore.int32)
+    adapters = (recording.input((), mindspore.int32),) if adapted else ()
+    return recorded(decoder, recording, ids, positions, (slots, rows, tables, lengths), adapters)
+
+
+def _recorded_head(head: nn.Cell, width: Sequence[int], *, adapted: bool) -> Recording:
+    recording = Recording()
+    hidden = recording.input(width, mindspore.float32)
+    adapters = (recording.input((), mindspore.int32),) if adapted else ()
+    return recorded(head, recording, hidden, adapters)

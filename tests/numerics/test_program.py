@@ -1,0 +1,158 @@
+"""Recorded programs: they compute what MindSpore's graphs of the same functions do, and nothing overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mindspore
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mindspore import nn
+
+from mindbatch.ascend_check.models import RandomWeights, architecture
+from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.sample_steps import sample_steps
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels import native_library
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.interface import CacheGeometry, Recorder
+from mindbatch.kernels.native import NativeKernels
+from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
+from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.recording import Call, Recording, Symbol, recorded
+from mindbatch.models.native_model import load_native
+from mindbatch.parallel.context import initialise
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+LIBRARY = find_library()
+SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
+
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
+
+
+class CompiledKernels(NativeKernels):
+    """The C++ kernels in MindSpore's graphs, as where ranks meet through MindSpore."""
+
+    def recorder(self, shard: TensorSlice, stage: Stage) -> Recorder | None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def library() -> NativeLibrary:
+    initialise("CPU")
+    assert LIBRARY is not None
+    return LIBRARY
+
+
+def outputs(model_type: str, kernels: NativeKernels) -> Iterator[FloatArray]:
+    """Logits and hidden states of steps of every kind, one after the other on the same cache."""
+    arch = architecture(model_type)
+    geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+    runner = ModelRunner(load_native(arch, RandomWeights(arch), kernels, geometry), SETTINGS)
+    for sample in sample_steps(SETTINGS):
+        if sample.tokens not in (2, 8):  # a graph for each takes its time to compile
+            tokens = range(sample.tokens)
+            found = runner.run(sample.step)
+            yield np.array(found.logits(tokens))
+            yield found.hidden(tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["gpt2", "gemma", "qwen3"])
+def test_a_program_gives_the_bits_of_the_graphs(model_type: str, library: NativeLibrary) -> None:
+    pairs = zip(
+        outputs(model_type, NativeKernels(library)),
+        outputs(model_type, CompiledKernels(library)),
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def summed(library: NativeLibrary) -> Program:
+    """(x * 2) * 3 + rows of a table of four, for numbers and x."""
+    kernels = NativeKernels(library).recorder(WHOLE, Stage(range(1)))
+    assert kernels is not None
+    twice, thrice, rows, add = (
+        kernels.kernels.scaled(2.0),
+        kernels.kernels.scaled(3.0),
+        kernels.kernels.table_rows(),
+        kernels.kernels.sum(),
+    )
+    recording = Recording()
+    numbers, x = recording.input((), mindspore.int32), recording.input((5,), mindspore.float32)
+    table = mindspore.Tensor(np.arange(20, dtype=np.float32).reshape(4, 5))
+
+    class Outer(nn.Cell):
+        def construct(self, numbers: Symbol, x: Symbol) -> Symbol:
+            return add(thrice(twice(x)), rows(numbers, table))
+
+    return Program(recorded(Outer(), recording, numbers, x), library)
+
+
+def test_a_program_takes_any_number_of_rows(library: NativeLibrary) -> None:
+    program = summed(library)
+    for count in (3, 1, 0, 40, 7):
+        numbers = np.arange(count, dtype=np.int32) % 4
+        x = np.random.default_rng(count).standard_normal((count, 5)).astype(np.float32)
+        [found] = program.run([numbers, x])
+        table = np.arange(20, dtype=np.float32).reshape(4, 5)
+        np.testing.assert_array_equal(found, x * np.float32(2) * np.float32(3) + table[numbers])
+
+
+def test_a_function_that_fails_is_named(library: NativeLibrary) -> None:
+    with pytest.raises(RuntimeError, match="mb_table_rows failed in a step of 2 tokens"):
+        summed(library).run([np.array([0, 4], np.int32), np.zeros((2, 5), np.float32)])
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Recording:
+    """Calls that read some of what was written before."""
+    recording = Recording()
+    symbols = [recording.input((4,), mindspore.float32)]
+    for number in range(draw(st.integers(1, 12))):
+        read = draw(st.lists(st.sampled_from(symbols), min_size=1, max_size=3))
+        widths = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
+        written = tuple(Symbol(recording, (-1, width), mindspore.float32) for width in widths)
+        recording.calls.append(Call(f"call {number}", tuple(read), written))
+        symbols += written
+    recording.outputs.append(symbols[-1])
+    return recording
+
+
+@given(recordings())
+def test_what_is_still_read_is_never_overwritten(recording: Recording) -> None:
+    buffers = plan_buffers(recording)
+    assert recording.outputs[0] not in buffers.offsets
+    for index, call in enumerate(recording.calls):
+        needed = {each for later in recording.calls[index:] for each in later.inputs}
+        before = {each for earlier in recording.calls[:index] for each in earlier.outputs}
+        live = [each for each in needed & before if each in buffers.offsets]
+        live += [each for each in call.outputs if each in buffers.offsets]
+        places = sorted((buffers.offsets[each], row_bytes(each)) for each in live)
+        for (first, size), (second, _) in zip(places, places[1:], strict=False):
+            assert first + size <= second
+        assert all(first % 64 == 0 and first + size <= buffers.row_bytes for first, size in places)
+
+
+def test_memory_is_used_again(library: NativeLibrary) -> None:
+    """A chain of calls needs two buffers, however long it is."""
+    recording = Recording()
+    symbol = recording.input((16,), mindspore.float32)
+    for _ in range(10):
+        after = Symbol(recording, (-1, 16), mindspore.float32)
+        recording.calls.append(Call("any", (symbol,), (after,)))
+        symbol = after
+    recording.outputs.append(symbol)
+    assert plan_buffers(recording).row_bytes == 2 * 64
+
+
+def test_a_library_of_other_sources_is_none(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be called with what it does not take."""
+    monkeypatch.setattr(native_library, "INTERFACE", native_library.INTERFACE + 1)
+    find_library.cache_clear()
+    assert find_library() is None
+    find_library.cache_clear()
