@@ -1,6 +1,6 @@
-"""Writes examples/number_words.jsonl: questions about sequences of number words.
+"""Writes examples/number_words: questions about sequences of number words, a file for each task.
 
-python makers/number_words.py examples/number_words.jsonl
+python makers/number_words.py examples/number_words
 
 A third of the first numbers is held out: the adapters of train_adapters.py never see a sequence begin there.
 """
@@ -74,24 +74,26 @@ def seen(task: SequenceTask) -> list[int]:
     return sorted({*STARTS} - {*held_out(task)})
 
 
-def questions() -> Iterable[dict[str, str]]:
-    """Every task with every first number that is held out."""
-    for task in TASKS.values():
-        for start in held_out(task):
-            yield {
-                "id": f"{task.name}-{start}",
-                "task": task.name,
-                "prompt": task.prompt(start),
-                "reference": task.answer(start),
-            }
+def questions(task: SequenceTask) -> Iterable[dict[str, str]]:
+    """A question for every first number that is held out."""
+    for start in held_out(task):
+        yield {
+            "id": f"{task.name}-{start}",
+            "task": task.name,
+            "prompt": task.prompt(start),
+            "reference": task.answer(start),
+        }
 
 
 def main() -> None:
     """Writes the questions, one JSON object a line."""
     parser = argparse.ArgumentParser(description="Write the questions of number_words.")
-    parser.add_argument("output", type=Path, help="the file to write")
-    lines = [json.dumps(question) + "\n" for question in questions()]
-    parser.parse_args().output.write_text("".join(lines))
+    parser.add_argument("output", type=Path, help="the folder to write to")
+    folder = parser.parse_args().output
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in TASKS.values():
+        lines = [json.dumps(question) + "\n" for question in questions(task)]
+        (folder / f"{task.name}.jsonl").write_text("".join(lines))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from mindbatch.tasks.registry import TASKS
 from number_words import TASKS as SEQUENCES
 from number_words import questions, seen
 
-EXAMPLES = data_root() / "examples"
-ROWS = [orjson.loads(line) for line in (EXAMPLES / "number_words.jsonl").read_bytes().splitlines()]
+FILES = {name: data_root() / f"examples/number_words/{name}.jsonl" for name in SEQUENCES}
+ROWS = {name: [orjson.loads(line) for line in file.read_bytes().splitlines()] for name, file in FILES.items()}
 SMALL = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
@@ -31,8 +31,8 @@ def numbers(row: dict[str, str]) -> list[int]:
     return [value(words) for words in (first, *row["reference"].removesuffix(".").split(", "))]
 
 
-def test_the_file_is_what_its_maker_writes() -> None:
-    assert list(questions()) == ROWS
+def test_the_files_are_what_their_maker_writes() -> None:
+    assert {name: [*questions(task)] for name, task in SEQUENCES.items()} == ROWS
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_file_is_what_its_maker_writes() -> None:
     [("decreasing", {-1}, {0, 50}), ("even", {1, 2}, {100}), ("increasing", {1}, {50, 100})],
 )
 def test_answers_are_right(task: str, steps: set[int], ends: set[int]) -> None:
-    rows = [numbers(row) for row in ROWS if row["task"] == task]
+    rows = [*map(numbers, ROWS[task])]
     assert len(rows) == 18
     for first, *others in rows:
         assert others[0] - first in steps
@@ -51,7 +51,7 @@ def test_answers_are_right(task: str, steps: set[int], ends: set[int]) -> None:
 
 @pytest.mark.parametrize("task", ["decreasing", "even"])
 def test_questions_are_held_out_of_training(task: str) -> None:
-    asked = {numbers(row)[0] for row in ROWS if row["task"] == task}
+    asked = {numbers(row)[0] for row in ROWS[task]}
     trained = {*seen(SEQUENCES[task])}
     assert asked.isdisjoint(trained)
     assert asked | trained == {*range(1, 99)}
@@ -59,11 +59,20 @@ def test_questions_are_held_out_of_training(task: str) -> None:
 
 def test_tasks_share_prompts() -> None:
     """So that the adapter alone decides what is right."""
-    prompts = [{row["prompt"] for row in ROWS if row["task"] == task} for task in ("decreasing", "even")]
+    prompts = [{row["prompt"] for row in ROWS[task]} for task in ("decreasing", "even")]
     assert len(prompts[0] & prompts[1]) > 3
 
 
-def test_the_option_names_the_shipped_file() -> None:
-    data = compose_task(TASKS["batch"], ["model=tiny_gpt2", "data=number_words"]).tree.data
-    assert resolve_path(data.path) == EXAMPLES / "number_words.jsonl"
-    assert {data.key_column, data.prompt_column, "task", "reference"} == ROWS[0].keys()
+@pytest.mark.parametrize(
+    ("option", "task"),
+    [
+        ("number_words", "decreasing"),
+        ("number_words_even", "even"),
+        ("number_words_increasing", "increasing"),
+    ],
+)
+def test_the_options_name_the_shipped_files(option: str, task: str) -> None:
+    data = compose_task(TASKS["batch"], ["model=tiny_gpt2", f"data={option}"]).tree.data
+    assert resolve_path(data.path) == FILES[task]
+    assert {data.key_column, data.prompt_column, "task", "reference"} == ROWS[task][0].keys()
+    assert {row["task"] for row in ROWS[task]} == {task}

@@ -77,8 +77,8 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         ),
         (
             ["data=gsm"],
-            "data=gsm: no such option; there are auto, chat, gsm8k, number_words, openai; "
-            "did you mean gsm8k?",
+            "data=gsm: no such option; there are auto, chat, gsm8k, number_words, number_words_even, "
+            "number_words_increasing, openai; did you mean gsm8k?",
         ),
         (["data.promt_column=q"], "data.promt_column: unknown key; did you mean data.prompt_column?"),
         (["prompts=Hi"], "prompts: unknown key; did you mean output.prompt?"),
