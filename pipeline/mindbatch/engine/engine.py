@@ -159,7 +159,12 @@ class Engine:
     def step(self) -> StepResult:
         """Computes one step. Call while `has_work`."""
         step = self.begin()
-        return self.finish(step, self._runner.run(step))
+        try:
+            output = self._runner.run(step)
+        except BaseException:
+            self.scheduler.distrust_loads(step)
+            raise
+        return self.finish(step, output)
 
     def begin(self) -> Step:
         """The first half of a step: what is to be computed. `finish` it before anything else but `add`."""

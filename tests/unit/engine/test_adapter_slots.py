@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,10 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.runner import StageRunner
+from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
-from mindbatch.errors import PromptError
+from mindbatch.errors import CheckpointError, PromptError
 
 NAMES = ("a", "b", "c", "d", "e")
 KNOWN = KnownAdapters({**{name: LiveAdapter(name, f"digest of {name}") for name in NAMES}, "base": None})
@@ -211,3 +212,24 @@ def test_the_base_needs_no_slot() -> None:
     results, _ = drain(engine)
     assert [results[key].adapter for key in "012"] == ["a", "base", None]
     assert results["1"].outputs[0].text == results["2"].outputs[0].text != results["0"].outputs[0].text
+
+
+def test_an_adapter_whose_load_failed_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the slot holds is not known; a request that ran with it would get another's tokens."""
+    engine, runner = make(settings(), AdapterSlots(2))
+    run = runner.run
+
+    def fails(step: Step) -> NoReturn:
+        raise CheckpointError("tensor 'x' has changed meanwhile")
+
+    for name in "ab":
+        engine.add(adapted(name, [1, 2], name, max_new_tokens=2))
+    monkeypatch.setattr(runner, "run", fails)
+    with pytest.raises(CheckpointError):
+        engine.step()
+    engine.abort()
+    monkeypatch.setattr(runner, "run", run)
+    for key in ("first", "second"):
+        engine.add(adapted(key, [1, 2], "a", max_new_tokens=2))
+    drain(engine)
+    assert runner.num_adapter_loads == 1
