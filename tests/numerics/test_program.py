@@ -15,11 +15,13 @@ from mindbatch.ascend_check.models import RandomWeights, architecture
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.sample_steps import sample_steps
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.errors import ConfigError
 from mindbatch.kernels import native_library
 from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import CacheGeometry, Recorder
 from mindbatch.kernels.native import NativeKernels
-from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.native_library import NativeLibrary, describe, find_library
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import Call, Recording, Symbol, recorded
@@ -150,9 +152,13 @@ def test_memory_is_used_again(library: NativeLibrary) -> None:
     assert plan_buffers(recording).row_bytes == 2 * 64
 
 
-def test_a_library_of_other_sources_is_none(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_is_refused(
+    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would be called with what it does not take."""
     monkeypatch.setattr(native_library, "INTERFACE", native_library.INTERFACE + 1)
     find_library.cache_clear()
-    assert find_library() is None
-    find_library.cache_clear()
+    with pytest.raises(ConfigError, match="built from other sources"):
+        find_library()
+    assert "build them again" in describe()
+    assert choose_kernels("reference", "CPU").name == "reference"

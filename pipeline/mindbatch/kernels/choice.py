@@ -40,10 +40,10 @@ def _kernels(name: str, device_target: str, num_threads: int | None, float_type:
         from mindbatch.kernels.ascend.kernels import AscendKernels
 
         return AscendKernels(float_type)
-    library = find_library()
+    library = None if name == "reference" else find_library()
     if name == "native" and library is None:
         raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")
-    if name == "reference" or library is None:
+    if library is None:
         from mindbatch.kernels.reference import ReferenceKernels
 
         return ReferenceKernels()

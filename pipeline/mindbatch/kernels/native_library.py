@@ -75,19 +75,23 @@ class NativeLibrary:
 def find_library() -> NativeLibrary | None:
     """The library that setup.py built beside this file, or None where no compiler was there.
 
-    One that was built from other sources, whose functions take something else, is none.
+    Raises:
+        ConfigError: it was built from other sources, so that its functions take something else.
     """
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_cpu{suffix}")
-        if path.exists() and (handle := _open(path)) is not None:
-            return NativeLibrary(path, handle)
+        if path.exists():
+            return NativeLibrary(path, _open(path))
     return None
 
 
-def _open(path: Path) -> ctypes.CDLL | None:
+def _open(path: Path) -> ctypes.CDLL:
     handle = ctypes.CDLL(str(path))
     if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
-        return None
+        raise ConfigError(
+            f"{path}: the C++ kernels were built from other sources than those beside them; build them again "
+            "(python setup.py build_ext --inplace, or install again), or set runtime.kernels=reference"
+        )
     handle.mb_run_program.restype = ctypes.c_int64
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
@@ -97,10 +101,10 @@ def _open(path: Path) -> ctypes.CDLL | None:
 
 def describe() -> str:
     """One line for people: which kernels there are and how they run."""
-    library = find_library()
+    try:
+        library = find_library()
+    except ConfigError as error:
+        return str(error)
     if library is None:
-        return (
-            "not built, or for another version: no C++ compiler was found when mindbatch was installed; "
-            "MindSpore operators serve"
-        )
+        return "not built: no C++ compiler was found when mindbatch was installed; MindSpore operators serve"
     return f"native ({library.variant}, {library.num_threads} threads)"
