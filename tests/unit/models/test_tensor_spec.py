@@ -117,3 +117,13 @@ def test_source_shapes_of_fused_and_transposed_tensors() -> None:
     assert shapes["transformer.wte.weight"] == (101, 32)
     assert "lm_head.weight" not in shapes
     assert np.prod(source_shapes(tensor_specs(architecture("llama")))["lm_head.weight"]) == 101 * 32
+
+
+def test_each_of_two_ranks_holds_about_half_of_a_model() -> None:
+    """GPT-2 124M: norms, half of the biases and the positions are on both."""
+    sizes = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+    specs = tensor_specs(describe(GPT2 | sizes))
+    ranks = [TensorSlice(rank, 2) for rank in range(2)]
+    whole, *halves = (sum(spec.numbers(shard) for spec in specs) for shard in (WHOLE, *ranks))
+    assert whole == 124_439_808
+    assert max(halves) <= 0.51 * whole
