@@ -11,6 +11,7 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
@@ -137,6 +138,8 @@ class Place(NamedTuple):
 
     def _rows(self, array: Floats) -> Floats:
         """This rank's outputs."""
+        if len(self.outputs) == 1:
+            return array[self.outputs[0]]
         return np.concatenate([array[rows] for rows in self.outputs])
 
 
@@ -201,12 +204,15 @@ class AdapterPlaces:
         Raises:
             CheckpointError: it is not what it was when it was opened.
         """
-        found: dict[str, list[LowRankPart | WholePart]] = {}
         with OpenFiles() as files:
-            for weight, place in self.places.items():
-                if weight in adapter.weights:
-                    part = _part(place, adapter.weights[weight], rows.get(weight), files)
-                    found.setdefault(place.parameter, []).append(part)
+
+            def part_of(weight: str) -> LowRankPart | WholePart:
+                return _part(self.places[weight], adapter.weights[weight], rows.get(weight), files)
+
+            parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.weights])
+        found: dict[str, list[LowRankPart | WholePart]] = {}
+        for weight, part in parts.items():
+            found.setdefault(self.places[weight].parameter, []).append(part)
         return found
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object, read_limited
 from mindbatch.errors import CheckpointError
@@ -28,8 +27,6 @@ _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
 _MAX_OTHER_BYTES = 256 << 20
 _MAX_OTHERS = 100
-
-Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -75,20 +72,6 @@ def tensor_digest(file: StoredFile, name: str) -> str:
     """The digest of a file's tensor."""
     info = file.info(name)
     return digest_of(info.dtype, info.shape, file.chunks(name))
-
-
-def in_threads(work: Callable[[Item], str], items: Iterable[Item]) -> dict[Item, str]:
-    """The result of `work` for each item, in threads, as many as there are processors.
-
-    Reading and hashing leave the interpreter to the other threads, and each of them has no more than one
-    chunk of a tensor in memory.
-    """
-    found = list(items)
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-    try:
-        return dict(zip(found, pool.map(work, found), strict=True))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:

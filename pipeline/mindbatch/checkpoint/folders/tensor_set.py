@@ -15,7 +15,6 @@ from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, 
 from mindbatch.checkpoint.folders.digests import (
     Digests,
     damage,
-    in_threads,
     read_digests,
     tensor_digest,
     verify_files,
@@ -29,6 +28,7 @@ from mindbatch.checkpoint.folders.weight_files import (
     open_shards,
     open_weights,
 )
+from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.closing import Closing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from threading import Lock
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
@@ -34,16 +35,18 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
 
 
 class OpenFiles(Closing):
-    """Files of tensors by path, opened when they are needed and kept open within `with`."""
+    """Files of tensors by path, opened when needed and kept open within `with`; threads may share them."""
 
     def __init__(self) -> None:
         self._files: dict[str, StoredFile] = {}
+        self._lock = Lock()
 
     def __getitem__(self, path: str) -> StoredFile:
         """The file. CheckpointError as of open_tensor_file."""
-        if path not in self._files:
-            self._files[path] = open_tensor_file(path)
-        return self._files[path]
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = open_tensor_file(path)
+            return self._files[path]
 
     def close(self) -> None:
         """Closes the files."""

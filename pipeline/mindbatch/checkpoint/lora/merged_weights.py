@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from mindbatch.checkpoint.folders.model_folder import ModelWeights, StoredShape
 from mindbatch.checkpoint.formats.floats import FloatArray
@@ -13,10 +12,11 @@ from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.lora.plan import LoraPlan
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.closing import Closing
 from mindbatch.parallel.topology import TensorSlice
 
 
-class MergedWeights:
+class MergedWeights(Closing):
     """Stands for a model's folder (`ModelWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
 
     What is not asked for is not merged. Within `with` files stay open.
@@ -76,14 +76,6 @@ class MergedWeights:
         """Closes the adapter's files and gives memory back; the folder is its owner's."""
         self._merger.forget()
         self._files.close()
-
-    def __enter__(self) -> MergedWeights:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _region(shape: tuple[int, ...], *parts: slice | None) -> Region:

@@ -46,18 +46,24 @@ def read_array(array: StoredArray, files: OpenFiles) -> FloatArray:
 
     CheckpointError when one has changed since the adapter was opened.
     """
+    if len(array.shards) == 1:  # it is whole: nothing is copied
+        [shard] = array.shards
+        return _stored(shard, files[shard.path])[_index(shard.source)]
     found = np.empty(array.shape, np.float32)
     for shard in array.shards:
-        place, taken = (tuple(slice(*bounds) for bounds in region) for region in (shard.target, shard.source))
-        found[place] = _stored(shard, files[shard.path])[taken]
+        found[_index(shard.target)] = _stored(shard, files[shard.path])[_index(shard.source)]
     return found
+
+
+def _index(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(*bounds) for bounds in region)
 
 
 def _stored(shard: ArrayShard, file: StoredFile) -> FloatArray:
     info = file.info(shard.name)
-    data = bytearray(info.nbytes)
-    file.read_into(shard.name, 0, memoryview(data))
-    digest = digest_of(info.dtype, info.shape, [memoryview(data)])
+    data = np.empty(info.nbytes, np.uint8).data
+    file.read_into(shard.name, 0, data)
+    digest = digest_of(info.dtype, info.shape, [data])
     if digest != shard.digest or info.dtype not in FLOAT_DTYPES:
         raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
     return widened(data, info.dtype, info.shape)
