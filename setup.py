@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -21,15 +22,22 @@ COMMON_FLAGS = [
 AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"]
 # Each variant is the same source for another instruction set; the library picks one when it is loaded.
 VARIANT_FLAGS = {"variant_avx512": AVX512, "variant_avx2": ["-mavx2", "-mfma"]}
+# Products that newer instruction sets do faster; left out where the compiler does not know the set.
+EXTENSION_FLAGS = {"variant_avx512_vnni": [*AVX512, "-mavx512vnni"]}
 
 
 class BuildKernels(build_ext):
     """Compiles each source with its own flags; without a compiler the package installs without kernels."""
 
     def build_extension(self, ext: Extension) -> None:
+        known = [name for name, flags in EXTENSION_FLAGS.items() if self._knows(flags)]
+        common = COMMON_FLAGS + [extension_macro(name) for name in known]
         objects = []
         for source in ext.sources:
-            flags = COMMON_FLAGS + VARIANT_FLAGS.get(Path(source).stem, [])
+            name = Path(source).stem
+            if name in EXTENSION_FLAGS and name not in known:
+                continue
+            flags = common + VARIANT_FLAGS.get(name, []) + EXTENSION_FLAGS.get(name, [])
             objects += self.compiler.compile(
                 [source], output_dir=self.build_temp, extra_postargs=flags, depends=ext.depends
             )
@@ -37,16 +45,31 @@ class BuildKernels(build_ext):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(objects, target, extra_postargs=["-pthread"], target_lang="c++")
 
+    def _knows(self, flags: list[str]) -> bool:
+        """Whether the compiler builds for an instruction set; never for that of another architecture."""
+        if platform.machine() != "x86_64":
+            return False
+        Path(self.build_temp).mkdir(parents=True, exist_ok=True)
+        empty = Path(self.build_temp) / "empty.cpp"
+        empty.write_text("#include <immintrin.h>\n")
+        command = [*self.compiler.compiler_so, *flags, "-fsyntax-only", str(empty)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     def get_export_symbols(self, ext: Extension) -> list[str]:
         """The library is loaded by MindSpore and ctypes; it has no Python init function."""
         return []
+
+
+def extension_macro(name: str) -> str:
+    """What tells csrc/instruction_sets.cpp that a source of EXTENSION_FLAGS is built."""
+    return f"-DMB_WITH_{name.removeprefix('variant_').upper()}"
 
 
 def kernel_sources() -> list[str]:
     """The sources for this machine: the x86 variants only on x86."""
     names = sorted(path.name for path in SOURCES.glob("*.cpp"))
     if platform.machine() != "x86_64":
-        names = [name for name in names if Path(name).stem not in VARIANT_FLAGS]
+        names = [name for name in names if not Path(name).stem.startswith("variant_") or "portable" in name]
     return [str(SOURCES / name) for name in names]
 
 

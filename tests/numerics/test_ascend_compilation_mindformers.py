@@ -56,12 +56,31 @@ LLAMA = {
 }
 
 
-def legacy_job(size: int, *, qkv_concat: bool) -> dict[str, Any]:
-    options = generation_options(describe(LLAMA), size, qkv_concat=qkv_concat)
-    return compile_job("legacy", LLAMA, size, first_and_last(size), max_batched_tokens=4, options=options)
+CHATGLM = {
+    "model_type": "chatglm",
+    "padded_vocab_size": 96,
+    "hidden_size": 128,
+    "ffn_hidden_size": 64,
+    "num_layers": 1,
+    "kv_channels": 16,
+    "num_attention_heads": 8,
+    "multi_query_attention": True,
+    "multi_query_group_num": 8,
+    "seq_length": 64,
+}
 
 
-JOBS |= {f"legacy llama mp={size}": legacy_job(size, qkv_concat=size == 2) for size in (1, 2, 8)}
+def legacy_job(config: dict[str, Any], size: int, *, qkv_concat: bool) -> dict[str, Any]:
+    arch = describe(config, to_be_run=False)
+    options = generation_options(arch, config, size, qkv_concat=qkv_concat)
+    return compile_job("legacy", config, size, first_and_last(size), max_batched_tokens=4, options=options)
+
+
+JOBS |= {
+    f"legacy {config['model_type']} mp={size}": legacy_job(config, size, qkv_concat=size == 2)
+    for config in (LLAMA, CHATGLM)
+    for size in (1, 2, 8)
+}
 
 
 def test_decoding_and_prompts_are_compiled_with_the_fused_operators() -> None:

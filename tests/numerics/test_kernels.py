@@ -54,9 +54,9 @@ def outputs(cell: nn.Cell, inputs: Sequence[NDArray[Any]]) -> Arrays:
     return [tensor.asnumpy() for tensor in (found if isinstance(found, tuple) else (found,))]
 
 
-def packed(kernels: Kernels, weight: NDArray[np.float32]) -> NDArray[np.float32]:
+def packed(kernels: Kernels, weight: NDArray[np.float32]) -> NDArray[Any]:
     """The weight in the kernels' layout, written in two pieces as a fused matrix is."""
-    array = np.zeros(kernels.packed_shape(*weight.shape), np.float32)
+    array = kernels.packed_zeros(*weight.shape)
     half = len(weight) // 2
     kernels.pack(array, 0, weight[:half])
     kernels.pack(array, half, weight[half:])
@@ -113,10 +113,10 @@ def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
     native, reference = NativeKernels(library), ReferenceKernels()
     table = numbers(vocabulary, width)
     ids = np.array([0, vocabulary - 1, 5, 32, -1, 10_000, 5], np.int32)
-    expected = outputs(reference.embedding(), [ids, packed(reference, table)])
+    expected = outputs(reference.embedding(width), [ids, packed(reference, table)])
     np.testing.assert_array_equal(expected[0][:4], table[ids[:4]])
     # The panels' padding columns hold zeros too.
-    check(library, native.embedding(), [ids, packed(native, table)], expected)
+    check(library, native.embedding(width), [ids, packed(native, table)], expected)
 
 
 @pytest.mark.fast_cases(1)

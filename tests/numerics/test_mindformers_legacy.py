@@ -1,4 +1,4 @@
-"""MindFormers' legacy Llama in the simulation of Ascend, as the only rank and as the last of two.
+"""MindFormers' legacy models in the simulation of Ascend, as the only rank and as the last of two.
 
 Files are loaded and a step is compiled: shapes and types are proved so, and no numbers.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mindspore import nn
 
-from legacy_folders import rank_folder
+from legacy_folders import CHATGLM, rank_folder
 from mindbatch.backends.mindformers.legacy.weights import load_rank
 from mindbatch.backends.simulation.process import simulate
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -29,9 +29,15 @@ def answers(ascend_simulation: None, tmp_path_factory: pytest.TempPathFactory) -
     halves = rank_folder(
         home / "two", "target.model_parallel=2", "target.format=ckpt", "target.qkv_concat=true"
     )
+    chatglm = rank_folder(home / "chatglm", config=CHATGLM)
+    chatglm_halves = rank_folder(
+        home / "chatglms", "target.model_parallel=2", "target.qkv_concat=true", config=CHATGLM
+    )
     jobs: dict[str, dict[str, Any]] = {
         "whole": {"folder": whole, "rank": 0, "size": 1},
         "half": {"folder": halves, "rank": 1, "size": 2},
+        "chatglm": {"folder": chatglm, "rank": 0, "size": 1},
+        "half of chatglm": {"folder": chatglm_halves, "rank": 1, "size": 2},
         "too many tensors": {"folder": whole, "rank": 0, "size": 1, "options": {"tie_word_embeddings": True}},
         "too few tensors": {"folder": whole, "rank": 0, "size": 1, "options": {"num_layers": 2}},
     }
@@ -41,7 +47,7 @@ def answers(ascend_simulation: None, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_ranks_load_their_files_and_compile_a_step(answers: dict[str, dict[str, Any]]) -> None:
     """The second rank of two has half of the key/value heads; logits and hidden states are whole on each."""
-    for name, heads in (("whole", 2), ("half", 1)):
+    for name, heads in (("whole", 2), ("half", 1), ("chatglm", 2), ("half of chatglm", 1)):
         found = answers[name]
         assert found["loaded"] == [[1, 1]], name
         assert (found["hidden"], found["logits"]) == ([2, 64], [2, 96]), name

@@ -125,3 +125,14 @@ def test_it_can_be_switched_off(name: str) -> None:
     llm = load(FOLDERS[name], prefix_caching=False)
     results = [llm.generate(HEADS[name], DecodingParams(max_new_tokens=2))[0] for _ in range(2)]
     assert [result.num_cached_tokens for result in results] == [0, 0]
+
+
+def test_choices_after_one_context_have_the_scores_of_whole_prompts(llm: LLM, name: str) -> None:
+    """To the last bit, and the context is computed once: from the second choice on it is in the cache."""
+    context = llm.required_tokenizer.encode(HEADS[name])[:50]
+    choices = [[*context, *context[place : place + 1 + place % 3]] for place in range(4)]
+    params = DecodingParams(max_new_tokens=1, prompt_logprobs=0)
+    whole = [result.prompt_logprobs for result in llm.generate(choices, params)]
+    found = llm.generate(choices, params, prompt_logprobs_start=len(context))
+    assert [result.num_cached_tokens for result in found] == [48] * 4
+    assert [result.prompt_logprobs for result in found] == [(each or [])[len(context) :] for each in whole]

@@ -69,7 +69,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                 expected = parameter(spec, held, piece)
                 assert weights.outputs[spec.name] == len(expected)
                 if spec.layout is Layout.PACKED and expected.ndim == 2:
-                    packed = np.zeros_like(found)
+                    packed = chosen.packed_zeros(*expected.shape)
                     chosen.pack(packed, 0, np.ascontiguousarray(expected))
                     expected = packed
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)

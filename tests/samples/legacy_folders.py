@@ -1,7 +1,8 @@
-"""Rank folders of small Llamas, as `mindbatch reshard` makes them for MindFormers' legacy models."""
+"""Rank folders of small models, as `mindbatch reshard` makes them for MindFormers' legacy models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,27 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 64,
     "tie_word_embeddings": False,
 }
+CHATGLM: dict[str, Any] = {
+    "model_type": "chatglm",
+    "padded_vocab_size": 96,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_layers": 1,
+    "num_attention_heads": 4,
+    "kv_channels": 16,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "seq_length": 64,
+    "add_qkv_bias": True,
+    "rope_ratio": 50,
+}
 
 
-def rank_folder(home: Path, *words: str, dtype: str = "BF16", **changed: Any) -> Path:
+def rank_folder(
+    home: Path, *words: str, dtype: str = "BF16", config: Mapping[str, Any] = LLAMA, **changed: Any
+) -> Path:
     """The rank files of a model with random weights. words: of the command; changed: keys of config.json."""
-    source = write_model(home / "source", LLAMA | changed, dtype)
+    source = write_model(home / "source", {**config, **changed}, dtype)
     command = [f"source={source}", f"target.dir={home / 'ranks'}", "target.names=mindformers", *words]
     task = TASKS["reshard"]
     assert task.run(compose_task(task, command).finish()) == 0

@@ -34,6 +34,11 @@ class ModelConfig:
         "type of weights and arithmetic; auto is float32 on CPU, bfloat16 on Ascend",
         choices=("auto", "float32", "float16", "bfloat16"),
     )
+    quantization: str | None = option(
+        None,
+        "int8 keeps matrices in whole numbers with a scale for each output, on CPU; null: in model.dtype",
+        choices=("int8",),
+    )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True

@@ -21,7 +21,14 @@ from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.memory import DTYPES, dtype_fault
+from mindbatch.kernels.memory import (
+    DTYPES,
+    FLOAT32,
+    QUANTIZATIONS,
+    dtype_fault,
+    quantization_fault,
+    weight_type,
+)
 
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
@@ -138,11 +145,37 @@ def ignored_faults(name: str, keys: Any) -> Iterator[str]:
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What the device does not compute in; an unknown type or device is a fault of its own key."""
-    known = {each.name for types in DTYPES.values() for each in types}
-    if model.dtype not in known or runtime.device_target not in DTYPES:
+    known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}
+    if (
+        not {model.dtype, model.quantization or model.dtype} <= {"auto", *known}
+        or runtime.device_target not in DTYPES
+    ):
         return
-    if fault := dtype_fault(model.dtype, runtime.device_target):
-        yield fault
+    faults = (
+        dtype_fault(model.dtype, runtime.device_target),
+        quantization_fault(model.quantization, model.dtype, runtime.device_target),
+    )
+    yield from filter(None, faults)
+    if not any(faults) and runtime.device_target == "CPU":
+        yield from _rounding_faults(model, runtime)
+
+
+def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+    """Who keeps weights in float32 only, of the CPU's providers and kernels."""
+    kind = weight_type(model.dtype, model.quantization, runtime.device_target)
+    if kind == FLOAT32:
+        return
+    key = "model.dtype" if model.quantization is None else "model.quantization"
+    if model.provider == "mindformers":
+        yield (
+            f"{key}={kind.name}: not with model.provider=mindformers, which computes in float32 on a CPU; "
+            "allowed: model.provider=native"
+        )
+    if runtime.kernels == "reference":
+        yield (
+            f"{key}={kind.name}: not with runtime.kernels=reference, which compute in float32; allowed: "
+            "runtime.kernels=auto, native"
+        )
 
 
 def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:

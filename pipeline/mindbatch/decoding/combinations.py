@@ -29,6 +29,7 @@ ENDS = Need(lambda p: p.eos_token_id != (), "eos_token_id", "name end tokens")
 FREE_BEGINNING = Need(
     lambda p: p.forced_bos_token_id is None, "forced_bos_token_id", "set forced_bos_token_id=null"
 )
+SCORED_PROMPT = Need(lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set prompt_logprobs")
 
 
 def combination_faults(params: Any, parameters: Parameters) -> list[str]:

@@ -15,6 +15,7 @@ from mindbatch.decoding.combinations import (
     LOOKUP,
     RANKING,
     SAMPLING,
+    SCORED_PROMPT,
     WARMTH,
     combination_faults,
 )
@@ -317,6 +318,14 @@ class DecodingParams:
         kind.whole(0, MOST_LOGPROBS, optional=True),
         "the same for the prompt's own tokens",
         of_model=False,
+    )
+    prompt_logprobs_start: int = parameter(
+        0,
+        kind.whole(0),
+        "first token of the prompt that is scored, counted from 0; the prefix cache may hold those before it",
+        needs=(SCORED_PROMPT,),
+        of_model=False,
+        in_every_record=False,
     )
     skip_special_tokens: bool = parameter(
         True,

@@ -107,7 +107,9 @@ def load_runners(
         from mindbatch.parallel.context import initialise
 
         initialise(runtime.device_target)
-        kernels = choose_kernels(runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype)
+        kernels = choose_kernels(
+            runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype, model.quantization
+        )
         join(kernels)
 
     def loaded(tensors: int, total: int) -> None:

@@ -15,8 +15,9 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.adapter_slots import AdapterSlots
-from mindbatch.engine.advance import advance, gather_prompt_outputs
+from mindbatch.engine.advance import advance
 from mindbatch.engine.known_adapters import KnownAdapters
+from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler, Step
@@ -222,6 +223,11 @@ class Engine:
             raise PromptError(
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
                 f"{max_tokens}; {_longer(max_tokens, self.settings)}"
+            )
+        if (start := request.params.prompt_logprobs_start) >= len(prompt):
+            raise PromptError(
+                f"{key}: decoding.prompt_logprobs_start={start}: the prompt has {len(prompt)} tokens; "
+                f"allowed: 0 to {len(prompt) - 1}"
             )
         named = [("", token) for token in prompt]
         named += [(f"decoding.{name}: ", token) for name, token in request.params.token_ids()]

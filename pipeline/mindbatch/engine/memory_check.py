@@ -8,7 +8,7 @@ from mindbatch.config.memory import GIB, MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.prepare import token_bytes_of
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.kernels.memory import kernel_dtype, weight_type
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 
@@ -74,7 +74,7 @@ def _weight_bytes(
     numbers = sum(facts.rank_parameters[stage] for stage in stages if facts.rank_parameters)
     if assistant is not None and assistant.rank_parameters:
         numbers += stages.count(len(facts.rank_parameters) - 1) * assistant.rank_parameters[0]
-    return numbers * kernel_dtype(model.dtype, runtime.device_target).itemsize
+    return numbers * weight_type(model.dtype, model.quantization, runtime.device_target).itemsize
 
 
 def _slot_bytes(

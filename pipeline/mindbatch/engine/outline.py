@@ -16,7 +16,7 @@ from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.kernels.memory import NumberType, kernel_dtype, weight_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class ModelOutline:
     assistant: the model that drafts for it, if any.
     settings: of one engine; there are as many as pipeline stages, which share the cache.
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
-        its assistant. itemsize: bytes of one number of weights or cache.
+        its assistant. weight_type: of nearly all of them. itemsize: bytes of one number of adapters or cache.
     """
 
     facts: ModelFacts
@@ -38,6 +38,7 @@ class ModelOutline:
     tokenizer: Tokenizer | None
     stored_bytes: int
     num_parameters: int
+    weight_type: NumberType
     itemsize: int
     engines: int = 1
     adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
@@ -45,7 +46,7 @@ class ModelOutline:
     @property
     def weight_bytes(self) -> int:
         """Of the weights in memory."""
-        return self.num_parameters * self.itemsize
+        return self.num_parameters * self.weight_type.itemsize
 
     @property
     def adapter_bytes(self) -> int:
@@ -115,6 +116,7 @@ def outline(
         prepared.tokenizer,
         stored_bytes,
         parameters,
+        weight_type(model.dtype, model.quantization, runtime.device_target),
         itemsize,
         part.stages,
         prepared.adapters,

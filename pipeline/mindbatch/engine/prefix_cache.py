@@ -40,7 +40,7 @@ class PrefixCache:
 
     def find(self, group: SequenceGroup) -> list[list[int]]:
         """For each sequence of a request without blocks, the blocks of its longest known beginning."""
-        if not self._may_share(group):
+        if not self._enabled:
             return [[] for _ in group.sequences]
         return [self._blocks.find(self._wanted(group, sequence)) for sequence in group.sequences]
 
@@ -48,7 +48,7 @@ class PrefixCache:
         self, group: SequenceGroup, prefixes: Items[Items[int]], digests: Collection[bytes]
     ) -> bool:
         """Whether a block that continues one of these prefixes is among those with the given digests."""
-        if not digests or not self._may_share(group):
+        if not digests or not self._enabled:
             return False
         return any(
             digest in digests
@@ -66,13 +66,11 @@ class PrefixCache:
         digests = self._digests(group, sequence, last)
         yield from zip(digests[first:last], sequence.block_table[first:last], strict=True)
 
-    def _may_share(self, group: SequenceGroup) -> bool:
-        """What is read off a prompt needs the states of all its tokens."""
-        return self._enabled and not group.needs_whole_prompt
-
     def _wanted(self, group: SequenceGroup, sequence: Sequence) -> list[bytes]:
-        """Digests of all blocks that the sequence could share."""
+        """Digests of all blocks that the sequence could share: what is read off a token needs its states."""
         count = (len(sequence) - 1) // self._block_size
+        if group.most_cached_tokens is not None:
+            count = min(count, group.most_cached_tokens // self._block_size)
         return self._digests(group, sequence, count)[:count]
 
     def _digests(self, group: SequenceGroup, sequence: Sequence, count: int) -> list[bytes]:

@@ -68,7 +68,8 @@ class RequestOutput:
 
     An error may come before the first token or after some; `outputs` is empty then.
 
-    prompt_logprobs: one entry per prompt token, None for the first, which nothing precedes.
+    prompt_logprobs: one entry per prompt token from `prompt_logprobs_start` on; None for the first of the
+        prompt, which nothing precedes.
     error: why the prompt could not be run, or could not go on.
     seconds: from the moment the request was added until its last token.
     num_cached_tokens: prompt tokens that were found in the cache, not computed.

@@ -208,8 +208,23 @@ class SequenceGroup:
         return all(sequence.num_earlier_tokens == 0 for sequence in self.sequences)
 
     @property
-    def needs_whole_prompt(self) -> bool:
-        """Whether all tokens of the prompt must pass through the model, found in the cache or not."""
-        return self.request.params.prompt_logprobs is not None or (
-            self.strategy.needs_hidden and not self.has_output
-        )
+    def first_unscored(self) -> int:
+        """The prompt token whose log-probability is to come next, where the request asks for any."""
+        return self.request.params.prompt_logprobs_start + len(self.prompt_logprobs or ())
+
+    @property
+    def most_cached_tokens(self) -> int | None:
+        """Leading tokens that need not pass through the model if the cache has them; None is all of them.
+
+        Hidden states are read off every token of a prompt, log-probabilities off the one before.
+        """
+        if self.strategy.needs_hidden and not self.has_output:
+            return 0
+        if self.request.params.prompt_logprobs is None or self._is_scored:
+            return None
+        return max(0, self.first_unscored - 1)
+
+    @property
+    def _is_scored(self) -> bool:
+        """Whether no log-probability of the prompt is missing."""
+        return self.first_unscored >= len(self.request.prompt_token_ids)

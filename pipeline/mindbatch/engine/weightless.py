@@ -50,9 +50,9 @@ def import_networks(todo: Mapping[str, Any]) -> None:
 
         import_network(todo["config"]["model_type"])
     if todo["network"] == LEGACY:
-        from mindbatch.backends.mindformers.legacy.network import import_llama
+        from mindbatch.backends.mindformers.legacy import network
 
-        import_llama()
+        network.import_networks()
 
 
 def _native(
@@ -84,14 +84,14 @@ def _legacy(
     todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
 ) -> WeightlessRank:
     from mindbatch.backends.mindformers.legacy.folder_model import assembled, built_network
-    from mindbatch.backends.mindformers.legacy.network import is_cache
+    from mindbatch.backends.mindformers.legacy.network import is_cache, parts_of
     from mindbatch.backends.mindformers.legacy.weights import fill_with_zeros
     from mindbatch.backends.mindformers.weight_bytes import weight_bytes
 
     ignore = IgnoredKeys(todo["ignore"])
-    arch = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
-    network = built_network(todo["options"], part.shard, geometry, kernels)
+    arch = describe(todo["config"], todo["model_type"], todo["source"], to_be_run=False, ignore=ignore)
+    network = built_network(arch.model_type, todo["options"], part.shard, geometry, kernels)
     fill_with_zeros(network)
-    weights = weight_bytes(network, network.model.layers, is_cache)
+    weights = weight_bytes(network, parts_of(network).layers, is_cache)
     model = assembled(network, arch, part.shard, kernels, geometry)
     return WeightlessRank(model, arch.hidden_size, weights)

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.memory import FloatType, kernel_dtype
+from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, kernel_dtype, weight_type
 from mindbatch.kernels.native_library import describe, find_library
 
 CHOICES = ("auto", "native", "reference")
 
 
 def choose_kernels(
-    name: str, device_target: str, num_threads: int | None = None, dtype: str = "auto"
+    name: str,
+    device_target: str,
+    num_threads: int | None = None,
+    dtype: str = "auto",
+    quantization: str | None = None,
 ) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
-    dtype: as `model.dtype` asks for it.
+    dtype, quantization: as `model.dtype` and `model.quantization` ask for them.
 
     Raises:
         ConfigError: the name is unknown or not one of the device's, native kernels are asked for and were not
-            built, or the device's kernels do not compute in the dtype.
+            built, or the kernels do not compute in the dtype or keep weights so.
     """
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
-    float_type = kernel_dtype(dtype, device_target)
-    kernels = _kernels(name, device_target, num_threads, float_type)
-    assert kernels.float_type == float_type
+    float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
+    kernels = _kernels(name, device_target, num_threads, float_type, weights)
+    assert (kernels.float_type, kernels.weight_type) == (float_type, weights)
     return kernels
 
 
-def _kernels(name: str, device_target: str, num_threads: int | None, float_type: FloatType) -> Kernels:
+def _kernels(
+    name: str, device_target: str, num_threads: int | None, float_type: FloatType, weights: NumberType
+) -> Kernels:
     if device_target == "Ascend":
         if name != "auto":
             raise ConfigError(
@@ -43,6 +49,8 @@ def _kernels(name: str, device_target: str, num_threads: int | None, float_type:
     library = None if name == "reference" else find_library()
     if name == "native" and library is None:
         raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")
+    if library is None and weights != FLOAT32:
+        raise ConfigError(f"weights in {weights.name}: need the native kernels, and these are {describe()}")
     if library is None:
         from mindbatch.kernels.reference import ReferenceKernels
 
@@ -51,4 +59,4 @@ def _kernels(name: str, device_target: str, num_threads: int | None, float_type:
 
     if num_threads is not None:
         library.set_num_threads(num_threads)
-    return NativeKernels(library)
+    return NativeKernels(library, weights)

@@ -16,7 +16,7 @@ from mindbatch.kernels.arrays import Array, FloatArray, constant
 from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.memory import FLOAT32, FloatType
+from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.plain_cells import IdsFrom, RotaryAngles, Scaled, Sum, TableRows
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
@@ -58,7 +58,7 @@ class Kernels(ABC):
     Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
-    float_type: of weights, cache and hidden states. What is read from a checkpoint and what leaves the model
+    float_type: of vectors, caches and hidden states. What is read from a checkpoint and what leaves the model
         is float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that cells made by these kernels compute.
     """
@@ -73,17 +73,25 @@ class Kernels(ABC):
         """NumPy's form of `float_type`; bfloat16 is MindSpore's addition to NumPy."""
         return np.dtype(bfloat16 if self.float_type.name == "bfloat16" else self.float_type.name)
 
+    @property
+    def weight_type(self) -> NumberType:
+        """What packed weights are kept in."""
+        return self.float_type
+
     def absent(self) -> Tensor:
         """What stands for a vector that a layer has not: [1] of zero."""
         return constant([0.0], self.dtype)
 
     @abstractmethod
-    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        """Shape of the packed weight."""
+    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+        """Memory for a packed weight, which `pack` fills."""
 
     @abstractmethod
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
-        """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1."""
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+        """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1.
+
+        Returns how many finite numbers the kernels' type of weights does not reach.
+        """
 
     @abstractmethod
     def linear(self, outputs: int) -> nn.Cell:
@@ -108,10 +116,10 @@ class Kernels(ABC):
 
     def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
         """Cell (ids, packed weight, slots [T] int32, *stored) -> [T, width]; see `adapted_linear`."""
-        return GatheredEmbedding(self.embedding())
+        return GatheredEmbedding(self.embedding(shape.widths[0]))
 
     @abstractmethod
-    def embedding(self) -> nn.Cell:
+    def embedding(self, width: int) -> nn.Cell:
         """Cell (ids [T] int32, packed weight [vocabulary, width]) -> [T, width]."""
 
     def table_rows(self) -> nn.Cell:

@@ -10,25 +10,35 @@ HEAD_ALIGNMENT = 16  # numbers: a cached value head is padded to whole vectors o
 
 
 @dataclass(frozen=True)
-class FloatType:
-    """A type of numbers: its name in `model.dtype`, its name in safetensors, and bytes of one number."""
+class NumberType:
+    """A type of numbers: its name in `model.dtype` or `model.quantization`, and bytes of one number."""
 
     name: str
-    stored: str
     itemsize: int
 
 
+@dataclass(frozen=True)
+class FloatType(NumberType):
+    """A type that files may hold. stored: its name in safetensors."""
+
+    stored: str
+
+
 FLOAT32, FLOAT16, BFLOAT16 = (
-    FloatType("float32", "F32", 4),
-    FloatType("float16", "F16", 2),
-    FloatType("bfloat16", "BF16", 2),
+    FloatType("float32", 4, "F32"),
+    FloatType("float16", 2, "F16"),
+    FloatType("bfloat16", 2, "BF16"),
 )
-DTYPES = {"CPU": (FLOAT32,), "Ascend": (BFLOAT16, FLOAT16)}
+INT8 = NumberType("int8", 1)
+DTYPES = {"CPU": (FLOAT32, BFLOAT16), "Ascend": (BFLOAT16, FLOAT16)}
 """By device: the types that its kernels compute in, `model.dtype=auto` first."""
 
+QUANTIZATIONS = {"CPU": (INT8,), "Ascend": ()}
+"""By device: the types beside them that its kernels keep weights in."""
+
 REFUSED = {
-    "CPU": "where MindSpore has no usable MatMul for it; use float32 (files in half precision are converted "
-    "as they are read)",
+    "CPU": "whose kernels compute in float32 and bfloat16; use auto, float32 or bfloat16 (files in half "
+    "precision are converted as they are read)",
     "Ascend": "whose operators ReshapeAndCache, PagedAttention and ApplyRotaryPosEmb take float16 and "
     "bfloat16 only; use auto, bfloat16 or float16 (files in float32 are converted as they are read)",
 }
@@ -42,14 +52,42 @@ def dtype_fault(dtype: str, device_target: str) -> str | None:
     return f"model.dtype={dtype}: not with runtime.device_target={device_target}, {REFUSED[device_target]}"
 
 
+def quantization_fault(quantization: str | None, dtype: str, device_target: str) -> str | None:
+    """Why the kernels of the device do not keep weights so; None where they do, or where nothing is asked."""
+    if quantization is None:
+        return None
+    if quantization not in [allowed.name for allowed in QUANTIZATIONS[device_target]]:
+        return (
+            f"model.quantization={quantization}: not with runtime.device_target={device_target}; "
+            "allowed: null"
+        )
+    if dtype not in ("auto", FLOAT32.name):
+        return f"model.quantization={quantization}: not with model.dtype={dtype}; allowed: auto, float32"
+    return None
+
+
+def weight_type(dtype: str, quantization: str | None, device_target: str) -> NumberType:
+    """The type of matrices; vectors, caches and hidden states have that of `kernel_dtype`.
+
+    Raises:
+        ConfigError: the kernels of the device do not keep weights so.
+    """
+    if fault := dtype_fault(dtype, device_target) or quantization_fault(quantization, dtype, device_target):
+        raise ConfigError(fault)
+    known = (*DTYPES[device_target], *QUANTIZATIONS[device_target])
+    return next((each for each in known if each.name == (quantization or dtype)), known[0])
+
+
 def kernel_dtype(dtype: str, device_target: str) -> FloatType:
-    """The type of weights, cache and hidden states.
+    """The type of vectors, caches and hidden states: on a CPU float32, whatever the matrices are kept in.
 
     Raises:
         ConfigError: the kernels of the device do not compute in it.
     """
     if fault := dtype_fault(dtype, device_target):
         raise ConfigError(fault)
+    if device_target == "CPU":
+        return FLOAT32
     allowed = DTYPES[device_target]
     return next((each for each in allowed if each.name == dtype), allowed[0])
 

@@ -13,7 +13,7 @@ from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels, Recorder
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.memory import padded_head
+from mindbatch.kernels.memory import FLOAT32, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_cells import (
     Infer,
@@ -24,11 +24,11 @@ from mindbatch.kernels.native_cells import (
     second_type,
 )
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.native_weights import native_weights
 from mindbatch.kernels.program.recording import RecordedCell
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology, hand_over_group
 
-PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
 
 Shape = list[int]
@@ -40,13 +40,17 @@ def float_bits(value: float) -> int:
 
 
 class NativeKernels(Kernels):
-    """float32 kernels of csrc/; rows of a batch never influence one another's arithmetic."""
+    """Kernels of csrc/; rows of a batch never influence one another's arithmetic."""
 
     name = "native"
 
-    def __init__(self, library: NativeLibrary, make_cell: MakeCell | None = None) -> None:
-        """`make_cell`: what cells are; by default they are compiled."""
+    def __init__(
+        self, library: NativeLibrary, weights: NumberType = FLOAT32, make_cell: MakeCell | None = None
+    ) -> None:
+        """weights: what matrices are kept in; all else is float32.
+        make_cell: what cells are; by default they are compiled."""
         self._library = library
+        self._weights = native_weights(weights, library)
         self._cell = make_cell or graph_cells(library.path)
         self._slices: tuple[TensorSlice, int] | None = None  # and the number of their meeting
         self._hand_overs: dict[int, int] = {}  # meetings by the stage that hands over
@@ -56,7 +60,7 @@ class NativeKernels(Kernels):
         neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
         if not self._meets(shard) or not all(sender in self._hand_overs for sender in neighbours):
             return None
-        kernels = NativeKernels(self._library, RecordedCell)
+        kernels = NativeKernels(self._library, self._weights.type, RecordedCell)
         kernels._slices, kernels._hand_overs = self._slices, self._hand_overs
         return Recorder(kernels, self._library)
 
@@ -108,22 +112,27 @@ class NativeKernels(Kernels):
     def _meeting_cell(self, name: str, shape: Infer, number: int, dtype: Infer = first_type) -> nn.Cell:
         return self._cell(name, shape, dtype, np.array([number], np.int32))
 
-    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        return (-(-outputs // PANEL), inputs, PANEL)
+    def _product(self, name: str) -> str:
+        """The function that does it with matrices as they are kept."""
+        return name + self._weights.suffix
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
-        done = 0
-        while done < len(rows):
-            panel, column = divmod(first_output + done, PANEL)
-            count = min(PANEL - column, len(rows) - done)
-            packed[panel, :, column : column + count] = rows[done : done + count].T
-            done += count
+    @property
+    def weight_type(self) -> NumberType:
+        """See `Kernels.weight_type`."""
+        return self._weights.type
+
+    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+        """See `Kernels.packed_zeros`."""
+        return self._weights.zeros(outputs, inputs)
+
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+        return self._weights.pack(packed, first_output, rows)
 
     def linear(self, outputs: int) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
             return [x[0], outputs]
 
-        return self._cell("mb_linear", shape, first_type, None)
+        return self._cell(self._product("mb_linear"), shape, first_type, None)
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
@@ -135,20 +144,20 @@ class NativeKernels(Kernels):
             return [x[0], outputs]
 
         settings = np.array(shape.widths, np.int32)
-        return self._cell("mb_adapted_linear", output, first_type, settings)
+        return self._cell(self._product("mb_adapted_linear"), output, first_type, settings)
 
     def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
         def output(ids: Shape, weight: Shape, *others: Shape) -> Shape:
-            return [ids[0], weight[1]]
+            return [ids[0], shape.widths[0]]
 
         settings = np.array([*shape.widths, shape.inputs], np.int32)
-        return self._cell("mb_adapted_embed", output, second_type, settings)
+        return self._cell(self._product("mb_adapted_embed"), output, float32, settings)
 
-    def embedding(self) -> nn.Cell:
+    def embedding(self, width: int) -> nn.Cell:
         def shape(ids: Shape, weight: Shape) -> Shape:
-            return [ids[0], weight[1]]
+            return [ids[0], width]
 
-        return self._cell("mb_embed", shape, second_type, None)
+        return self._cell(self._product("mb_embed"), shape, float32, None)
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         def shape(x: Shape, weight: Shape, bias: Shape, settings: Shape) -> Shape:

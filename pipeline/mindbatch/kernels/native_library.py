@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.errors import ConfigError
 
-VARIANTS = ("avx512", "avx2", "portable")
-INTERFACE = 1  # mb_interface() in csrc/mindspore_ops.cpp
+if TYPE_CHECKING:  # which loads MindSpore
+    from mindbatch.kernels.arrays import Array, FloatArray
+
+VARIANTS = ("avx512_vnni", "avx512", "avx2", "portable")
+INTERFACE = 2  # mb_interface() in csrc/mindspore_ops.cpp
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class NativeLibrary:
 
     @property
     def variant(self) -> str:
-        """The instruction set in use: "avx512", "avx2" or "portable"."""
+        """The instruction set in use, of VARIANTS."""
         name: bytes = self.handle.mb_variant()
         return name.decode()
 
@@ -60,6 +63,11 @@ class NativeLibrary:
         number = int(self.handle.mb_join_meeting(file, rank, size))
         assert number >= 0, "too many meetings, or no memory for one more"
         return number
+
+    def pack(self, kind: int, rows: FloatArray, packed: Array, first_output: int) -> int:
+        """Rounds rows [n, inputs] into a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
+        sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
+        return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
 
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one.
@@ -96,6 +104,9 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    handle.mb_pack.argtypes = [ctypes.c_int, pointer, *[number] * 4, pointer, number]
+    handle.mb_pack.restype = number
     return handle
 
 

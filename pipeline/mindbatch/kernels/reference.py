@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.arrays import Array, FloatArray, constant
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, constant
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
 NEVER = -3.0e38  # a score that exp turns into 0
@@ -171,16 +171,17 @@ class ReferenceKernels(Kernels):
 
     name = "reference"
 
-    def packed_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        return (outputs, inputs)
+    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+        return aligned_zeros((outputs, inputs), self.dtype)
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> None:
+    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
         packed[first_output : first_output + len(rows)] = rows
+        return 0
 
     def linear(self, outputs: int) -> nn.Cell:
         return Linear(outputs)
 
-    def embedding(self) -> nn.Cell:
+    def embedding(self, width: int) -> nn.Cell:
         return Embedding()
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:

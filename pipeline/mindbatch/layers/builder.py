@@ -57,7 +57,7 @@ class Layers:
 
     def embedding(self, factor: float = 1.0) -> nn.Cell:
         """Rows of the token embedding times a factor."""
-        rows = TokenEmbedding(self.weights, self.kernels, self.shard)
+        rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
         return rows if factor == 1.0 else ScaledRows(rows, self.kernels.scaled(factor))
 
     def learned_positions(self) -> nn.Cell:

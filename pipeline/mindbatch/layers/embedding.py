@@ -12,11 +12,11 @@ from mindbatch.parallel.topology import TensorSlice
 class TokenEmbedding(nn.Cell):
     """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
 
-    def __init__(self, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
+    def __init__(self, width: int, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
         super().__init__(auto_prefix=False)
         self.weight = weights.get("embedding.weight")
         place = weights.adapted.get("embedding.weight")
-        self.lookup = kernels.embedding() if place is None else kernels.adapted_embedding(place.shape)
+        self.lookup = kernels.embedding(width) if place is None else kernels.adapted_embedding(place.shape)
         self.stored = () if place is None else place.stored
         self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
         self.local_ids = kernels.ids_from(self.first_id)

@@ -20,7 +20,7 @@ class Rotary:
 class Architecture:
     """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
 
-    activation, rotary, windows and attention_scales: empty where the model is not run.
+    activation and rotary: empty where the project has no layers for the model.
     rotary: None means learned positions, max_positions of them.
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.

@@ -1,4 +1,4 @@
-"""chatglm (ChatGLM2, ChatGLM3, the first GLM4): what its checkpoints are cut by. It is not run here.
+"""chatglm (ChatGLM2, ChatGLM3, the first GLM4): what its checkpoints are cut by; MindFormers alone runs it.
 
 Fused matrices: queries, keys and values one after another, gate and up one after another.
 """
@@ -57,7 +57,7 @@ def describe(reader: ConfigReader) -> Architecture:
     kv_heads = reader.positive("multi_query_group_num")
     if heads % kv_heads:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
-    bias = reader.flag("add_bias_linear")
+    bias, head_dim = reader.flag("add_bias_linear"), reader.positive("kv_channels")
     return Architecture(
         model_type="chatglm",
         vocab_size=reader.positive("padded_vocab_size"),
@@ -65,7 +65,7 @@ def describe(reader: ConfigReader) -> Architecture:
         num_layers=layers,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=reader.positive("kv_channels"),
+        head_dim=head_dim,
         intermediate_size=reader.positive("ffn_hidden_size"),
         max_positions=reader.positive("seq_length"),
         norm_epsilon=reader.number("layernorm_epsilon"),
@@ -73,6 +73,8 @@ def describe(reader: ConfigReader) -> Architecture:
         qkv_bias=reader.flag("add_qkv_bias") or bias,
         output_bias=bias,
         mlp_bias=bias,
+        attention_scales=(head_dim**-0.5,) * layers,
+        windows=(0,) * layers,
     )
 
 

@@ -12,6 +12,7 @@ from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, shared_parameter
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
@@ -80,7 +81,7 @@ def _load(
 ) -> Parameter:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     if spec.layout is Layout.PACKED and inputs is not None:
-        array = aligned_zeros(kernels.packed_shape(outputs, inputs), kernels.dtype)
+        array = kernels.packed_zeros(outputs, inputs)
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
     first = 0
@@ -89,7 +90,7 @@ def _load(
         for floats in _rows(part, spec.sharding, folder, name, shard):
             rows = _narrowed(floats, kernels, folder, name)
             if spec.layout is Layout.PACKED:
-                kernels.pack(array, first, rows)
+                _refuse_lost(kernels.pack(array, first, rows), kernels.weight_type, folder, name)
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
@@ -103,12 +104,18 @@ def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: st
         CheckpointError: finite numbers that the type does not reach.
     """
     narrow, lost = converted(rows, "F32", kernels.float_type.stored)
-    if lost:
-        raise CheckpointError(
-            f"{folder.path}: tensor {shown(name)}: {lost} numbers are beyond {kernels.float_type.name}; "
-            "allowed: model.dtype=bfloat16"
-        )
+    _refuse_lost(lost, kernels.float_type, folder, name)
     return narrow.view(kernels.dtype)
+
+
+def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -> None:
+    """CheckpointError when there are finite numbers that a type does not reach."""
+    if lost:
+        allowed = "bfloat16" if kind == FLOAT16 else "auto"
+        raise CheckpointError(
+            f"{folder.path}: tensor {shown(name)}: {lost} numbers are beyond {kind.name}; "
+            f"allowed: model.dtype={allowed}"
+        )
 
 
 def _rows(

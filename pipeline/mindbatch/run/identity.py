@@ -82,6 +82,7 @@ def fingerprint_fields(
         **_adapter_fields(config),
         "model.type": model.type,
         "model.dtype": model.dtype,
+        **_quantization(model),
         "model.seq_length": model.seq_length,
         **_provider(model),
         **_ignored_keys(model),
@@ -135,6 +136,11 @@ def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
 def _provider(model: ModelConfig) -> dict[str, str]:
     """Nothing where the model is this project's own: as in the runs from before others could be asked."""
     return {} if model.provider == "native" else {"model.provider": model.provider}
+
+
+def _quantization(model: ModelConfig) -> dict[str, str]:
+    """Nothing where there is none: as in the runs from before it could be asked."""
+    return {} if model.quantization is None else {"model.quantization": model.quantization}
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:

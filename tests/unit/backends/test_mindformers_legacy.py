@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from legacy_folders import LLAMA, rank_folder
+from legacy_folders import CHATGLM, LLAMA, rank_folder
 from mindbatch.backends.mindformers.families import describe
 from mindbatch.backends.mindformers.folder_model import open_folder
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
@@ -93,21 +93,53 @@ def test_tensors_of_another_model_are_named(tmp_path: Path) -> None:
 def test_what_its_network_does_not_compute_is_refused(
     changed: dict[str, Any], size: int, expected: str
 ) -> None:
-    arch = registry.describe(LLAMA | changed)
+    config = LLAMA | changed
+    arch = registry.describe(config)
     with pytest.raises((CheckpointError, ConfigError), match=expected):
-        generation_options(arch, size, qkv_concat=False)
+        generation_options(arch, config, size, qkv_concat=False)
 
 
 def test_the_base_of_rotations_is_that_of_the_model() -> None:
-    arch = registry.describe(LLAMA | {"rope_theta": 500000.0})
-    assert generation_options(arch, 1, qkv_concat=False)["theta"] == pytest.approx(500000.0, rel=1e-7)
+    config = LLAMA | {"rope_theta": 500000.0}
+    arch = registry.describe(config)
+    assert generation_options(arch, config, 1, qkv_concat=False)["theta"] == pytest.approx(500000.0, rel=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["chatglm"])
-def test_others_that_mindformers_has_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    with pytest.raises(CheckpointError, match=f"model type '{kind}': .* does not run it: .*MindFormers 1.9"):
-        open_folder(tmp_path, "auto", NONE_IGNORED)
+@pytest.mark.parametrize(("words", "size"), [((), 1), (("target.qkv_concat=true",), 2)])
+def test_chatglm_is_opened_as_reshard_makes_it(words: tuple[str, ...], size: int, tmp_path: Path) -> None:
+    folder = rank_folder(tmp_path, f"target.model_parallel={size}", *words, config=CHATGLM)
+    shard = TensorSlice(size - 1, size)
+    model = opened(folder, shard)
+    assert model.options["qkv_concat"] is bool(words)
+    assert (model.options["rope_ratio"], model.options["max_positions"]) == (50.0, 64)
+    assert model.facts.cached_numbers == 1 * 2 // size * (16 + 16)
+    assert model.facts.devices == ("Ascend",)
+
+
+def test_chatglm_with_hugging_faces_names_has_no_other_way(tmp_path: Path) -> None:
+    rank_folder(tmp_path, config=CHATGLM)
+    with pytest.raises(CheckpointError, match=r"`mindbatch reshard source=.* makes$"):
+        open_folder(tmp_path / "source", "auto", NONE_IGNORED)
+
+
+@pytest.mark.parametrize(
+    ("changed", "size", "expected"),
+    [
+        ({"rmsnorm": False}, 1, "rmsnorm=False: not supported; allowed: True"),
+        ({"original_rope": False}, 1, "original_rope=False"),
+        ({"apply_residual_connection_post_layernorm": True}, 1, "allowed: False"),
+        ({"fp32_residual_connection": True}, 1, "allowed: False"),
+        ({"quantization_bit": 4}, 1, "quantization_bit=4"),
+        ({"tie_word_embeddings": True}, 1, "has a head of its own"),
+        ({}, 4, "must divide multi_query_group_num, 2"),
+        ({"padded_vocab_size": 97}, 2, "must divide vocab_size, 97"),
+    ],
+)
+def test_what_chatglm_does_not_compute_is_refused(changed: dict[str, Any], size: int, expected: str) -> None:
+    config = CHATGLM | changed
+    arch = registry.describe(config, to_be_run=False)
+    with pytest.raises((CheckpointError, ConfigError), match=expected):
+        generation_options(arch, config, size, qkv_concat=False)
 
 
 def test_the_newer_networks_are_described_as_before() -> None:

@@ -91,8 +91,7 @@ def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[s
 @pytest.mark.parametrize(
     ("device", "dtype", "reason"),
     [
-        ("CPU", "float16", "where MindSpore has no usable MatMul for it; use float32 ("),
-        ("CPU", "bfloat16", "where MindSpore has no usable MatMul for it; use float32 ("),
+        ("CPU", "float16", "whose kernels compute in float32 and bfloat16; use auto, float32 or bfloat16 ("),
         ("Ascend", "float32", "whose operators ReshapeAndCache, PagedAttention and ApplyRotary"),
     ],
 )
@@ -107,6 +106,33 @@ def test_types_are_refused_with_the_reason(
 def test_half_types_are_taken_on_an_npu(dtype: str, usable: tuple[str, str]) -> None:
     config = compose_task(TASKS["generate"], [*usable, "runtime=ascend", f"model.dtype={dtype}"]).finish()
     assert isinstance(config, GenerateConfig)
+
+
+@pytest.mark.parametrize("asked", ["model.dtype=bfloat16", "model.quantization=int8"])
+def test_who_does_not_round_weights_is_named(asked: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, asked, "model.provider=mindformers", "runtime.kernels=reference") == (
+        f"{asked}: not with model.provider=mindformers, which computes in float32 on a CPU; allowed: "
+        "model.provider=native",
+        f"{asked}: not with runtime.kernels=reference, which compute in float32; allowed: "
+        "runtime.kernels=auto, native",
+    )
+    assert isinstance(compose_task(TASKS["generate"], [*usable, asked]).finish(), GenerateConfig)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (["runtime=ascend"], "not with runtime.device_target=Ascend; allowed: null"),
+        (["model.dtype=bfloat16"], "not with model.dtype=bfloat16; allowed: auto, float32"),
+    ],
+)
+def test_int8_is_for_the_kernels_of_a_cpu_and_beside_float32(
+    overrides: list[str], fault: str, usable: tuple[str, str]
+) -> None:
+    assert faults(*usable, "model.quantization=int8", *overrides) == (f"model.quantization=int8: {fault}",)
+    assert faults(*usable, "model.quantization=awq", *overrides) == (
+        "model.quantization=awq: must be one of int8",
+    )
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])
@@ -197,9 +223,9 @@ def test_a_device_map_of_one_stage_has_no_effect(usable: tuple[str, str]) -> Non
 
 def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:
     """By the judge that the ranks have; other faults of the configuration stand beside it."""
-    words = ("model=tiny_gpt2", "prompts=Hi", "model.dtype=bfloat16")
+    words = ("model=tiny_gpt2", "prompts=Hi", "model.dtype=float16")
     of_type, of_slices, of_stages = faults(*words, "parallel.model_parallel=5", "parallel.pipeline_stage=9")
-    assert of_type.startswith("model.dtype=bfloat16: ")
+    assert of_type.startswith("model.dtype=float16: ")
     assert of_slices.startswith("parallel.model_parallel=5: does not divide the 4 heads of ")
     assert ", the 384 outputs of " in of_slices
     assert of_slices.endswith("; allowed for this model: 1, 2, 4")

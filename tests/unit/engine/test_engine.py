@@ -172,11 +172,13 @@ def test_logprobs() -> None:
         tokens.append(token)
 
 
+@pytest.mark.parametrize("start", [0, 1, 5])
 @pytest.mark.parametrize("use_past", [True, False])
-def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool) -> None:
+def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool, start: int) -> None:
+    scored = {"prompt_logprobs": 2, "prompt_logprobs_start": start}
     prompts = {str(i): [(7 * i + j * j) % VOCABULARY for j in range(9)] for i in range(6)}
     requests = [
-        request(key, prompt, prompt_logprobs=2, max_new_tokens=9, num_return_sequences=2, **SAMPLING)
+        request(key, prompt, max_new_tokens=9, num_return_sequences=2, **scored, **SAMPLING)
         for key, prompt in prompts.items()
     ]
     engine = make_engine(settings(use_past=use_past, **(TINY | {"num_blocks": 20, "batch_size": 8})))
@@ -185,10 +187,10 @@ def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool) -> None:
     for key, prompt in prompts.items():
         scores = results[key].prompt_logprobs
         assert scores is not None
-        assert len(scores) == len(prompt)
-        assert scores[0] is None
-        for place in range(1, len(prompt)):
-            exact, reported = log_softmax(prompt[:place]), scores[place]
+        assert len(scores) == len(prompt) - start
+        assert start or scores[0] is None
+        for place in range(max(1, start), len(prompt)):
+            exact, reported = log_softmax(prompt[:place]), scores[place - start]
             assert reported is not None
             assert set(reported) == {*np.argsort(-exact)[:2].tolist(), prompt[place]}
             assert reported[prompt[place]] == pytest.approx(exact[prompt[place]], abs=1e-5)

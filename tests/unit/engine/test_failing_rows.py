@@ -16,8 +16,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Decision, GroupView
-from mindbatch.engine import advance
 from mindbatch.engine import engine as engine_module
+from mindbatch.engine import prompt_outputs
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
@@ -235,7 +235,7 @@ def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
     ("module", "function", "more"),
     [
         (engine_module, "look_up", STRATEGIES["lookup"]),
-        (advance, "token_logprobs", {"prompt_logprobs": 2}),
+        (prompt_outputs, "token_logprobs", {"prompt_logprobs": 2}),
     ],
 )
 def test_what_the_engine_does_for_a_row(

@@ -26,7 +26,7 @@ from mindbatch.engine.prefix_cache import block_digest, root_digest
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.errors import CacheBudgetError
+from mindbatch.errors import CacheBudgetError, PromptError
 
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
 HEAD = [(5 * place + place * place // 3) % VOCABULARY for place in range(30)]
@@ -88,6 +88,43 @@ def test_scores_of_a_prompt_need_all_of_it() -> None:
     assert output.num_cached_tokens == 0
     assert output.prompt_logprobs == run_all(plain, [asked])["b"].prompt_logprobs
     assert cached(engine, "c", HEAD[:12]) == 8
+
+
+@pytest.mark.parametrize(
+    ("start", "found"), [(0, 0), (1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12), (15, 12)]
+)
+def test_scores_from_a_token_on_take_the_prompt_before_it_from_the_cache(start: int, found: int) -> None:
+    """The token before the first that is scored is computed: its logits say how likely that one is."""
+    engine = make_engine(settings())
+    assert cached(engine, "a", HEAD[:16]) == 0
+    asked = request("b", HEAD[:16], max_new_tokens=1, prompt_logprobs=2, prompt_logprobs_start=start)
+    output = run_all(engine, [asked])["b"]
+    assert output.num_cached_tokens == found
+    whole = request("whole", HEAD[:16], max_new_tokens=1, prompt_logprobs=2)
+    expected = run_all(make_engine(settings()), [whole])["whole"].prompt_logprobs
+    assert expected is not None
+    assert output.prompt_logprobs == expected[start:]
+
+
+def test_choices_after_one_context_compute_it_once() -> None:
+    engine = make_engine(settings())
+    rows = [
+        request(name, [*HEAD[:12], *tail], max_new_tokens=1, prompt_logprobs=0, prompt_logprobs_start=12)
+        for name, tail in (("a", [1]), ("b", [2, 3]), ("c", [4]), ("d", [5, 6, 7]))
+    ]
+    results = run_all(engine, rows)
+    assert sum(stop - start for step in steps_of(engine) for _, start, stop, _ in step) == 13 + 6 + 5 + 7
+    for row in rows:
+        alone = run_all(make_engine(settings(prefix_caching=False)), [row])[row.key]
+        assert results[row.key].prompt_logprobs == alone.prompt_logprobs
+        assert len(alone.prompt_logprobs or ()) == len(row.prompt_token_ids) - 12
+
+
+@pytest.mark.parametrize("start", [5, 99])
+def test_there_must_be_a_token_to_score(start: int) -> None:
+    fault = f"b: decoding.prompt_logprobs_start={start}: the prompt has 5 tokens; allowed: 0 to 4"
+    with pytest.raises(PromptError, match=f"^{fault}$"):
+        make_engine(settings()).add(request("b", HEAD[:5], prompt_logprobs=0, prompt_logprobs_start=start))
 
 
 def test_adapters_share_what_they_are_not_what_they_are_called() -> None:
@@ -235,11 +272,19 @@ def shared_prompts() -> st.SearchStrategy[list[Request]]:
     )
     params = st.fixed_dictionaries(
         {"max_new_tokens": st.integers(1, 9), "num_return_sequences": st.integers(1, 3)},
-        optional={"prompt_logprobs": st.just(1)},
+        optional={"scored_from": st.integers(0, 20)},
     )
     return st.lists(st.tuples(prompt, params), min_size=2, max_size=8).map(
-        lambda rows: [request(str(i), tokens, **SAMPLING, **asked) for i, (tokens, asked) in enumerate(rows)]
+        lambda rows: [_asked(str(i), tokens, **asked) for i, (tokens, asked) in enumerate(rows)]
     )
+
+
+def _asked(key: str, prompt: list[int], scored_from: int | None = None, **params: int) -> Request:
+    """scored_from: the first token of the prompt that is scored, or its last."""
+    scores: dict[str, Any] = {}
+    if scored_from is not None:
+        scores = {"prompt_logprobs": 1, "prompt_logprobs_start": min(scored_from, len(prompt) - 1)}
+    return request(key, prompt, **SAMPLING, **params, **scores)
 
 
 SIZES = st.fixed_dictionaries(

@@ -80,6 +80,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "num_return_sequences": (2, 3),
     "logprobs": (0, 3, 100),
     "prompt_logprobs": (0, 3, 100),
+    "prompt_logprobs_start": (1, 2, 99),
     "skip_special_tokens": (False,),
 }
 SETTLED = {name for params in STRATEGIES for name in params}
@@ -163,7 +164,7 @@ def run(engine: Engine, requests: Sequence[Request]) -> dict[str, tuple[Any, ...
             found[request.key] = (str(error),)
     for key, result in drain(engine)[0].items():
         outputs = [(each.token_ids, each.score, each.finish_reason, each.logprobs) for each in result.outputs]
-        found[key] = (result.error, outputs)
+        found[key] = (result.error, result.prompt_logprobs, outputs)
     return found
 
 
@@ -203,5 +204,5 @@ def test_end_tokens_of_the_model_outside_its_vocabulary_end_nothing() -> None:
     ]
     rows = [Request(str(number), (1, 2), one) for number, one in enumerate(params)]
     found = run(make_engine(VOCABULARY, (50, -1)), rows)
-    assert found["0"][1][0][0] == [VOCABULARY - 1] * 3
+    assert found["0"][-1][0][0] == [VOCABULARY - 1] * 3
     assert found["1"][0] is None

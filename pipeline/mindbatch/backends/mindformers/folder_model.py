@@ -11,7 +11,7 @@ from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Descript
 from mindbatch.backends.mindformers.division import division_faults
 from mindbatch.backends.mindformers.families import NO_ADAPTERS, PROVIDER, describe, family_of
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
-from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES, refuse_not_run
+from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -92,7 +92,6 @@ def open_folder(
     source, config = str(home / CONFIG_NAME), read_config(home)
     if config.get("model_type") in LEGACY_TYPES and foreign_model(config, ignore.names) is None:
         return open_legacy(home, model_type, ignore, shard)
-    refuse_not_run(config.get("model_type"), source)
     family_of(config, source, ignore)  # before the weights: those of others may be of any form
     if model_type not in ("auto", config["model_type"]):
         raise ConfigError(

@@ -90,7 +90,7 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
     const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-    table->linear({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr, its_y.data(),
+    table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr, its_y.data(),
                    group.rows, depth, columns, panels_per_task});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
@@ -103,7 +103,7 @@ void replace_tokens(const Adapters& adapters, const Groups& found, const int32_t
   for (const AdapterGroup& group : found.groups)
     for (int64_t i = 0; group.parts->whole && i < group.rows; i++) {
       const int64_t row = found.order[static_cast<size_t>(group.first + i)];
-      table->embed({ids + row, adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, y + row * depth, 1,
+      table->embed[kFloat32]({ids + row, adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, y + row * depth, 1,
                     depth, vocabulary});
     }
 }
@@ -125,15 +125,10 @@ void add_tokens(const Adapters& adapters, Groups& found, const int32_t* ids, flo
                          static_cast<int64_t>(found.groups.size()), 1});
 }
 
-}  // namespace
-}  // namespace mindbatch
-
-using namespace mindbatch;
-
-// x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1], slots [rows], arena [panels, kAdapterPanel],
+// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], slots [rows], arena [panels, kAdapterPanel],
 // table [slots, parts, fields of AdapterPart], widths [parts] -> y [rows, columns]
 // Fails, with nothing written, when a slot or an adapter is outside.
-MB_OP(mb_adapted_linear) {
+int adapted_linear(void** params, int64_t** shapes, int* ndims, WeightKind kind) {
   PoolLock lock;
   const int64_t rows = shapes[0][0], depth = shapes[0][1], columns = shapes[7][1];
   const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), ints(params[6]),
@@ -145,19 +140,19 @@ MB_OP(mb_adapted_linear) {
   };
   if (!found.find(adapters, ints(params[3]), rows, within)) return kOutside;
   float* y = static_cast<float*>(params[7]);
-  linear_of_step(params, shapes, ndims, y, columns);
+  linear_of_step(params, shapes, ndims, y, columns, kind);
   if (found.groups.empty()) return 0;
   replace_rows(adapters, found, floats(params[0]), y, depth, columns);
   add(adapters, found, floats(params[0]), y, depth, columns);
   return 0;
 }
 
-// ids [tokens], weights [panels, depth, kPanel], slots [tokens], arena, table [slots, 1, fields of AdapterPart],
+// ids [tokens], packed weights [panels, ...], slots [tokens], arena, table [slots, 1, fields of AdapterPart],
 // sizes [depth, vocabulary] -> y [tokens, depth]
 // Fails, with nothing written, when a slot or an adapter is outside.
-MB_OP(mb_adapted_embed) {
+int adapted_embed(void** params, int64_t** shapes, WeightKind kind) {
   PoolLock lock;
-  const int64_t tokens = shapes[0][0], depth = shapes[1][1], vocabulary = ints(params[5])[1];
+  const int64_t tokens = shapes[0][0], depth = shapes[6][1], vocabulary = ints(params[5])[1];
   const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), ints(params[5]),
                              shapes[3][0], shapes[4][0], 1};
   const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
@@ -171,10 +166,22 @@ MB_OP(mb_adapted_embed) {
   float* y = static_cast<float*>(params[6]);
   const int32_t* ids = ints(params[0]);
   const int64_t rows = shapes[1][0] * kPanel;
-  table->embed({ids, floats(params[1]), y, tokens, depth, rows});
+  table->embed[kind]({ids, params[1], y, tokens, depth, rows});
   if (found.groups.empty()) return 0;
   replace_tokens(adapters, found, ids, y, depth, rows);
   std::vector<float> zeros(static_cast<size_t>(largest));
   add_tokens(adapters, found, ids, y, depth, vocabulary, zeros.data());
   return 0;
 }
+
+}  // namespace
+}  // namespace mindbatch
+
+using namespace mindbatch;
+
+MB_OP(mb_adapted_linear) { return adapted_linear(params, shapes, ndims, kFloat32); }
+MB_OP(mb_adapted_linear_bfloat16) { return adapted_linear(params, shapes, ndims, kBfloat16); }
+MB_OP(mb_adapted_linear_int8) { return adapted_linear(params, shapes, ndims, kInt8); }
+MB_OP(mb_adapted_embed) { return adapted_embed(params, shapes, kFloat32); }
+MB_OP(mb_adapted_embed_bfloat16) { return adapted_embed(params, shapes, kBfloat16); }
+MB_OP(mb_adapted_embed_int8) { return adapted_embed(params, shapes, kInt8); }

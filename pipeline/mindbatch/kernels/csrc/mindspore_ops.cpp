@@ -1,4 +1,4 @@
-// The entry points of the layers, and the choice of the instruction set.
+// The entry points of the layers.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -9,22 +9,7 @@
 #include "thread_pool.h"
 
 namespace mindbatch {
-#if defined(__x86_64__)
-namespace avx512 { extern const KernelTable table; }
-namespace avx2 { extern const KernelTable table; }
-#endif
-namespace portable { extern const KernelTable table; }
-
 namespace {
-
-const KernelTable* best_table() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return &avx512::table;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
-#endif
-  return &portable::table;
-}
 
 // Weights in the order in which a step reads them, learnt from the last step: while MindSpore passes from one
 // kernel to the next, idle threads read the next layer's weights into their caches.
@@ -33,10 +18,10 @@ struct Follower {
   int64_t task_bytes;
 };
 
-void read_next_ahead(const LinearArgs& a) {
+void read_next_ahead(const LinearArgs& a, WeightKind kind) {
   static auto& followers = *new std::unordered_map<const void*, Follower>;
   static const void* previous = nullptr;
-  followers[previous] = {a.weights, a.panels_per_task * a.depth * kPanel * 4};
+  followers[previous] = {a.weights, a.panels_per_task * panel_bytes(a.depth, kind)};
   previous = a.weights;
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.task_bytes);
@@ -65,20 +50,18 @@ float as_float(int32_t bits) {
 
 }  // namespace
 
-const KernelTable* table = best_table();
-
 const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
   int64_t size = 1;
   for (int i = 0; i < ndims[index]; i++) size *= shapes[index][i];
   return size > 1 ? floats(params[index]) : nullptr;
 }
 
-void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns) {
+void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind) {
   const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-  const LinearArgs arguments = {floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2), y,
+  const LinearArgs arguments = {floats(params[0]), params[1], optional(params, shapes, ndims, 2), y,
                                 shapes[0][0], shapes[0][1], columns, panels_per_task};
-  read_next_ahead(arguments);
-  table->linear(arguments);
+  read_next_ahead(arguments, kind);
+  table->linear[kind](arguments);
 }
 
 }  // namespace mindbatch
@@ -86,43 +69,33 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 1; }
-
-// The variant in use: "avx512", "avx2" or "portable".
-MB_EXPORT const char* mb_variant() { return table->name; }
-
-// Chooses a variant by name; 0 when this machine cannot run it.
-MB_EXPORT int mb_set_variant(const char* name) {
-  const KernelTable* best = best_table();
-  const KernelTable* wanted = nullptr;
-#if defined(__x86_64__)
-  if (std::strcmp(name, "avx512") == 0 && best == &avx512::table) wanted = &avx512::table;
-  if (std::strcmp(name, "avx2") == 0 && best != &portable::table) wanted = &avx2::table;
-#endif
-  if (std::strcmp(name, "portable") == 0) wanted = &portable::table;
-  (void)best;
-  if (!wanted) return 0;
-  table = wanted;
-  return 1;
-}
+MB_EXPORT int mb_interface() { return 2; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
 
-// x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1] -> y [rows, columns]
-MB_OP(mb_linear) {
-  PoolLock lock;
-  linear_of_step(params, shapes, ndims, static_cast<float*>(params[3]), shapes[3][1]);
-  return 0;
-}
+// x [rows, depth], packed weights [panels, ...], bias [columns] or [1] -> y [rows, columns]
+#define MB_LINEAR(name, kind)                                                                       \
+  MB_OP(name) {                                                                                     \
+    PoolLock lock;                                                                                  \
+    linear_of_step(params, shapes, ndims, static_cast<float*>(params[3]), shapes[3][1], kind);      \
+    return 0;                                                                                       \
+  }
+MB_LINEAR(mb_linear, kFloat32)
+MB_LINEAR(mb_linear_bfloat16, kBfloat16)
+MB_LINEAR(mb_linear_int8, kInt8)
 
-// ids [tokens], weights [panels, depth, kPanel] -> y [tokens, depth]
-MB_OP(mb_embed) {
-  PoolLock lock;
-  table->embed({ints(params[0]), floats(params[1]), static_cast<float*>(params[2]), shapes[0][0], shapes[1][1],
-                shapes[1][0] * shapes[1][2]});
-  return 0;
-}
+// ids [tokens], packed weights [panels, ...] -> y [tokens, depth]
+#define MB_EMBED(name, kind)                                                                        \
+  MB_OP(name) {                                                                                     \
+    PoolLock lock;                                                                                  \
+    table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[2]), shapes[0][0],   \
+                        shapes[2][1], shapes[1][0] * kPanel});                                      \
+    return 0;                                                                                       \
+  }
+MB_EMBED(mb_embed, kFloat32)
+MB_EMBED(mb_embed_bfloat16, kBfloat16)
+MB_EMBED(mb_embed_int8, kInt8)
 
 // qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
 // settings: int32 [heads, head_dim, window, bits of the float scale]

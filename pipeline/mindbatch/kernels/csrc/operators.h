@@ -15,7 +15,7 @@ namespace mindbatch {
 
 constexpr int kOutside = 1;
 
-// The variant in use.
+// The kernels of the instruction set in use.
 extern const KernelTable* table;
 
 inline const float* floats(void* p) { return static_cast<const float*>(p); }
@@ -25,7 +25,7 @@ inline const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
 const float* optional(void** params, int64_t** shapes, int* ndims, int index);
 
 // A linear layer of a step: its product, and what the next one reads is read ahead. Needs a PoolLock.
-// x [rows, depth], weights [panels, depth, kPanel], bias [columns] or [1], y [rows, columns]
-void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns);
+// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], y [rows, columns]
+void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind);
 
 }  // namespace mindbatch

@@ -3,6 +3,9 @@
 // one that the linker keeps for everybody.
 #include <cmath>
 #include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "thread_pool.h"
 #include "variant_table.h"
@@ -13,6 +16,9 @@ namespace {
 
 #include "vector.h"
 #include "linear.h"
+#include "linear_float32.h"
+#include "linear_bfloat16.h"
+#include "linear_int8.h"
 #include "adapters.h"
 #include "attention.h"
 #include "elementwise.h"
@@ -20,8 +26,15 @@ namespace {
 }  // namespace
 
 extern const KernelTable table;
-const KernelTable table = {MB_VARIANT_NAME, linear, embed, attention, rotary, norm, activation,
-                           adapter_shrink, adapter_expand};
+const KernelTable table = {MB_VARIANT_NAME,
+                           {linear<Float32>, linear<Bfloat16>, linear<Int8>},
+                           {embed<Float32>, embed<Bfloat16>, embed<Int8>},
+                           attention,
+                           rotary,
+                           norm,
+                           activation,
+                           adapter_shrink,
+                           adapter_expand};
 
 }  // namespace MB_VARIANT
 }  // namespace mindbatch

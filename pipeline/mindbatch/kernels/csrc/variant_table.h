@@ -1,4 +1,4 @@
-// What every build of the kernels (AVX-512, AVX2, portable) offers, and the arguments of each kernel.
+// What every instruction set's kernels offer, and the arguments of each kernel.
 #pragma once
 #include <cstdint>
 
@@ -7,11 +7,32 @@ namespace mindbatch {
 // Outputs of a linear layer are packed in panels of this many columns; part of the weights' layout.
 constexpr int kPanel = 32;
 
+// How the matrix of a linear layer is kept; linear_*.h says how each is packed.
+enum WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kWeightKinds = 3 };
+
+// (Static: what is compiled for one instruction set must not be kept for all.)
+// Depth of a packed matrix: padded with zeros to whole tiles of AMX, 16 rows of 4 bytes of each output.
+static inline int64_t padded_depth(int64_t depth, WeightKind kind) {
+  const int64_t whole = kind == kInt8 ? 64 : (kind == kBfloat16 ? 32 : 1);
+  return (depth + whole - 1) / whole * whole;
+}
+
+// Behind a panel of int8: the float scale of each output, and 128 times the sum of its weights as int32.
+constexpr int64_t kInt8Tail = kPanel * 8;
+
+// Bytes of a packed panel of kPanel outputs.
+static inline int64_t panel_bytes(int64_t depth, WeightKind kind) {
+  const int64_t size = kind == kInt8 ? 1 : (kind == kBfloat16 ? 2 : 4);
+  return padded_depth(depth, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0);
+}
+
 // A linear layer is cut in so many tasks per thread, each a run of neighbouring panels.
 constexpr int64_t kTasksPerThread = 8;
 
 struct LinearArgs {
-  const float *x, *weights, *bias;
+  const float* x;
+  const void* weights;
+  const float* bias;
   float* y;
   int64_t rows, depth, columns;
   int64_t panels_per_task;  // neighbouring panels that one task computes
@@ -19,7 +40,7 @@ struct LinearArgs {
 
 struct EmbedArgs {
   const int32_t* ids;
-  const float* weights;
+  const void* weights;
   float* y;
   int64_t tokens, depth, vocabulary;
 };
@@ -95,8 +116,8 @@ struct AdapterArgs {
 
 struct KernelTable {
   const char* name;
-  void (*linear)(const LinearArgs&);
-  void (*embed)(const EmbedArgs&);
+  void (*linear[kWeightKinds])(const LinearArgs&);
+  void (*embed[kWeightKinds])(const EmbedArgs&);
   void (*attention)(const AttentionArgs&);
   void (*rotary)(const RotaryArgs&);
   void (*norm)(const NormArgs&);

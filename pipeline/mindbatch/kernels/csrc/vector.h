@@ -23,6 +23,19 @@ struct FewLanes {
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
 };
 
+inline IntVec load_ints(const void* p) { return *static_cast<const IntVec*>(p); }
+
+// A product that is not joined with a sum behind it into one rounding: the same number with and without FMA.
+inline Vec rounded(Vec v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+  return v;
+}
+
+inline IntVec splat_int(int32_t x) { return x - IntVec{}; }
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so this folds to a broadcast
 inline Vec select(IntVec mask, Vec yes, Vec no) {
   return (Vec)((mask & (IntVec)yes) | (~mask & (IntVec)no));

@@ -17,7 +17,7 @@ from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
-from mindbatch.tasks.evaluate.requests import SCORED, requests_data
+from mindbatch.tasks.evaluate.requests import requests_data
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 OWN_MODEL = "model"
@@ -98,7 +98,7 @@ def run_config(
     """
     decoding = config.answer_decoding(column.decoding)
     if is_scored:
-        decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=1)
+        decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=0)
     model = model_of(config, column)
     made = BatchConfig(
         model=BatchModelConfig(**vars(model)),
@@ -107,8 +107,8 @@ def run_config(
         parallel=config.parallel,
         launch=config.launch,
         runtime=config.runtime,
-        data=requests_data(requests, config.data),
-        output=BatchOutputConfig(dir=str(folder), format="jsonl", columns=(SCORED,) if is_scored else ()),
+        data=requests_data(requests, config.data, is_scored=is_scored),
+        output=BatchOutputConfig(dir=str(folder), format="jsonl"),
         progress="none",
     )
     made.resolved_settings = _settings(made, config.resolved_settings)

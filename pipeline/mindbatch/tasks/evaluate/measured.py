@@ -14,17 +14,15 @@ from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, TextLikeli
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.matrix_run import CHOICES, GENERATION, LIKELIHOOD, ColumnRuns
 from mindbatch.tasks.evaluate.questions import Question
-from mindbatch.tasks.evaluate.requests import SCORED
 from mindbatch.tasks.evaluate.schema import AnswerConfig
 
 
 @dataclass(frozen=True)
 class Scored:
-    """How likely the last tokens of a request are. is_greedy: whether each of them is the likeliest."""
+    """How likely the last tokens of a request are."""
 
     logprob: float
     num_tokens: int
-    is_greedy: bool
 
 
 @dataclass
@@ -91,11 +89,10 @@ def _read_scored(folder: RunFolder, column: MeasuredColumn) -> dict[int, dict[in
 
 
 def _scored(line: Mapping[str, Any]) -> Scored:
-    count: int = line[SCORED]
-    tokens, likely = line["prompt"][-count:], line["prompt_logprobs"][-count:]
+    likely = line["prompt_logprobs"]
+    tokens = line["prompt"][-len(likely) :]
     chosen = [each[str(token)] for token, each in zip(tokens, likely, strict=True)]
-    is_greedy = all(value >= max(each.values()) for value, each in zip(chosen, likely, strict=True))
-    return Scored(sum(chosen), count, is_greedy)
+    return Scored(sum(chosen), len(chosen))
 
 
 def _take(

@@ -15,8 +15,8 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.storage import write_whole
 from mindbatch.tasks.evaluate.questions import Question
 
-SCORED = "scored"
-"""The column of a request that says how many of its last tokens are scored."""
+DECODING = "decoding"
+"""The column of a request with its own decoding parameters: from where on its tokens are scored."""
 
 Row = dict[str, Any]
 
@@ -79,7 +79,7 @@ def continued(question: Question, text: str, tokenizer: Tokenizer) -> tuple[list
 
     A prompt of text and its continuation are encoded as one text, as they were when a model was trained on
     such texts; white space at the end of the prompt belongs to the continuation. A chat's continuation is
-    encoded by itself.
+    encoded by itself. Before one without a prompt stands the token that begins a text, if there is one.
     """
     prompt = question.content.get("text")
     if prompt is None:
@@ -89,11 +89,15 @@ def continued(question: Question, text: str, tokenizer: Tokenizer) -> tuple[list
     bare = prompt.rstrip()
     context = tokenizer.encode(bare) if bare else []
     whole = tokenizer.encode(prompt + text)
+    if not context and tokenizer.bos_token_id is not None and whole[:1] != [tokenizer.bos_token_id]:
+        context, whole = [tokenizer.bos_token_id], [tokenizer.bos_token_id, *whole]
     return whole, max(1, len(whole) - len(context))
 
 
 def _scored(key: str, tokens: Sequence[int], count: int) -> Row:
-    return {"key": key, "prompt": list(tokens), SCORED: count}
+    """A request whose last `count` tokens are scored; the first of all has no probability."""
+    start = max(1, len(tokens) - count)
+    return {"key": key, "prompt": list(tokens), DECODING: {"prompt_logprobs_start": start}}
 
 
 def write_requests(path: Path, rows: Iterable[Row]) -> int:
@@ -113,12 +117,13 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
     return len(lines)
 
 
-def requests_data(path: Path, data: DataConfig) -> DataConfig:
+def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfig:
     """How a file of requests is read; `data`: what goes with the chats of the task."""
     return DataConfig(
         path=str(path),
         format="jsonl",
         key_column="key",
+        decoding_column=DECODING if is_scored else None,
         tools=data.tools,
         chat_template_kwargs=data.chat_template_kwargs,
         max_line_bytes="1GiB",

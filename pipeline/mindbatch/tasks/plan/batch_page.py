@@ -57,8 +57,8 @@ def _bars(lengths: Lengths) -> Iterator[str]:
 def _memory(plan: Plan) -> list[str]:
     model = plan.model
     lines = [
-        f"weights    {size(model.weight_bytes)}: {model.num_parameters:,} parameters in float32 "
-        f"({size(model.stored_bytes)} in the folder)",
+        f"weights    {size(model.weight_bytes)}: {model.num_parameters:,} parameters in "
+        f"{model.weight_type.name} ({size(model.stored_bytes)} in the folder)",
         f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
         f"{size(model.cache_bytes_per_token)}",
     ]

@@ -13,6 +13,7 @@ from mindbatch.config.memory import parse_bytes
 from mindbatch.engine.compilation import compile_ranks
 from mindbatch.engine.prepare import engine_settings
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.weightless import MINDFORMERS
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.parallel.topology import Topology
@@ -21,6 +22,9 @@ from mindbatch.tasks.plan.compilation_page import compilation_page
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 from mindbatch.tasks.plan.compile_keys import RESERVE_BYTES, chosen_ranks
 from mindbatch.tasks.plan.compiled_model import CompiledStage, compiled_model
+from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
+from mindbatch.tasks.plan.ranks import plan_ranks, write_files
+from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
 from mindbatch.tasks.plan.schema import PlanConfig
 
 _COMPILED_BLOCKS = 16
@@ -28,15 +32,20 @@ _COMPILED_BLOCKS = 16
 
 
 def run(config: PlanConfig) -> int:
-    """Prints what was compiled and what was refused; EXIT_FAILED where something was, or does not fit."""
+    """Prints what was compiled and what was refused, and below it the layout where layout.dir is given.
+
+    EXIT_FAILED where something was refused, or does not fit.
+    """
     report, job = _plan(config)
+    find_layout = _prepare_layout(config) if config.layout.dir is not None else None
     ranks = {rank.rank: rank for rank in report.ranks}
     for answer in _answers(config, job):
         _take(ranks[answer["rank"]], answer)
+    layout = None if find_layout is None else find_layout()
     if config.report == "json":
-        show_json(report.as_json())
+        show_json(report.as_json() | ({} if layout is None else {"layout": layout.json}))
     else:
-        show(compilation_page(report))
+        show("\n\n".join([compilation_page(report), *([] if layout is None else [layout.page])]))
     return EXIT_DONE if report.is_good else EXIT_FAILED
 
 
@@ -65,6 +74,22 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
         "ranks": [rank.rank for rank in ranks],
     }
     return report, job
+
+
+def _prepare_layout(config: PlanConfig) -> FindLayout:
+    """See `mindformers.prepare_layout`; of a native model this project's own layout, in the compiled type."""
+    if config.model.provider == MINDFORMERS:
+        from mindbatch.tasks.plan import mindformers
+
+        return mindformers.prepare_layout(config)
+    dtype = kernel_dtype(config.model.dtype, "Ascend").name
+    ranks = plan_ranks(replace(config, model=replace(config.model, dtype=dtype)))
+
+    def find() -> FoundLayout:
+        paths = write_files(config, ranks)
+        return FoundLayout(ranks_json(ranks, paths), ranks_page(ranks, paths))
+
+    return find
 
 
 def _rank(

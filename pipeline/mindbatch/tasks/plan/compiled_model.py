@@ -100,9 +100,7 @@ def _counter(specs: list[TensorSpec]) -> Callable[[TensorSlice], int]:
 
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     from mindbatch.backends.mindformers import families, folder_model, layer_sample
-    from mindbatch.backends.mindformers.legacy.models import refuse_not_run
 
-    refuse_not_run(job["config"].get("model_type"), job["source"])
     model = families.describe(job["config"], job["source"], ignore=ignored_keys(config.model))
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(model, job["config"])
@@ -116,8 +114,8 @@ def _legacy(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     """All of its layers are alike; no more of it is known than MindFormers' options can say."""
     from mindbatch.backends.mindformers.legacy.models import generation_options
 
-    arch, size = _architecture(config, job), config.parallel.model_parallel
-    options = generation_options(arch, size, qkv_concat=config.layout.qkv_concat)
+    arch, size = _architecture(config, job, to_be_run=False), config.parallel.model_parallel
+    options = generation_options(arch, job["config"], size, qkv_concat=config.layout.qkv_concat)
     layers = (0,) if config.layers == "sample" else tuple(range(arch.num_layers))
     counts = (arch.num_layers,) if config.layers == "sample" else (1,) * arch.num_layers
     facts = facts_of(arch, size)
@@ -126,6 +124,7 @@ def _legacy(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     return CompiledModel(facts, arch.num_layers, (stage,), told)
 
 
-def _architecture(config: PlanConfig, job: Mapping[str, Any]) -> Architecture:
+def _architecture(config: PlanConfig, job: Mapping[str, Any], *, to_be_run: bool = True) -> Architecture:
+    """to_be_run: by layers of this project."""
     ignore = ignored_keys(config.model)
-    return describe(job["config"], job["model_type"], job["source"], ignore=ignore)
+    return describe(job["config"], job["model_type"], job["source"], to_be_run=to_be_run, ignore=ignore)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.formatting import table
+from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_other_files, strategy_lines, write_strategies
 
@@ -37,21 +39,35 @@ _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some mi
 
 def run(config: PlanConfig) -> int:
     """Prints the layout and writes the strategy files."""
+    found = prepare_layout(config)()
+    if config.report == "json":
+        show_json(found.json)
+    else:
+        show(found.page)
+    return EXIT_DONE
+
+
+def prepare_layout(config: PlanConfig) -> FindLayout:
+    """Checks all that can be checked beforehand.
+
+    Raises:
+        ConfigError, CheckpointError: the model cannot be described or cut so, or layout.dir holds others.
+    """
     arch = _architecture(config)
     job = _job(config, arch)
     folder = Path(config.layout.dir) if config.layout.dir is not None else None
     if folder is not None:
         refuse_other_files(folder, map(strategy_name, job.leaders))
+    return partial(_find_layout, config, arch, job, folder)
+
+
+def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder: Path | None) -> FoundLayout:
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
     (layout,) = infer_layouts([job], limits, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
-    if config.report == "json":
-        show_json(_as_json(arch, job, layout, paths))
-    else:
-        show(layout_page(arch.model_type, job, layout, paths))
-    return EXIT_DONE
+    return FoundLayout(_as_json(arch, job, layout, paths), layout_page(arch.model_type, job, layout, paths))
 
 
 def _architecture(config: PlanConfig) -> Architecture:

@@ -152,14 +152,17 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
         if reason:
             yield f"{name}={shown(value)}: {reason}"
     yield from _rank_faults(config)
-    if config.layout.replace and config.layout.dir is None:
+    if config.layout.dir is not None and config.compile and config.parallel.device_map is not None:
+        given = shown(config.parallel.device_map)
+        yield f"parallel.device_map={given}: strategy files are of even stages; remove it, or layout.dir"
+    if config.layout.replace and config.layout.dir is None and not config.compile:
         yield "layout.replace=true: has no effect without layout.dir"
 
 
 def _without_effect(config: PlanConfig, name: str) -> str | None:
     """Why a key would be ignored, if it would be."""
     if config.compile:
-        return None if name in USED_TO_COMPILE else "has no effect with compile=true; remove it"
+        return _without_effect_to_compile(config, name)
     if name in ONLY_TO_COMPILE:
         return "only with compile=true"
     if config.asks_mindspore:
@@ -170,6 +173,17 @@ def _without_effect(config: PlanConfig, name: str) -> str | None:
     if config.needs_data or name in _USED_WITHOUT_MINDSPORE:
         return None
     return "has no effect on what ranks hold; give data.path too, or remove it"
+
+
+def _without_effect_to_compile(config: PlanConfig, name: str) -> str | None:
+    """layout.dir asks for the layout beside what is compiled."""
+    if name in USED_TO_COMPILE or name == "layout.dir":
+        return None
+    if name.startswith("layout.") and config.layout.dir is None:
+        return "has no effect with compile=true and without layout.dir; remove it"
+    if name == "layout.replace" or (name == "layout.vocab_emb_dp" and config.model.provider == "mindformers"):
+        return None
+    return "has no effect with compile=true; remove it"
 
 
 def _rank_faults(config: PlanConfig) -> Iterator[str]:

@@ -52,4 +52,4 @@ def test_a_saved_run_is_one_of_batch_and_keeps_references(configured: Configured
     assert leaves <= {*keys}
     assert saved["data"]["chat_template_kwargs"] == "${oc.env:KWARGS}"
     assert "secret" not in made.unresolved_yaml
-    assert (saved["decoding"]["prompt_logprobs"], saved["output"]["columns"]) == (1, ["scored"])
+    assert (saved["decoding"]["prompt_logprobs"], saved["data"]["decoding_column"]) == (0, "decoding")

@@ -33,6 +33,15 @@ def test_white_space_at_the_end_of_a_prompt_is_the_continuations() -> None:
     assert continued(apart, "two", tokenizer) == continued(together, " two", tokenizer)
 
 
+def test_nothing_before_a_continuation_is_the_beginning_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first token has no probability otherwise."""
+    tokenizer = shared_tokenizer()
+    monkeypatch.setattr(tokenizer, "bos_token_id", 3)
+    tokens, scored = continued(question(content={"text": " "}), "four", tokenizer)
+    alone = tokenizer.encode(" four")
+    assert (tokens, scored) == ([3, *alone], len(alone))
+
+
 def test_a_chat_ends_in_its_continuation() -> None:
     tokenizer = shared_tokenizer()
     messages = [{"role": "user", "content": "hi"}]
@@ -48,8 +57,9 @@ def test_windows_score_each_token_of_a_text_once(stride: int | None, length: int
     text = "x y" * length
     whole = tokenizer.encode(text)
     found = [*text_rows([question(text=text)], tokenizer, 8, stride)]
-    assert all(len(row["prompt"]) <= 8 and row["scored"] < len(row["prompt"]) for row in found)
-    scored = [token for row in found for token in row["prompt"][-row["scored"] :]]
+    starts = [row["decoding"]["prompt_logprobs_start"] for row in found]
+    assert all(len(row["prompt"]) <= 8 and start > 0 for row, start in zip(found, starts, strict=True))
+    scored = [token for row, start in zip(found, starts, strict=True) for token in row["prompt"][start:]]
     begun = [] if whole[0] in tokenizer.special_ids or tokenizer.bos_token_id is None else whole[:1]
     assert scored == begun + whole[1:]
 

@@ -176,8 +176,8 @@ def test_what_does_not_fit_fails_the_command(
 def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> None:
     words = [*given, "runtime.device_target=CPU", "runtime.device_memory=4GiB", "ranks=[0,0]"]
     words += ["parallel.device_map=[1,1]", "model.provider=mindformers", "parallel.pipeline_stage=3"]
-    assert faults([*words, "layout.dir=s", "runtime.cache_memory=much"]) == (
-        "layout.dir=s: has no effect with compile=true; remove it",
+    assert faults([*words, "layout.vocab_emb_dp=false", "runtime.cache_memory=much"]) == (
+        "layout.vocab_emb_dp=false: has no effect with compile=true and without layout.dir; remove it",
         "runtime.device_target=CPU: compile=true compiles for Ascend; set runtime.device_target=Ascend, or "
         "runtime=ascend for larger blocks and cache, too",
         "parallel.pipeline_stage=3: not with model.provider=mindformers, whose networks are not divided by "
@@ -193,6 +193,37 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
     )
     assert any("does not divide" in line for line in faults([*given, "parallel.model_parallel=3"]))
     assert faults([*given, "model.dtype=float32"])[0].startswith("model.dtype=float32: not with")
+
+
+def test_the_layout_is_found_in_the_same_command(
+    given: list[str], simulation: Simulation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*given, "parallel.model_parallel=2", f"layout.dir={tmp_path}/strategy"]
+    assert run([*words, "report=json"]) == EXIT_DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["layout"]["kind"]) == ("compilation", "layout")
+    assert [path.name for path in (tmp_path / "strategy").iterdir()] == ["ckpt_strategy_rank_0.ckpt"]
+    assert run(words) == EXIT_DONE
+    page = capsys.readouterr().out
+    assert page.index("llama compiled for Ascend") < page.index("layout of llama, elements bfloat16")
+    assert f"strategy file: {tmp_path}/strategy/ckpt_strategy_rank_0.ckpt\n" in page
+
+
+def test_a_layout_that_cannot_be_is_refused_before_anything_is_compiled(
+    given: list[str], simulation: Simulation, tmp_path: Path
+) -> None:
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy/notes.txt").write_text("")
+    (line,) = faults([*given, f"layout.dir={tmp_path}/strategy"])
+    assert "holds notes.txt" in line
+    words = [*given, "parallel.pipeline_stage=2", "parallel.device_map=[1,4]", f"layout.dir={tmp_path}/new"]
+    assert faults(words) == (
+        "parallel.device_map=[1, 4]: strategy files are of even stages; remove it, or layout.dir",
+    )
+    assert faults([*given, f"layout.dir={tmp_path}/new", "layout.vocab_emb_dp=false"]) == (
+        "layout.vocab_emb_dp=false: has no effect with compile=true; remove it",
+    )
+    assert simulation.job == {}
 
 
 def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:

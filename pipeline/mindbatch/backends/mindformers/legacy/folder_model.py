@@ -33,7 +33,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import facts_of
-from mindbatch.models.registry import describe, tensor_specs, unused_tensors
+from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs, unused_tensors
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -51,7 +51,7 @@ NO_ADAPTERS = (
 
 @dataclass(frozen=True)
 class LegacyModel:
-    """One rank of a model of LEGACY_TYPES, not yet loaded. options: of MindFormers' LlamaConfig."""
+    """One rank of a model of LEGACY_TYPES, not yet loaded. options: of `generation_options`."""
 
     folder: ModelFolder
     architecture: Architecture
@@ -83,13 +83,17 @@ class LegacyModel:
         from mindbatch.backends.mindformers.legacy.weights import load_rank
 
         shard = self.folder.shard
-        network = built_network(self.options, shard, geometry, kernels)
+        network = built_network(self.architecture.model_type, self.options, shard, geometry, kernels)
         load_rank(network, self.folder, kernels.float_type, progress)
         return assembled(network, self.architecture, shard, kernels, geometry)
 
 
 def built_network(
-    options: Mapping[str, Any], shard: TensorSlice, geometry: CacheGeometry, kernels: Kernels
+    model_type: str,
+    options: Mapping[str, Any],
+    shard: TensorSlice,
+    geometry: CacheGeometry,
+    kernels: Kernels,
 ) -> nn.Cell:
     """A rank's network with its cache, without memory for its weights. options: of `generation_options`."""
     from mindbatch.backends.mindformers.legacy import network as legacy
@@ -98,7 +102,7 @@ def built_network(
     parallel = legacy.ParallelSizes(model_parallel=shard.size)
     cache = legacy.CacheSizes(geometry.num_blocks + 1, geometry.block_size)  # one more: of padding
     with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
-        network = legacy.llama_network(options, parallel, cache, kernels.float_type.name)
+        network = legacy.legacy_network(model_type, options, parallel, cache, kernels.float_type.name)
         if shard != WHOLE:
             legacy.infer_layout(network, options["batch_size"], SEQUENCE_LENGTH)
     return network
@@ -118,20 +122,21 @@ def open_legacy(home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorS
     """Reads config.json and the heads of the rank's files, no more: of a rank folder, or of a whole folder.
 
     Raises:
-        CheckpointError: keys that MindFormers' Llama does not compute, or tensors that are not those of this
-            model, with MindFormers' names, for so many ranks.
+        CheckpointError: keys that MindFormers' network does not compute, or tensors that are not those of
+            this model, with MindFormers' names, for so many ranks.
         ConfigError: what its network does not have, or `model_type` contradicts config.json.
     """
     source, config = str(home / CONFIG_NAME), read_config(home)
-    arch = describe(config, model_type, source, ignore=ignore)
+    arch = describe(config, model_type, source, to_be_run=False, ignore=ignore)
     is_cut = shard != WHOLE or bool(rank_folders(home))
     folder = ModelFolder(home, shard, names=NAMES) if is_cut else ModelFolder(home)
     try:
         if not has_mindformers_names(arch.model_type, folder.names):
+            command = f"`mindbatch reshard source={home} target.names={NAMES} target.dir=...`"
+            native = "; model.provider=native runs this folder" if arch.model_type in MODEL_TYPES else ""
             raise CheckpointError(
                 f"{home}: has Hugging Face's names; {PROVIDER} runs a {arch.model_type} as a legacy model, "
-                f"from what `mindbatch reshard source={home} target.names={NAMES} target.dir=...` makes; "
-                "model.provider=native runs this folder"
+                f"from what {command} makes{native}"
             )
         return LegacyModel(folder, arch, _options(folder, arch))
     except BaseException:
@@ -147,7 +152,7 @@ def _options(folder: ModelFolder, arch: Architecture) -> dict[str, Any]:
             f"{folder.path}: fused tensors are joined on each rank (target.qkv_grouped=false), as before "
             "MindFormers 1.9; needed is target.qkv_grouped=true"
         )
-    found = generation_options(arch, size, qkv_concat=options.qkv_concat)
+    found = generation_options(arch, folder.config, size, qkv_concat=options.qkv_concat)
     placed = placements(tensor_specs(arch), size)
     expected = as_mindformers(dialect(arch.model_type, options), heads_of(arch), placed, size)
     shapes = expected.stored_shapes(folder.shard.rank)

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.backends.mindformers.families import PROVIDER
+from mindbatch.backends.mindformers.legacy.chatglm import CHATGLM, chatglm_options
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture, Rotary
 
-LEGACY_TYPES = ("llama", "mistral")
-"""Model types that its LlamaForCausalLM computes, and none of its newer networks."""
-
-NOT_RUN = {
-    "chatglm": (
-        "the legacy ChatGLM2 of MindFormers 1.9, which has not been made to take steps of this engine; "
-        "neither does model.provider=native; `mindbatch reshard` cuts and renames its checkpoints"
-    ),
-}
-"""Types whose networks MindFormers has, and why they are refused."""
+LEGACY_TYPES = ("llama", "mistral", CHATGLM)
+"""Model types that its LlamaForCausalLM or its ChatGLM2 computes, and none of its newer networks."""
 
 _EXACT = 1e-6  # between frequencies that are powers of one base and the same in float32
 
 
-def refuse_not_run(model_type: object, source: str) -> None:
-    """CheckpointError for a model of NOT_RUN."""
-    if model_type in NOT_RUN:
-        reason = NOT_RUN[str(model_type)]
-        raise CheckpointError(f"{source}: model type {model_type!r}: {PROVIDER} does not run it: {reason}")
+def generation_options(
+    arch: Architecture, config: Mapping[str, Any], model_parallel: int, *, qkv_concat: bool
+) -> dict[str, Any]:
+    """The arguments of `network.legacy_network` for one that generates, but for types and parallel ones.
 
-
-def generation_options(arch: Architecture, model_parallel: int, *, qkv_concat: bool) -> dict[str, Any]:
-    """The keyword arguments of LlamaConfig for a network that generates, but for types and parallel ones.
+    config: the content of config.json, which `arch` was described from.
 
     Raises:
-        ConfigError: see `llama_options`; a vocabulary that the ranks do not divide.
-        CheckpointError: rotations that are not those of one base.
+        ConfigError: what its network does not have or cannot cut so.
+        CheckpointError: rotations that are not those of one base, or keys that MindFormers does not compute.
     """
-    options = llama_options(arch, 1, model_parallel, qkv_concat=qkv_concat)
+    if arch.model_type == CHATGLM:
+        options = chatglm_options(arch, config, model_parallel, qkv_concat=qkv_concat)
+    else:
+        options = _llama_options(arch, model_parallel, qkv_concat=qkv_concat)
     if arch.vocab_size % model_parallel:
         raise ConfigError(
             f"parallel.model_parallel={model_parallel}: must divide vocab_size, {arch.vocab_size}, for "
             f"{PROVIDER} and a legacy model"
         )
+    return options
+
+
+def _llama_options(arch: Architecture, model_parallel: int, *, qkv_concat: bool) -> dict[str, Any]:
     return {
-        **options,
+        **llama_options(arch, 1, model_parallel, qkv_concat=qkv_concat),
         "rms_norm_eps": arch.norm_epsilon,
         "max_position_embedding": arch.max_positions,
         "theta": _base(arch),

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.legacy.network import CACHES
+from mindbatch.backends.mindformers.legacy.network import CACHES, parts_of
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.layers.decoder import Network, Tensors
@@ -22,14 +22,14 @@ class Rotations(nn.Cell):
 
     def __init__(self, manager: Any) -> None:
         super().__init__(auto_prefix=False)
-        self.cos, self.sin, self.swap_mask = manager.freqs_cos, manager.freqs_sin, manager.swap_mask
+        self.cos, self.sin = manager.freqs_cos, manager.freqs_sin
         self.gather = ops.Gather().shard(((1, 1), (1,)))
         self.subtract = ops.Sub().shard(((1,), ()))
 
     def increment(self, lengths: Tensor) -> Tensors:
-        """(cos, sin [T, head_dim], swap mask) at the positions lengths - 1."""
+        """(cos, sin [T, head_dim], a tensor that is not used) at the positions lengths - 1."""
         last = self.subtract(lengths, 1)
-        return self.gather(self.cos, last, 0), self.gather(self.sin, last, 0), self.swap_mask
+        return self.gather(self.cos, last, 0), self.gather(self.sin, last, 0), last
 
 
 class LegacyDecoder(nn.Cell):
@@ -88,7 +88,7 @@ class NetworkCache(PagedCache):
     ) -> None:
         self.geometry = geometry
         self._itemsize = kernels.dtype.itemsize
-        managers = [layer.attention.infer_attention.paged_attention_mgr for layer in network.model.layers]
+        managers = [attention.paged_attention_mgr for attention in parts_of(network).attentions]
         self.keys, self.values = ([getattr(each, name) for each in managers] for name in CACHES)
         self._copy = CopyShards(self.keys + self.values, model_parallel)
 
@@ -97,10 +97,10 @@ def assemble(
     network: nn.Cell, shape: AttentionShape, kernels: Kernels, geometry: CacheGeometry, model_parallel: int
 ) -> RunnableModel:
     """The step of a network whose weights are loaded. shape: of attention on this rank."""
-    network.model.freqs_mgr = Rotations(network.model.freqs_mgr)
+    parts = parts_of(network)
+    parts.decoder.freqs_mgr = Rotations(parts.decoder.freqs_mgr)
     network.add_flags_custom(is_first_iteration=False)
-    head = LegacyHead(network.lm_head, model_parallel)
-    whole = Network(LegacyDecoder(network.model), head)
+    whole = Network(LegacyDecoder(parts.decoder), LegacyHead(parts.head, model_parallel))
     cache = NetworkCache(network, geometry, kernels, model_parallel)
     return RunnableModel(
         network.vocab_size, lambda _: whole, cache, kernels.for_single_tokens(), shape, few_graphs=True

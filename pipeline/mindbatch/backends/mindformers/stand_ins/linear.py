@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.arrays import FloatArray, aligned_zeros, constant, shared_parameter
+from mindbatch.kernels.arrays import FloatArray, constant, shared_parameter
 from mindbatch.kernels.interface import Kernels
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -18,7 +18,7 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 def packed(name: str, weight: FloatArray, kernels: Kernels) -> Parameter:
     """The matrix [outputs, inputs] in the layout of the kernels."""
-    array = aligned_zeros(kernels.packed_shape(*weight.shape), kernels.dtype)
+    array = kernels.packed_zeros(*weight.shape)
     kernels.pack(array, 0, weight)
     return shared_parameter(name, array)
 
@@ -45,11 +45,14 @@ class Linear(nn.Cell):
 
 
 class Embedding(nn.Cell):
-    """ids [T] -> rows [T, width] of the matrix that the head has, too; each rank has `outputs` of them."""
+    """ids [T] -> rows [T, width] of the matrix that the head has, too; each rank has `shape` of them."""
 
-    def __init__(self, weight: Parameter, outputs: int, shard: TensorSlice, kernels: Kernels) -> None:
+    def __init__(
+        self, weight: Parameter, shape: tuple[int, int], shard: TensorSlice, kernels: Kernels
+    ) -> None:
         super().__init__(auto_prefix=False)
-        self.rows = kernels.embedding()
+        outputs, width = shape
+        self.rows = kernels.embedding(width)
         self.weight = weight
         self.first_id = shard.rank * outputs
         self.reduce = kernels.all_reduce(shard)
@@ -107,5 +110,5 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: Kernels) ->
 def share_with_head(model: Any, kernels: Kernels) -> None:
     """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
     embedding = model.embedding.word_embeddings
-    outputs, shard = embedding.weight.shape[0], _shard_of(embedding)
-    model.embedding.word_embeddings = Embedding(model.output_layer.weight, outputs, shard, kernels)
+    shape, shard = embedding.weight.shape, _shard_of(embedding)
+    model.embedding.word_embeddings = Embedding(model.output_layer.weight, shape, shard, kernels)

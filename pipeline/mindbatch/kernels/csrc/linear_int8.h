@@ -1,0 +1,149 @@
+// Products with int8 weights: [N / kPanel]([K / 4][kPanel][4], scales, offsets), see kInt8Tail.
+//
+// x is rounded to int8 with a scale of its own for each row, the largest of it being 127. Sums are exact in int32
+// (up to a depth of 133,000); then y = sum * weight's scale * row's scale + bias, each rounded to float32. So every
+// set of instructions gives the same bits.
+
+typedef int16_t ShortVec __attribute__((vector_size(MB_LANES * 4), aligned(4), may_alias));
+typedef int8_t ByteVec __attribute__((vector_size(MB_LANES), aligned(1), may_alias));
+
+constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even
+
+inline Vec vabs(Vec x) { return (Vec)((IntVec)x & 0x7fffffff); }
+
+// Rounds a row to int8; returns its scale, which is not a number where one of x is none or is infinite.
+inline float quantise(const float* x, int64_t depth, int8_t* y) {
+  Vec largest{}, poison{};
+  each_vector(depth, [&](int64_t i, int lanes) {
+    const Vec value = load_part(x + i, lanes);
+    largest = vmax(largest, vabs(value));
+    poison = poison + value * 0.0f;
+  });
+  float most = 0;
+  for (int l = 0; l < kLanes; l++) most = largest[l] > most ? largest[l] : most;
+  const float factor = most > 1e-30f && most < 3e38f ? 127.0f / most : 0;
+  each_vector(depth, [&](int64_t i, int lanes) {
+    const Vec shifted = rounded(load_part(x + i, lanes) * factor) + kRounding;
+    const ByteVec bytes = __builtin_convertvector((IntVec)shifted - 0x4B400000, ByteVec);
+    __builtin_memcpy(y + i, &bytes, static_cast<size_t>(lanes));
+  });
+  return (factor > 0 ? most / 127.0f : 0) + sum_lanes(poison);
+}
+
+// Sums of neighbouring products of int16, in int32.
+inline IntVec add_pairs(IntVec x, IntVec y) {
+#if defined(__AVX512BW__)
+  return (IntVec)_mm512_madd_epi16((__m512i)x, (__m512i)y);
+#elif defined(__AVX2__)
+  return (IntVec)_mm256_madd_epi16((__m256i)x, (__m256i)y);
+#elif defined(__SSE2__)
+  return (IntVec)_mm_madd_epi16((__m128i)x, (__m128i)y);
+#else
+  return (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+
+#if defined(__AVX512VNNI__)
+// Four products at once of bytes without a sign: x is stored with 128 added to it, which the panel's offsets take out.
+struct Int8Words {
+  static constexpr int kCount = 1, kTileRows = 14;
+  static constexpr bool kIsShifted = true;
+
+  static void write(const int8_t* four, int32_t* words) {
+    __builtin_memcpy(words, four, 4);
+    words[0] ^= static_cast<int32_t>(0x80808080u);
+  }
+
+  template <int Rows>
+  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[kVecs]) {
+    IntVec w[kVecs];
+    for (int v = 0; v < kVecs; v++) w[v] = load_ints(panel + v * kLanes * 4);
+    for (int r = 0; r < Rows; r++)
+      for (int v = 0; v < kVecs; v++)
+        sum[r][v] = (IntVec)_mm512_dpbusd_epi32((__m512i)sum[r][v], (__m512i)splat_int(x[r]), (__m512i)w[v]);
+  }
+};
+#else
+// Products of int16: the first and third of the four, and the second and fourth.
+struct Int8Words {
+  static constexpr int kCount = 2, kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 3 : 2);
+  static constexpr bool kIsShifted = false;
+
+  static int32_t pair(int8_t low, int8_t high) {
+    return static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint16_t>(low)) |
+                                static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16);
+  }
+  static void write(const int8_t* four, int32_t* words) {
+    words[0] = pair(four[0], four[2]);
+    words[1] = pair(four[1], four[3]);
+  }
+
+  template <int Rows>
+  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[kVecs]) {
+    IntVec even[kVecs], odd[kVecs];
+    for (int v = 0; v < kVecs; v++) {
+      const ShortVec four = (ShortVec)load_ints(panel + v * kLanes * 4);
+      even[v] = (IntVec)(four << 8 >> 8);
+      odd[v] = (IntVec)(four >> 8);
+    }
+    for (int r = 0; r < Rows; r++) {
+      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[2 * r]), even[v]);
+      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[2 * r + 1]), odd[v]);
+    }
+  }
+};
+#endif
+
+struct Int8 {
+  static constexpr WeightKind kKind = kInt8;
+  static constexpr int64_t kGroup = 4, kWords = Int8Words::kCount;
+  static constexpr int kTileRows = Int8Words::kTileRows;
+  typedef int32_t Word;
+  typedef IntVec Sum;
+
+  struct Rows {
+    const int32_t* words;  // [tile][group of 4][row][kWords]
+    const float* scales;   // [rows]
+  };
+
+  template <int Rows>
+  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[kVecs]) {
+    Int8Words::add<Rows>(x, panel, sum);
+  }
+
+  static Rows pack(const LinearArgs& a, const Tiling& tiling) {
+    const int64_t depth = padded_depth(a.depth, kInt8), groups = depth / kGroup;
+    float* memory = scratch(0, a.rows * (groups * kWords + 1));
+    int32_t* words = reinterpret_cast<int32_t*>(memory);
+    float* scales = memory + a.rows * groups * kWords;
+    auto body = [&](int64_t t, int thread) {
+      const int64_t first = tiling.begin(t), height = tiling.height(t);
+      int8_t* bytes = reinterpret_cast<int8_t*>(scratch(1 + thread, groups));
+      __builtin_memset(bytes + a.depth, 0, static_cast<size_t>(depth - a.depth));
+      for (int64_t r = 0; r < height; r++) {
+        scales[first + r] = quantise(a.x + (first + r) * a.depth, a.depth, bytes);
+        for (int64_t g = 0; g < groups; g++)
+          Int8Words::write(bytes + g * kGroup, words + (first * groups + g * height + r) * kWords);
+      }
+    };
+    parallel_for(tiling.tiles, body);
+    return {words, scales};
+  }
+
+  static void store(const LinearArgs& a, const Rows& x, const float* acc, const char* tail, int64_t first_column) {
+    const float* scales = reinterpret_cast<const float*>(tail);
+    store_rows(a, first_column, [&](int64_t r, int64_t i) {
+      IntVec sum = load_ints(acc + r * kPanel + i);
+      if (Int8Words::kIsShifted) sum -= load_ints(scales + kPanel + i);
+      return rounded(__builtin_convertvector(sum, Vec) * load(scales + i) * x.scales[r]);
+    });
+  }
+
+  static void unpack(const char* panel, int64_t column, int64_t depth, float* y) {
+    const int8_t* numbers = reinterpret_cast<const int8_t*>(panel) + column * kGroup;
+    const char* tail = panel + padded_depth(depth, kInt8) * kPanel;
+    const float scale = reinterpret_cast<const float*>(tail)[column];
+    for (int64_t k = 0; k < depth; k++)
+      y[k] = static_cast<float>(numbers[k / kGroup * kPanel * kGroup + k % kGroup]) * scale;
+  }
+};

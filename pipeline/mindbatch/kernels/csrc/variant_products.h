@@ -1,0 +1,17 @@
+// The beginning of a source that adds products to an instruction set's kernels; it closes the three namespaces.
+// See variant.h for what may be included here.
+#include <cmath>
+#include <cstdint>
+
+#include <immintrin.h>
+
+#include "thread_pool.h"
+#include "variant_table.h"
+
+namespace mindbatch {
+namespace MB_VARIANT {
+
+namespace {
+
+#include "vector.h"
+#include "linear.h"

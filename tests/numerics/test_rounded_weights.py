@@ -1,0 +1,157 @@
+"""Products with weights in bfloat16 and int8: what NumPy computes, the same bits in every instruction set."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.memory import BFLOAT16, INT8, NumberType
+from mindbatch.kernels.native_library import VARIANTS, find_library
+from mindbatch.kernels.native_weights import native_weights
+
+Floats = NDArray[np.float32]
+LIBRARY = find_library()
+SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97)]
+
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
+
+
+@pytest.fixture(params=[BFLOAT16, INT8], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> NumberType:
+    found: NumberType = request.param
+    return found
+
+
+@pytest.fixture(autouse=True)
+def best() -> Iterator[None]:
+    assert LIBRARY is not None
+    name = LIBRARY.variant
+    yield
+    LIBRARY.set_variant(name)
+
+
+def numbers(*shape: int) -> Floats:
+    return np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
+
+
+def call(name: str, arrays: Sequence[NDArray[Any]]) -> None:
+    """An entry point, as MindSpore calls it."""
+    assert LIBRARY is not None
+    count = len(arrays)
+    shapes = [(ctypes.c_int64 * each.ndim)(*each.shape) for each in arrays]
+    data = (ctypes.c_void_p * count)(*[each.ctypes.data for each in arrays])
+    sizes = (ctypes.c_int * count)(*[each.ndim for each in arrays])
+    pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, shapes))
+    assert getattr(LIBRARY.handle, name)(count, data, sizes, pointers, None, None, None) == 0
+
+
+def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
+    """Written in two pieces, as a fused matrix is."""
+    assert LIBRARY is not None
+    layout, half = native_weights(kind, LIBRARY), len(weight) // 2
+    array = layout.zeros(*weight.shape)
+    assert layout.pack(array, 0, weight[:half]) == layout.pack(array, half, weight[half:]) == 0
+    return array
+
+
+def product(x: Floats, weight: NDArray[Any], bias: Floats, kind: NumberType) -> Floats:
+    y = np.empty((len(x), len(bias)), np.float32)
+    call(f"mb_linear_{kind.name}", [x, weight, bias, y])
+    return y
+
+
+def bfloat16(x: Floats) -> Floats:
+    """Rounded to nearest, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def int8(x: Floats) -> tuple[Floats, Floats]:
+    """Whole numbers to 127 of each row, and the rows' scales."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    return np.rint(x / largest * 127), largest / 127
+
+
+def expected(x: Floats, weight: Floats, bias: Floats, kind: NumberType) -> Floats:
+    if kind == BFLOAT16:
+        found: Floats = bfloat16(x) @ bfloat16(weight).T + bias
+        return found
+    (whole_x, scale_x), (whole, scale) = int8(x), int8(weight)
+    return (whole_x @ whole.T) * scale_x * scale.T + bias
+
+
+def every_variant() -> Iterator[str]:
+    assert LIBRARY is not None
+    for name in VARIANTS:
+        try:
+            LIBRARY.set_variant(name)
+        except ConfigError:
+            continue
+        yield name
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), SHAPES)
+def test_every_instruction_set_gives_the_same_bits(
+    rows: int, depth: int, columns: int, kind: NumberType
+) -> None:
+    x, weight, bias = numbers(rows, depth), numbers(columns, depth), numbers(columns)
+    array, first = packed(weight, kind), None
+    for variant in every_variant():
+        found = product(x, array, bias, kind)
+        np.testing.assert_allclose(
+            found, expected(x, weight, bias, kind), atol=depth**0.5 * 1e-4, err_msg=variant
+        )
+        first = found if first is None else first
+        np.testing.assert_array_equal(found, first, err_msg=variant)
+
+
+def test_rows_do_not_influence_one_another(kind: NumberType) -> None:
+    """Bit for bit: what batched = alone rests on. Also beside a row that is not finite."""
+    x, array, bias = numbers(29, 300), packed(numbers(70, 300), kind), numbers(70)
+    x[3, 5], x[4, 6] = np.inf, np.nan
+    for _ in every_variant():
+        together = product(x, array, bias, kind)
+        for row in range(len(x)):
+            alone = product(x[row : row + 1], array, bias, kind)[0]
+            np.testing.assert_array_equal(together[row], alone)
+        assert not np.isfinite(together[3:5]).any()
+        assert np.isfinite(np.delete(together, [3, 4], axis=0)).all()
+
+
+def test_rows_of_nothing_but_zeros(kind: NumberType) -> None:
+    x, weight, bias = numbers(3, 40), numbers(37, 40), numbers(37)
+    x[1], weight[5] = 0, 0
+    for _ in every_variant():
+        found = product(x, packed(weight, kind), bias, kind)
+        np.testing.assert_array_equal(found[1], bias)
+        np.testing.assert_array_equal(found[:, 5], np.full(3, bias[5]))
+
+
+def test_an_embedding_reads_the_rows_of_the_packed_matrix(kind: NumberType) -> None:
+    """An id outside the table, which another rank holds, gives zeros."""
+    weight = numbers(97, 20)
+    ids = np.array([0, 96, 5, 32, -1, 10_000], np.int32)
+    for _ in every_variant():
+        y = np.empty((len(ids), 20), np.float32)
+        call(f"mb_embed_{kind.name}", [ids, packed(weight, kind), y])
+        rows = bfloat16(weight) if kind == BFLOAT16 else np.multiply(*int8(weight))
+        np.testing.assert_allclose(y[:4], rows[ids[:4]], rtol=1e-6)
+        assert not y[4:].any()
+
+
+def test_a_matrix_that_is_stored_transposed_is_packed_alike(kind: NumberType) -> None:
+    weight = numbers(45, 70)
+    transposed = np.ascontiguousarray(weight.T).T
+    np.testing.assert_array_equal(packed(weight, kind), packed(transposed, kind))
+
+
+def test_numbers_beyond_bfloat16_are_counted() -> None:
+    assert LIBRARY is not None
+    weight = np.full((3, 4), 3.4e38, np.float32)
+    weight[0, 1] = np.inf
+    layout = native_weights(BFLOAT16, LIBRARY)
+    assert layout.pack(layout.zeros(3, 4), 0, weight) == 11
