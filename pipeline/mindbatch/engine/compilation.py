@@ -43,8 +43,9 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
     A rank of MindFormers' models begins with {"rank", "layer_bytes", "other_bytes"} of its weights.
 
     job: JSON: network (of `weightless`), config (of config.json), source, model_type, ignore, layers (of each
-        stage of a native model), options (of a legacy network), dtype, settings (of an engine),
-        model_parallel, pipeline_stage, ranks. Replicas are worlds of their own, as when they run.
+        stage of a native model), lora (the section, of adapters beside a native model; may be missing),
+        options (of a legacy network), dtype, settings (of an engine), model_parallel, pipeline_stage, ranks.
+        Replicas are worlds of their own, as when they run.
     """
     todo = json.loads(job)
     import_networks(todo)
@@ -90,7 +91,8 @@ def _compile_heads(
 ) -> Iterator[dict[str, Any]]:
     for rows in buckets_up_to(settings.batch_size, few=few):
         hidden = np.zeros((rows, hidden_size), np.float32)
-        yield from _compiled(HEAD, rows, partial(runner.project, hidden))
+        adapters = np.zeros(rows, np.int32) if runner.is_adapted else None
+        yield from _compiled(HEAD, rows, partial(runner.project, hidden, adapters))
 
 
 def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dict[str, Any]]:

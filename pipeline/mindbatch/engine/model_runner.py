@@ -49,6 +49,11 @@ class ModelRunner:
         else:
             self._network = RecordedSteps(model.programs)
 
+    @property
+    def is_adapted(self) -> bool:
+        """Whether steps have the slots of adapters."""
+        return self._model.adapters is not None
+
     def run(self, step: Step) -> ModelOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         return self.complete(self.prepare(step))
@@ -75,7 +80,7 @@ class ModelRunner:
             self._settings.block_size,
             width,
             first_block,
-            with_adapters=self._model.adapters is not None,
+            with_adapters=self.is_adapted,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)

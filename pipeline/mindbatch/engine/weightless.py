@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.engine.prepared_adapters import open_adapters
+from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.native_model import load_native
-from mindbatch.models.no_weights import NoWeights, with_layers
+from mindbatch.models.native_model import fit_native, load_native
+from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
 from mindbatch.models.registry import describe
 from mindbatch.parallel.topology import ModelPart, Stage
 
@@ -58,13 +62,30 @@ def import_networks(todo: Mapping[str, Any]) -> None:
 def _native(
     todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
 ) -> WeightlessRank:
-    """The job's layers of the rank's stage."""
+    """The job's layers of the rank's stage, and the job's adapters."""
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
     arch = with_layers(whole, layers)
     stage = Stage(range(len(layers)), part.stage, part.stages)
-    model = load_native(arch, NoWeights(arch, part.shard), kernels, geometry, stage=stage)
+    adapters = _adapters(todo, whole, layers)
+    model = load_native(
+        arch, NoWeights(arch), kernels, geometry, shard=part.shard, stage=stage, adapters=adapters
+    )
     return WeightlessRank(model, arch.hidden_size)
+
+
+def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
+    """The job's adapters of these layers; DoRA's norms are those of zeros."""
+    lora = LoraConfig(**todo.get("lora", {}))
+    if not lora.folders:
+        return None
+    fitted = fit_native(whole, open_adapters(lora), lora.max_loaded)
+    renamed = sources_of_layers(whole, layers)
+    kept = {
+        name: replace(each, weights={renamed[at]: how for at, how in each.weights.items() if at in renamed})
+        for name, each in fitted.adapters.items()
+    }
+    return replace(fitted, adapters=kept)
 
 
 def _mindformers(

@@ -70,9 +70,7 @@ class NativeModel:
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
         """See `DescribedModel.fit_adapters`."""
-        specs = tensor_specs(self.architecture)
-        renames = adapter_renames(self.architecture, source_shapes(specs))
-        fitted = fit_adapters(specs, adapters, max_loaded, renames)
+        fitted = fit_native(self.architecture, adapters, max_loaded)
         return replace(fitted, slot_numbers=tuple(self._slot_numbers(fitted, stage) for stage in self.stages))
 
     def _slot_numbers(self, fitted: FittedAdapters, stage: Stage) -> int:
@@ -82,6 +80,18 @@ class NativeModel:
     def merge(self, adapter: LoraAdapter) -> NativeModel:
         """See `DescribedModel.merge`."""
         return replace(self, merged=merge_native(self.architecture, self.folder, adapter))
+
+
+def fit_native(
+    arch: Architecture, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+) -> FittedAdapters:
+    """Checks adapters, under any names that they may have for its weights, against a model of ours.
+
+    Raises:
+        CheckpointError: what does not fit, of all adapters.
+    """
+    specs = tensor_specs(arch)
+    return fit_adapters(specs, adapters, max_loaded, adapter_renames(arch, source_shapes(specs)))
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:

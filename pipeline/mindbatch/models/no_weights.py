@@ -11,18 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.models.adapter_weights import with_head
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
+from mindbatch.models.stage_cut import layer_of
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
 @dataclass(frozen=True)
 class NoWeights:
-    """Stands for the opened folder of one rank (`ModelWeights`)."""
+    """Stands for an opened folder (`ModelWeights`), of the whole model or of one rank."""
 
     architecture: Architecture
-    shard: TensorSlice
+    shard: TensorSlice = WHOLE
     path: Path = Path("no weights")
     stages: int = 1
 
@@ -71,3 +73,14 @@ def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
         windows=tuple(arch.windows[layer] for layer in layers),
         attention_scales=tuple(arch.attention_scales[layer] for layer in layers),
     )
+
+
+def sources_of_layers(arch: Architecture, layers: Sequence[int]) -> dict[str, str]:
+    """The names in `with_layers` of the tensors of these layers, and of the ends, by their own names."""
+    own = [spec for spec in with_head(tensor_specs(arch)) if layer_of(spec) in (None, *layers)]
+    few = with_head(tensor_specs(with_layers(arch, layers)))
+    return {
+        part.source: other.source
+        for spec, renamed in zip(own, few, strict=True)
+        for part, other in zip(spec.parts, renamed.parts, strict=True)
+    }

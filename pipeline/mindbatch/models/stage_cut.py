@@ -19,7 +19,13 @@ _LAST = ("norm.", "head.")
 
 def number_of_layers(specs: Sequence[TensorSpec]) -> int:
     """Layers of the model that the specs declare."""
-    return 1 + max((layer for spec in specs if (layer := _layer(spec)) is not None), default=-1)
+    return 1 + max((layer for spec in specs if (layer := layer_of(spec)) is not None), default=-1)
+
+
+def layer_of(spec: TensorSpec) -> int | None:
+    """The layer of a parameter; None of the ends of a decoder."""
+    match = _LAYER.match(spec.name)
+    return int(match[1]) if match else None
 
 
 def is_tied(specs: Sequence[TensorSpec]) -> bool:
@@ -36,7 +42,7 @@ def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
     Raises:
         ValueError: a name that neither a layer nor the ends of a decoder have.
     """
-    layer = _layer(spec)
+    layer = layer_of(spec)
     if layer is not None:
         return layer in stage.layers
     if spec.name.startswith(_LAST):
@@ -80,11 +86,6 @@ def cut(specs: Sequence[TensorSpec], stages: int, device_map: DeviceMap = None) 
     return [Stage(range(*pair), index, stages) for index, pair in enumerate(pairwise(ends))]
 
 
-def _layer(spec: TensorSpec) -> int | None:
-    match = _LAYER.match(spec.name)
-    return int(match[1]) if match else None
-
-
 def _sizes_by_bytes(specs: Sequence[TensorSpec], layers: int, stages: int) -> list[int]:
     """Layers of each stage so that the largest stage holds as little as it can; numbers stand for bytes.
 
@@ -95,7 +96,7 @@ def _sizes_by_bytes(specs: Sequence[TensorSpec], layers: int, stages: int) -> li
     tied = is_tied(specs)
     by_layer = [0] * layers
     for spec in specs:
-        layer = _layer(spec)
+        layer = layer_of(spec)
         if layer is not None:
             by_layer[layer] += spec.numbers(WHOLE)
     ends = [

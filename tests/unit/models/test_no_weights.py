@@ -1,7 +1,7 @@
 """A model without weights: shapes of one rank, and the layers that stand for all."""
 
 from mindbatch.models.folder_tensors import check_tensors
-from mindbatch.models.no_weights import NoWeights, sampled_layers, with_layers
+from mindbatch.models.no_weights import NoWeights, sampled_layers, sources_of_layers, with_layers
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -38,3 +38,11 @@ def test_a_sample_has_every_kind_of_layer() -> None:
     assert with_layers(ARCH, (0, 4)).windows == (0, 8)
     assert with_layers(ARCH, (0, 4)).num_layers == 2
     assert sampled_layers(with_layers(ARCH, (0,)), range(1)) == (0,)
+
+
+def test_tensors_of_some_layers_have_the_names_of_the_first() -> None:
+    names = sources_of_layers(ARCH, (1, 4))
+    assert names["model.layers.4.mlp.up_proj.weight"] == "model.layers.1.mlp.up_proj.weight"
+    assert names["model.layers.1.self_attn.q_proj.bias"] == "model.layers.0.self_attn.q_proj.bias"
+    assert names["lm_head.weight"] == "lm_head.weight"
+    assert not any(".layers.0." in name for name in names)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
+from mindbatch.config.lora_schema import settle_lora_paths
 from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.model_task import settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
@@ -120,6 +121,7 @@ class PlanConfig(BatchConfig):
         faults = settle_model_paths(self.model)
         if self.needs_data:
             settle_data(self.data, faults, NO_DATA + OR_RANKS)
+            settle_lora_paths(self.lora, faults)
             self.output.dir = settled("output.dir", self.output.dir, any_path, faults)  # nothing is written
         self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_fault, faults)
         return faults

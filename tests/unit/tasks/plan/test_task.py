@@ -10,10 +10,12 @@ import pytest
 
 from bench_model import write_random_gpt2
 from mindbatch.config import memory
+from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
+from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RowTotals
@@ -21,6 +23,7 @@ from mindbatch.tasks.formatting import duration, size
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.tasks.registry import TASKS
 from small_runs import make_run
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
@@ -61,6 +64,15 @@ def test_the_page_names_what_cannot_be_run(folder: Path, capsys: pytest.CaptureF
     assert "prompts    24 tokens: 8.0 on average, median 9, 95% up to 12, longest 12" in page
     assert "outputs    at most 30 tokens in 3 sequences" in page
     assert "at most 10 s: 30 tokens to generate at 3.0 tokens/s (given)" in page
+
+
+def test_adapters_are_found_as_by_a_batch(folder: Path) -> None:
+    """And so are their faults."""
+    words = [f"model.checkpoint_name_or_path={folder}", f"data.path={folder.parent / 'rows.jsonl'}"]
+    words += ["output.dir=runs/a", "lora.adapters={a: nowhere, tiny: 'shipped:examples/tiny_gpt2'}"]
+    with pytest.raises(ConfigError) as caught:
+        compose_task(TASKS["plan"], words).finish()
+    assert caught.value.faults == ("lora.adapters.a=nowhere: no such folder",)
 
 
 def test_without_a_rate_no_time_is_guessed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
