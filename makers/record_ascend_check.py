@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mindbatch.ascend_check import two_devices
-from mindbatch.ascend_check.models import CONFIGS, RECORDED
+from mindbatch.ascend_check.models import NAMES, RECORDED
 from mindbatch.ascend_check.runs import logits
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.parallel.context import initialise
@@ -24,7 +24,7 @@ def main() -> None:
     two_devices.RECORDED.write_text(json.dumps(tokens) + "\n")
     initialise("CPU")
     kernels = choose_kernels("auto", "CPU")
-    np.savez_compressed(RECORDED, **{name: logits(name, kernels) for name in sorted(CONFIGS)})
+    np.savez_compressed(RECORDED, **{name: logits(name, kernels) for name in NAMES})
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ import pytest
 import ascend_operators
 import simulated_kernels
 from mindbatch.ascend_check import operators, worker
-from mindbatch.ascend_check.models import CONFIGS, recorded
+from mindbatch.ascend_check.models import CONFIGS, MINDFORMERS_CONFIGS, NAMES, family_of, recorded
 from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED
 from mindbatch.ascend_check.runs import PROMPTS, STEPS, logits
+from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.backends.simulation.process import simulate
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
@@ -28,7 +29,9 @@ SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
 
 
 def test_every_model_type_is_checked() -> None:
-    assert set(CONFIGS) == set(MODEL_TYPES) == set(recorded())
+    assert set(CONFIGS) == set(MODEL_TYPES)
+    assert set(MINDFORMERS_CONFIGS) == set(FAMILIES)
+    assert set(NAMES) == set(recorded())
     covered = [
         [position for span in spans for position in range(*span)] for spans in zip(*STEPS, strict=True)
     ]
@@ -36,11 +39,17 @@ def test_every_model_type_is_checked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["gemma", "gpt2"])
-def test_the_recorded_logits_are_those_of_a_cpu(model_type: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gemma", "gpt2"),
+        *(pytest.param(name, marks=pytest.mark.on_demand) for name in NAMES if family_of(name)),
+    ],
+)
+def test_the_recorded_logits_are_those_of_a_cpu(name: str) -> None:
     initialise("CPU")
-    found = logits(model_type, choose_kernels("auto", "CPU"))
-    np.testing.assert_allclose(found, recorded()[model_type], atol=1e-4)
+    found = logits(name, choose_kernels("auto", "CPU"))
+    np.testing.assert_allclose(found, recorded()[name], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -86,11 +95,13 @@ def test_the_kernels_compile_in_half_precision_and_not_in_float32() -> None:
 @pytest.mark.on_demand
 @pytest.mark.usefixtures("ascend_simulation")
 def test_the_script_runs_in_simulation(tmp_path: Path) -> None:
-    command = ["bash", str(SCRIPT), "--simulate", "--dtypes", "bfloat16", "--models", "gpt2"]
+    names = ("gpt2", "mindformers_qwen3")
+    command = ["bash", str(SCRIPT), "--simulate", "--dtypes", "bfloat16", "--models", *names]
     environment = {"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "compiled  model gpt2 bfloat16: shape (29, 96)" in done.stdout
+    for name in names:
+        assert f"compiled  model {name} bfloat16: shape (29, 96)" in done.stdout
     text = (tmp_path / "ascend_check.md").read_text()
     assert "0 failed, 1 skipped" in text
     assert re.search(

@@ -3,8 +3,9 @@
     python -m mindbatch.ascend_check                          # on a machine with an NPU: five minutes
     python -m mindbatch.ascend_check --simulate --models qwen3
 
-Fused operators are compared with NumPy, tiny models of every type with logits recorded on a CPU, the shipped
-model's text with what this machine's CPU generates, and its tokens over two devices with recorded ones.
+Fused operators are compared with NumPy, tiny models of every type and of MindFormers' families with logits
+recorded on a CPU, the shipped model's text with what this machine's CPU generates, and its tokens over two
+devices with recorded ones.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mindbatch.ascend_check.commands import CommandError, said_by
-from mindbatch.ascend_check.models import CONFIGS
+from mindbatch.ascend_check.models import NAMES
 from mindbatch.ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
+from mindbatch.config.environment import prepare_environment
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.kernels.memory import DTYPES
 from mindbatch.screen_text import printable, say, show
@@ -50,15 +52,14 @@ def parser() -> ToolParser:
     found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
     types = [each.name for each in DTYPES["Ascend"]]
     found.add_argument("--dtypes", nargs="+", choices=types, default=types, help="types to check")
-    found.add_argument(
-        "--models", nargs="*", choices=sorted(CONFIGS), default=sorted(CONFIGS), help="tiny models to check"
-    )
+    found.add_argument("--models", nargs="*", choices=NAMES, default=NAMES, help="tiny models to check")
     found.add_argument("--page", default=PAGE, help="file to write")
     return found
 
 
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
     """What this process does itself comes last: it keeps the device that it has chosen."""
+    prepare_environment()
     from mindbatch.ascend_check import two_devices, worker
     from mindbatch.backends.simulation.process import simulate
 

@@ -1,4 +1,4 @@
-"""Tiny models of every native type with weights from fixed seeds, and the logits that a CPU gave for them."""
+"""Tiny models of every type and family with weights from fixed seeds, and logits that a CPU gave for them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.backends.mindformers import families
+from mindbatch.backends.mindformers.description import Description
 from mindbatch.checkpoint.formats.stored import TensorEntry
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe, tensor_specs
@@ -20,7 +22,7 @@ from mindbatch.parallel.topology import WHOLE
 FloatArray = npt.NDArray[np.float32]
 
 RECORDED = Path(__file__).parent / "recorded.npz"
-"""By model type the logits [tokens, vocabulary] of `runs.logits`; makers/record_ascend_check.py writes it."""
+"""By tiny model the logits [tokens, vocabulary] of `runs.logits`; makers/record_ascend_check.py writes it."""
 _GROUPED: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,
@@ -42,9 +44,61 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "norm_topk_prob": True}
+_SHARED = _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+_LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets one of them itself
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+}
+_OF_WIDTH = {key: value for key, value in _GROUPED.items() if key != "head_dim"}
+MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "qwen2": _OF_WIDTH,
+    "qwen3": _GROUPED,
+    "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
+    "glm4": _GROUPED | {"attention_bias": True},
+    "glm4_moe": _GROUPED | _SHARED | {"use_qk_norm": True},
+    "deepseek_v3": _OF_WIDTH | _SHARED | _LATENT | {"n_group": 1, "topk_group": 1},
+    "telechat3": _GROUPED,
+    "telechat": {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "ffn_hidden_size": 96,
+        "n_layer": 2,
+        "n_head": 4,
+        "num_key_value_heads": 2,
+        "training_seqlen": 64,
+        "base_seqlen": 64,
+    },
+}
+"""By family, of model.provider=mindformers."""
+_MINDFORMERS = "mindformers_"
+NAMES = (*CONFIGS, *(f"{_MINDFORMERS}{family}" for family in MINDFORMERS_CONFIGS))
+"""Of all tiny models."""
+
+
+def family_of(name: str) -> str | None:
+    """MindFormers' family of a tiny model; None for one of this project's layers."""
+    return name.removeprefix(_MINDFORMERS) if name.startswith(_MINDFORMERS) else None
+
+
 def architecture(model_type: str) -> Architecture:
     """The sizes of the tiny model of a type."""
     return describe({"model_type": model_type, **CONFIGS[model_type]})
+
+
+def description(family: str) -> Description:
+    """The sizes of the tiny model of a family."""
+    return families.describe({"model_type": family, **MINDFORMERS_CONFIGS[family]})
+
+
+def weights_of(arch: Architecture) -> RandomWeights:
+    """Of a tiny model of a type. Gemma's norms are 1 + weight."""
+    centre = 0.0 if arch.model_type == "gemma" else 1.0
+    return RandomWeights(arch.model_type, source_shapes(tensor_specs(arch)), centre)
 
 
 @lru_cache(maxsize=1)
@@ -55,13 +109,16 @@ def recorded() -> dict[str, FloatArray]:
 
 
 class RandomWeights:
-    """A model's tensors, made from their names alone: the same on every machine. See `ModelWeights`."""
+    """A model's tensors, made from their names alone: the same on every machine. See `ModelWeights`.
 
-    def __init__(self, arch: Architecture) -> None:
-        self.path = Path(f"tiny {arch.model_type}")
+    norms: the number around which weights of norms lie.
+    """
+
+    def __init__(self, name: str, shapes: Mapping[str, tuple[int, ...]], norms: float = 1.0) -> None:
+        self.path = Path(f"tiny {name}")
         self.shard, self.stages = WHOLE, 1
-        self._shapes = source_shapes(tensor_specs(arch))
-        self._centre = 0.0 if arch.model_type == "gemma" else 1.0  # of norms; Gemma's are 1 + weight
+        self._shapes = shapes
+        self._centre = norms
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindbatch.ascend_check.models import FloatArray, RandomWeights, architecture
+from mindbatch.ascend_check.models import (
+    FloatArray,
+    RandomWeights,
+    architecture,
+    description,
+    family_of,
+    weights_of,
+)
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -19,6 +26,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.step import Span
 from mindbatch.models.native_model import load_native
+from mindbatch.models.runnable import RunnableModel
 
 SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=8, max_batched_tokens=32)
 GEOMETRY = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
@@ -44,9 +52,25 @@ def step_of(spans: Sequence[Span]) -> Step:
     return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
 
 
-def logits(model_type: str, kernels: Kernels) -> FloatArray:
-    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache."""
-    arch = architecture(model_type)
-    runner = ModelRunner(load_native(arch, RandomWeights(arch), kernels, GEOMETRY), SETTINGS)
+def logits(name: str, kernels: Kernels) -> FloatArray:
+    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache. name: of NAMES."""
+    family = family_of(name)
+    model = _native(name, kernels) if family is None else _mindformers(family, kernels)
+    runner = ModelRunner(model, SETTINGS)
     steps = [step_of(spans) for spans in STEPS]
     return np.concatenate([runner.run(step).logits(range(step.num_tokens)) for step in steps])
+
+
+def _native(model_type: str, kernels: Kernels) -> RunnableModel:
+    arch = architecture(model_type)
+    return load_native(arch, weights_of(arch), kernels, GEOMETRY)
+
+
+def _mindformers(family: str, kernels: Kernels) -> RunnableModel:
+    from mindbatch.backends.mindformers.network import assemble, build_network
+    from mindbatch.backends.mindformers.weights import load_weights
+
+    model = description(family)
+    network = build_network(model, kernels)
+    load_weights(network, model, RandomWeights(family, model.shapes), kernels)
+    return assemble(network, model, kernels, GEOMETRY)

@@ -20,7 +20,7 @@ TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
 """Largest difference allowed, as a part of the largest number expected: about twelve roundings."""
 
 
-def results(how: str, dtype: str, *model_types: str) -> Iterator[dict[str, Any]]:
+def results(how: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
     """The fields of a `Result` for each fused operator and each model, as it is done.
 
     how: SIMULATED where nothing is computed; all else is a real NPU.
@@ -28,8 +28,8 @@ def results(how: str, dtype: str, *model_types: str) -> Iterator[dict[str, Any]]
     initialise("Ascend")
     kernels, is_simulated = choose_kernels("auto", "Ascend", dtype=dtype), how == SIMULATED
     yield from _of_operators(kernels, is_simulated)
-    for model_type in model_types:
-        yield _of_model(kernels, model_type, is_simulated)
+    for name in models:
+        yield _of_model(kernels, name, is_simulated)
 
 
 def _of_operators(kernels: Kernels, is_simulated: bool) -> Iterator[dict[str, Any]]:
@@ -40,12 +40,12 @@ def _of_operators(kernels: Kernels, is_simulated: bool) -> Iterator[dict[str, An
         yield _failed("operators", "the one after those above", kernels, error)
 
 
-def _of_model(kernels: Kernels, model_type: str, is_simulated: bool) -> dict[str, Any]:
+def _of_model(kernels: Kernels, name: str, is_simulated: bool) -> dict[str, Any]:
     try:
-        found = logits(model_type, kernels)
+        found = logits(name, kernels)
     except Exception as error:
-        return _failed("model", model_type, kernels, error)
-    return _compared("model", model_type, kernels, found, recorded()[model_type], is_simulated)
+        return _failed("model", name, kernels, error)
+    return _compared("model", name, kernels, found, recorded()[name], is_simulated)
 
 
 def _compared(
