@@ -24,12 +24,13 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
-from mindbatch.checkpoint.lora.slora import read_adapter_list
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.engine.prepare import model_eos_ids
+from mindbatch.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.models.registry import describe, tensor_specs
 from rank_tables import plain_table, super_pod_table
@@ -116,6 +117,16 @@ def _adapter_list(folder: Path) -> list[Path]:
     return [path]
 
 
+def _read_adapter_list(path: Path) -> object:
+    """What it refuses becomes a fault of its key: a ValueError of its own, and none of a library's."""
+    try:
+        return read_adapter_list(path)
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise AssertionError(f"{type(error).__name__} went through") from error
+        raise ConfigError(str(error)) from error
+
+
 def _model_folder(folder: Path) -> None:
     write_model(folder, {"a": np.zeros(3, np.float32)}, descriptions()["llama"]["config"])
     (folder / "generation_config.json").write_text(
@@ -181,7 +192,7 @@ READERS = [
     Reader(
         "mindformers_adapter", _making(_mindformers_adapter, "adapter_model.ckpt"), read_adapter, of_bytes
     ),
-    Reader("adapter_list", _adapter_list, read_adapter_list, of_json),
+    Reader("adapter_list", _adapter_list, _read_adapter_list, of_json),
     Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
     Reader(
         "generation_config",

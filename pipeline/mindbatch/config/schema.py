@@ -179,14 +179,15 @@ class SchemaKeys:
     """Section name -> one-line meaning; the keys of no section belong to the section ''."""
 
     def nearest(self, name: str) -> str | None:
-        """The full key most likely meant by the unknown `name`, also when its group is missing or wrong."""
+        """The full key, or section, most likely meant by the unknown `name`, its group missing or wrong."""
         section, _, leaf = name.rpartition(".")
         if name in OTHER_NAMES:
             return next((key for key in self.keys if key == OTHER_NAMES[name]), None)
         same_leaf = [key for key in self.keys if key.rpartition(".")[2] == leaf]
         if same_leaf:
             return same_leaf[0]
-        own = {key.rpartition(".")[2]: key for key in self.of_section(section)}
+        sections = [key for key in self.sections if key and key.rpartition(".")[0] == section]
+        own = {key.rpartition(".")[2]: key for key in [*self.of_section(section), *sections]}
         everywhere = {key.rpartition(".")[2]: key for key in self.keys}
         for leaves in (own, everywhere):
             found = nearest(leaf, leaves)

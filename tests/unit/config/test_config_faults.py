@@ -39,6 +39,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("decoding.top_pp=0.9", "decoding.top_pp: unknown key; did you mean decoding.top_p?"),
         ("top_p=0.9", "top_p: unknown key; did you mean decoding.top_p?"),
         ("modle.batch_size=2", "modle.batch_size: unknown key; did you mean model.batch_size?"),
+        ("modle=tiny_gpt2", "modle: unknown key; did you mean model?"),
         ("+decoding.top_pp=0.9", "decoding.top_pp: unknown key; did you mean decoding.top_p?"),
         ("++zzzzzz=1", "zzzzzz: unknown key"),
         ("prompts.x=1", "prompts.x: unknown key"),
