@@ -192,7 +192,7 @@ READERS = [
     Reader(
         "mindformers_adapter", _making(_mindformers_adapter, "adapter_model.ckpt"), read_adapter, of_bytes
     ),
-    Reader("adapter_list", _adapter_list, _read_adapter_list, of_json),
+    Reader("adapter_list", _adapter_list, _read_adapter_list, of_json, bare_lines=True),
     Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
     Reader(
         "generation_config",
