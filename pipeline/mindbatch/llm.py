@@ -116,6 +116,11 @@ class LLM(Closing):
         return self.tokenizer
 
     @property
+    def seq_length(self) -> int:
+        """The most tokens of a prompt and its output together."""
+        return self._model.engine.settings.seq_length
+
+    @property
     def statistics(self) -> EngineStatistics:
         """What the engine has done since the model was loaded."""
         return self._model.engine.statistics

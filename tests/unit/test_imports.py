@@ -96,11 +96,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
+    "lm_eval": {"llm", "engine", "decoding", "prompts"} | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
     "launch": {"config", "interrupts", "parallel", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
     "tasks": FACADE
-    | {"llm", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
+    | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
     | LOWEST,
@@ -173,6 +174,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"launch/ray_driver.py", "launch/ray_place.py"}, set()),
+    "lm_eval": ({"lm_eval/*"}, set()),
 }
 
 
@@ -319,6 +321,7 @@ LIGHT = [
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
     "import mindbatch.ray, mindbatch.launch.ray_ranks",
+    "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
     "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
@@ -337,6 +340,7 @@ HEAVY = (
     "ray",
     "tensorboardX",
     "sacrebleu",
+    "lm_eval",
 )
 
 

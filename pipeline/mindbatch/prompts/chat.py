@@ -33,6 +33,11 @@ class ChatTemplates:
     def __bool__(self) -> bool:
         return bool(self._templates)
 
+    @property
+    def usual(self) -> str | None:
+        """The template of chats without tools; None where there is none."""
+        return self._templates.get("default")
+
     def render(
         self,
         messages: Sequence[Message],

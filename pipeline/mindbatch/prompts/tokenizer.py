@@ -73,6 +73,20 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 
+    @property
+    def chat_template(self) -> str | None:
+        """The text of the template of chats without tools; None where the folder has none."""
+        return self._chat.usual
+
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        """One conversation through the model's chat template, its control tokens spelt out: unlike in what
+        `encode_chat` gives they are then no different from the same text in a message.
+
+        Raises:
+            PromptError: no template, malformed messages, or the template failed or refused them.
+        """
+        return self._rendered(checked_conversation(messages), {}, add_generation_prompt)
+
     def encode(
         self,
         text: str,

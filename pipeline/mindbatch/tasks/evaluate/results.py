@@ -19,6 +19,7 @@ from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.questions import Question
 
 RESULTS = "results.json"
+CONFIG = "evaluation.config.yaml"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
+    folder_fault,
     input_file_fault,
     model_folder_fault,
     output_file_fault,
@@ -21,6 +22,7 @@ from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, sett
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
 from mindbatch.fault_lines import did_you_mean
+from mindbatch.tasks.evaluate.harness_config import HarnessConfig, harness_faults
 
 _NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
@@ -118,6 +120,7 @@ class EvaluateConfig(ModelTaskConfig):
     model: EvaluateModelConfig = section(EvaluateModelConfig)
     data: DataConfig = section(DataConfig)
     task: AnswerConfig = section(AnswerConfig)
+    harness: HarnessConfig = section(HarnessConfig)
     checkpoints: Any = option(
         None,
         "further models to evaluate beside `model`, by names for the columns",
@@ -130,7 +133,8 @@ class EvaluateConfig(ModelTaskConfig):
 
     def settle_paths(self) -> list[str]:
         faults = super().settle_paths()
-        settle_data(self.data, faults)
+        if self.harness.tasks is None:
+            settle_data(self.data, faults)
         if isinstance(self.checkpoints, Mapping):
             self.checkpoints = {
                 name: settled(f"checkpoints.{name}", folder, model_folder_fault, faults, is_model=True)
@@ -139,6 +143,9 @@ class EvaluateConfig(ModelTaskConfig):
                 for name, folder in self.checkpoints.items()
             }
         self.report = settled("report", self.report, output_file_fault, faults)
+        self.harness.include_path = settled(
+            "harness.include_path", self.harness.include_path, folder_fault, faults
+        )
         fault_of = input_file_fault("rows to take examples from")
         self.task.few_shot_path = settled("task.few_shot_path", self.task.few_shot_path, fault_of, faults)
         self.output.dir = settled(
@@ -177,10 +184,32 @@ class EvaluateConfig(ModelTaskConfig):
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from super().run_faults(keys)
-        yield from data_faults(self.data)
         yield from _checkpoint_faults(self.checkpoints)
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
+        yield from harness_faults(self.harness)
+        if self.harness.tasks is not None:
+            yield from self._idle_with_harness()
+            return
+        yield from data_faults(self.data)
+        yield from self._own_task_faults()
+
+    def _idle_with_harness(self) -> Iterator[str]:
+        """What its tasks say themselves."""
+        given = {
+            "data.path": self.data.path,
+            "metrics": self.metrics,
+            "baseline": self.baseline,
+            "report": self.report,
+            "task.few_shot": self.task.few_shot or None,
+        }
+        for name, value in given.items():
+            if value is not None:
+                yield f"{name}: has no effect with harness.tasks; remove one of them"
+        if [*self.variants] != ["greedy"]:
+            yield "decoding: has no effect with harness.tasks, which say themselves how to decode; remove it"
+
+    def _own_task_faults(self) -> Iterator[str]:
         where = "task.metrics" if self.metrics is None else "metrics"
         yield from _metric_faults(where, self.task.metrics if self.metrics is None else self.metrics)
         yield from _answer_faults(self.task)

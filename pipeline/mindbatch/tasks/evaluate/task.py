@@ -16,11 +16,9 @@ from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured
 from mindbatch.tasks.evaluate.questions import read_questions
-from mindbatch.tasks.evaluate.results import Evaluation, write_results
+from mindbatch.tasks.evaluate.results import CONFIG, Evaluation, write_results
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.table import evaluation_page
-
-CONFIG = "evaluation.config.yaml"
 
 
 def run(config: EvaluateConfig) -> int:
@@ -29,6 +27,10 @@ def run(config: EvaluateConfig) -> int:
     Raises:
         ConfigError: the data are not what the task needs, or a folder holds another run.
     """
+    if config.harness.tasks is not None:
+        from mindbatch.tasks.evaluate.harness import run_harness  # an extra
+
+        return run_harness(config)
     columns = columns_of(config)
     baseline = baseline_of(config, columns)
     questions = read_questions(config)

@@ -1,0 +1,28 @@
+"""The command line of lm-evaluation-harness, which knows the model `mindbatch` here."""
+
+import sys
+
+from mindbatch.errors import EXIT_USAGE, MindBatchError
+from mindbatch.lm_eval import MISSING, MODEL
+from mindbatch.screen_text import say
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    try:
+        from lm_eval.__main__ import cli_evaluate
+        from lm_eval.api.registry import model_registry
+    except ModuleNotFoundError:
+        say(MISSING)
+        return EXIT_USAGE
+    model_registry.register(MODEL, target="mindbatch.lm_eval.model:MindBatchLM")
+    try:
+        cli_evaluate()
+    except MindBatchError as error:
+        say(*error.faults)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

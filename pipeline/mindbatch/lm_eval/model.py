@@ -1,0 +1,283 @@
+"""MindBatchLM: the model class of lm-evaluation-harness over an `LLM`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.request import RequestOutput
+from mindbatch.errors import ConfigError, PromptError
+from mindbatch.llm import LLM
+from mindbatch.prompts.prompts import Prompt
+
+logger = logging.getLogger(__name__)
+
+MOST_GENERATED = 256
+"""Tokens of an output where the task says nothing, as for the harness's own models."""
+BATCH_SIZE = 32
+PEFT = "peft"
+DEVICES = (None, "cpu", "cuda:0")
+"""The harness gives the last one where it is not told any."""
+
+Scored = tuple[float, bool]
+"""A log-probability (nats), and whether each of its tokens is the likeliest."""
+
+
+class Row(NamedTuple):
+    """One request to the engine."""
+
+    token_ids: list[int]
+    params: DecodingParams
+
+
+class MindBatchLM(TemplateLM):  # type: ignore[misc]
+    """Answers the requests of lm-evaluation-harness with an `LLM`, all of a kind in one continuous batch.
+
+        lm_eval.simple_evaluate(MindBatchLM("path/to/model", model_parallel=2), tasks=["mine"])
+        python -m mindbatch.lm_eval --model mindbatch --model_args pretrained=path/to/model --tasks mine
+
+    Scores do not depend on the batch size.
+
+    Args:
+        pretrained: the folder of the model; or `llm`, one that is loaded, which its owner closes.
+        peft: the folder of a LoRA adapter.
+        adapter: with `llm`, the name of one of its adapters; None is its default.
+        max_length: most tokens that the model sees of a request; None: as many as it can score.
+        batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
+            any, are 32.
+        device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
+            the harness gives where it is not told any is taken.
+        options: the keywords of `LLM`.
+
+    Raises:
+        ConfigError, CheckpointError: as from `LLM`.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        *,
+        llm: LLM | None = None,
+        peft: str | None = None,
+        adapter: str | None = None,
+        max_length: int | None = None,
+        batch_size: int | str = "auto",
+        device: str | None = None,
+        max_batch_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if device not in DEVICES:
+            raise ConfigError(
+                f"device={device!r}: give device_target=CPU or Ascend among the model's arguments"
+            )
+        if max_batch_size is not None:
+            raise ConfigError(f"max_batch_size={max_batch_size}: give batch_size")
+        if (pretrained is None) == (llm is None):
+            raise ConfigError(
+                "pretrained: must be given, the folder of a model, or else llm, one that is loaded"
+            )
+        if llm is None:
+            assert pretrained is not None
+            llm = LLM(pretrained, batch_size=_batch_size(batch_size), **_with_peft(options, peft))
+        self._llm, self._adapter = llm, adapter
+        self._tokenizer = llm.required_tokenizer
+        # One more is generated, which a request to score anything needs, and the last of all is not seen.
+        most = llm.seq_length - 2
+        if max_length is not None and not 0 < max_length <= most:
+            raise ConfigError(f"max_length={max_length}: allowed: 1 to {most}")
+        self.max_length: int = max_length or most
+
+    @property
+    def eot_token_id(self) -> int:
+        """The end of a text."""
+        if not self._tokenizer.eos_token_ids:
+            raise ConfigError("the tokenizer names no token that ends a text; the harness needs one")
+        return self._tokenizer.eos_token_ids[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that nothing precedes."""
+        begin = self._tokenizer.bos_token_id
+        return self.eot_token_id if begin is None else begin
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Tells the texts of chats apart in the harness's own cache of requests, by their template."""
+        return sha256((self._tokenizer.chat_template or "").encode()).hexdigest()
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The text of the model's chat template, for the record."""
+        return self._tokenizer.chat_template if chat_template else None
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The text of a chat. Without the generation prompt its last message is to be gone on with."""
+        text = self._tokenizer.chat_text(chat_history, add_generation_prompt=add_generation_prompt)
+        if add_generation_prompt:
+            return text
+        last = chat_history[-1]["content"].strip()
+        if last not in text:
+            raise PromptError("chat template: it changes the last message, which cannot be gone on with")
+        return text[: text.rindex(last) + len(last)]
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Token ids. Special tokens in the text are tokens: in a rendered chat they are the template's."""
+        begin = self._tokenizer.decode([self.prefix_token_id], skip_special_tokens=False)
+        has_begun = bool(begin) and string.startswith(begin)
+        added = not has_begun if add_special_tokens is None else add_special_tokens
+        return self._tokenizer.encode(string, add_special_tokens=added, allow_special=True)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Log-probabilities of whole texts, long ones in windows of which each token is scored once."""
+        windows = [[*self._windows(text)] for (text,) in (request.args for request in requests)]
+        rows = [(None, *window) for each in windows for window in each]
+        scored = iter(self._loglikelihood_tokens(rows, disable_tqdm=disable_tqdm))
+        sums = [sum(next(scored)[0] for _ in each) for each in windows]
+        for request, found in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, found)
+        return sums
+
+    def _windows(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
+        made = get_rolling_token_windows(
+            token_list=self.tok_encode(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length,
+            context_len=1,
+        )
+        yield from map(make_disjoint_window, made)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
+    ) -> list[Scored]:
+        """How likely each continuation is after its context, of which the beginning is left out if both are
+        too long for the model.
+
+        Raises:
+            PromptError: a continuation alone is too long.
+        """
+        most = self.max_length + 1  # the last one is scored, not seen
+        rows, cut = [], 0
+        for _, context, continuation in requests:
+            if len(continuation) >= most:
+                raise PromptError(
+                    f"a continuation has {len(continuation)} tokens; at most {most - 1} can be scored"
+                )
+            cut += len(context) + len(continuation) > most
+            tokens = [*context, *continuation][-most:]
+            start = min(len(tokens) - len(continuation), len(tokens) - 1)
+            scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
+            rows.append(Row(tokens, scores))
+        _warn_of_cut(cut, most)
+        outputs = self._run(rows, "loglikelihood", disable_tqdm)
+        found = []
+        for (request, _, continuation), output in zip(requests, outputs, strict=True):
+            found.append(_scored(continuation, output))
+            if request is not None:
+                self.cache_hook.add_partial("loglikelihood", request, found[-1])
+        return found
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Continues each text until one of its stop texts, which are cut off.
+
+        Raises:
+            ConfigError: generation arguments that are no decoding parameters, or have no effect.
+        """
+        rows, cut = [], 0
+        for context, given in (request.args for request in requests):
+            params = _decoding(given)
+            room = self.max_length - (params.max_new_tokens or 0)
+            if room <= 0:
+                raise ConfigError(
+                    f"max_gen_toks={params.max_new_tokens}: must be below the {self.max_length} tokens that "
+                    "the model takes; give generation_kwargs a smaller one"
+                )
+            tokens = self.tok_encode(context)
+            cut += len(tokens) > room
+            rows.append(Row(tokens[-room:], params))
+        _warn_of_cut(cut, self.max_length)
+        texts = [output.outputs[0].text for output in self._run(rows, "generate_until", disable_tqdm)]
+        for request, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", request.args, text)
+        return texts
+
+    def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
+        """What came of each row, in their order."""
+        found: dict[str, RequestOutput] = {}
+        asked = (
+            (
+                Prompt(
+                    key=str(number),
+                    source=f"request {number}",
+                    token_ids=row.token_ids,
+                    adapter=self._adapter,
+                ),
+                row.params,
+            )
+            for number, row in enumerate(rows)
+        )
+        with (
+            tqdm(total=len(rows), desc=title, disable=is_quiet) as bar,
+            closing(self._llm.steps(asked)) as steps,
+        ):
+            for step in steps:
+                found |= {output.key: output for output in step.finished}
+                bar.update(len(step.finished))
+        outputs = [found[str(number)] for number in range(len(rows))]
+        if faults := [output.error for output in outputs if output.error is not None]:
+            raise PromptError(faults)
+        return outputs
+
+
+def _batch_size(given: int | str) -> int:
+    """The harness's command line gives a text."""
+    if str(given) in ("auto", "1"):
+        return BATCH_SIZE
+    if not str(given).isdecimal():
+        raise ConfigError(f"batch_size={given!r}: must be a number of sequences, or auto")
+    return int(given)
+
+
+def _with_peft(options: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
+    """The keywords of `LLM` with one adapter for all requests."""
+    adapters = {} if folder is None else {"lora_adapters": {PEFT: folder}, "lora_default": PEFT}
+    return {**options, **adapters}
+
+
+def _decoding(given: Mapping[str, Any]) -> DecodingParams:
+    """The generation arguments of a task as decoding parameters."""
+    params = dict(normalize_gen_kwargs(dict(given), MOST_GENERATED))
+    params["stop"] = [text for text in _texts(params.pop("until", None)) if text]
+    params["max_new_tokens"] = params.pop("max_gen_toks")
+    try:
+        return DecodingParams(**params)
+    except TypeError as error:  # a name that is none
+        raise ConfigError(f"generation_kwargs: {error}") from error
+
+
+def _texts(given: Any) -> Iterable[str]:
+    return [given] if isinstance(given, str) else given or ()
+
+
+def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:
+    """Of a continuation's tokens. One without any is certain."""
+    if not continuation:
+        return 0.0, True
+    each = [*zip(continuation, output.prompt_logprobs or (), strict=True)]
+    likely = [(scores[token], max(scores.values())) for token, scores in each if scores is not None]
+    return sum(chosen for chosen, _ in likely), all(chosen >= most for chosen, most in likely)
+
+
+def _warn_of_cut(count: int, most: int) -> None:
+    if count:
+        logger.warning(f"{count} requests have more than {most} tokens: the beginning of each is left out")

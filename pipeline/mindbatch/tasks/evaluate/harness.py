@@ -1,0 +1,177 @@
+"""`mindbatch evaluate harness.tasks=...`: the columns over tasks of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from mindbatch.config.composition import save_config
+from mindbatch.errors import EXIT_DONE, ConfigError
+from mindbatch.hidden_values import concealed
+from mindbatch.llm import LLM
+from mindbatch.lm_eval import MISSING
+from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.screen_text import data_output, printable, say
+from mindbatch.storage import write_whole
+from mindbatch.tasks.drawn_table import add_row, drawn, new_table
+from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
+from mindbatch.tasks.evaluate.results import CONFIG, RESULTS
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.loading_line import LoadingLine
+
+if TYPE_CHECKING:  # an extra
+    from mindbatch.lm_eval.tasks import HarnessTasks
+
+FINGERPRINT = "mindbatch_fingerprint"
+"""What a column's results depend on, in its results.json."""
+
+Scores = dict[str, dict[str, Any]]
+"""By task and by metric."""
+
+
+def run_harness(config: EvaluateConfig) -> int:
+    """Runs the columns that are not finished; returns the exit code.
+
+    Raises:
+        ConfigError: the harness is not installed, or a task cannot be read or run.
+        CheckpointError: a model is not in order.
+        StorageError: the results cannot be written.
+    """
+    try:
+        from mindbatch.lm_eval.tasks import read_tasks
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"harness.tasks: {MISSING}") from error
+    folder = config.harness.include_path
+    tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
+    columns, home = columns_of(config), Path(config.output.dir or "")
+    scores: dict[str, Scores] = {}
+    digest = cache(file_digest)
+    for _, group in groupby(columns, key=lambda column: column.checkpoint):
+        with _LentModel(config, home) as model:
+            for column in group:
+                scores[column.name] = _scores_of(config, column, tasks, home, model, digest)
+    results = {
+        "tasks": [*tasks.names],
+        "columns": {
+            column.name: {**_described(column), "results": scores[column.name]} for column in columns
+        },
+        "settings": concealed(config.resolved_settings),
+    }
+    write_whole(home / RESULTS, _json(results))
+    save_config(config, home / CONFIG)
+    print(harness_page(scores), file=data_output())
+    say(f"written {home / RESULTS}")
+    return EXIT_DONE
+
+
+def _described(column: Column) -> dict[str, Any]:
+    return {
+        "folder": f"columns/{column.folder}",
+        "checkpoint": column.checkpoint,
+        "adapter": column.adapter,
+    }
+
+
+def _scores_of(
+    config: EvaluateConfig,
+    column: Column,
+    tasks: HarnessTasks,
+    home: Path,
+    model: _LentModel,
+    digest_file: Callable[[Path], str],
+) -> Scores:
+    """Of a column: those of an earlier command if all that they depend on is the same, or else new ones."""
+    from mindbatch.lm_eval.model import MindBatchLM
+    from mindbatch.lm_eval.tasks import evaluated, scores_of
+
+    folder = home / "columns" / column.folder
+    made = run_config(config, column, Path(), folder, is_scored=False)
+    asked = {name: value for name, value in asdict(config.harness).items() if name != "include_path"}
+    depends = [fingerprint_fields(made, digest_file), asked, tasks.digest]
+    fingerprint = sha256(
+        orjson.dumps(depends, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    ).hexdigest()
+    if (finished := _finished(folder / RESULTS, fingerprint)) is not None:
+        return scores_of(finished)
+    options = {name: value for name, value in asked.items() if name != "tasks"}
+    found = evaluated(MindBatchLM(llm=model.of(column), adapter=column.adapter), tasks, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, samples in found.pop("samples", {}).items():
+        write_whole(
+            folder / f"samples_{name}.jsonl", b"".join(_json(sample, indent=False) for sample in samples)
+        )
+    write_whole(folder / RESULTS, _json({**found, FINGERPRINT: fingerprint}))
+    return scores_of(found)
+
+
+def _finished(path: Path, fingerprint: str) -> dict[str, Any] | None:
+    """The results of a column that an earlier command has finished."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) and found.get(FINGERPRINT) == fingerprint else None
+
+
+class _LentModel:
+    """The model of several columns, loaded when the first of them has anything to run."""
+
+    def __init__(self, config: EvaluateConfig, home: Path) -> None:
+        self._config, self._home = config, home
+        self._llm: LLM | None = None
+
+    def __enter__(self) -> _LentModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._llm is not None:
+            self._llm.close()
+
+    def of(self, column: Column) -> LLM:
+        """For a column."""
+        if self._llm is None:
+            made = run_config(self._config, column, Path(), self._home, is_scored=False)
+            made.lora = self._config.lora  # those of all its columns
+            with LoadingLine() as line:
+                self._llm = LLM.from_config(made, line, logs=self._home / "logs")
+        return self._llm
+
+
+def harness_page(scores: dict[str, Scores]) -> str:
+    """The scores for people: a row for each metric of each task, a column for each of the evaluation."""
+    table = new_table()
+    for head in ("task", "metric", "filter"):
+        table.add_column(head)
+    for name in scores:
+        table.add_column(printable(name), justify="right")
+    for task, metric in _rows(scores):
+        named, _, filtered = metric.partition(",")
+        cells = [printable(task), printable(named), printable(filtered)]
+        add_row(table, cells + [_cell(found.get(task, {}), named, filtered) for found in scores.values()])
+    return drawn(table)
+
+
+def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
+    found = [
+        (task, metric) for each in scores.values() for task, metrics in each.items() for metric in metrics
+    ]
+    return ((task, metric) for task, metric in dict.fromkeys(found) if "_stderr," not in metric)
+
+
+def _cell(found: dict[str, Any], name: str, filtered: str) -> str:
+    """A score and its standard error."""
+    value, error = found.get(f"{name},{filtered}"), found.get(f"{name}_stderr,{filtered}")
+    if not isinstance(value, int | float):
+        return "-" if value is None else printable(str(value))
+    return f"{value:.4f} ± {error:.4f}" if isinstance(error, int | float) else f"{value:.4f}"
+
+
+def _json(value: Any, *, indent: bool = True) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 * indent | orjson.OPT_APPEND_NEWLINE)
