@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,18 +196,18 @@ class EvaluateConfig(ModelTaskConfig):
 
     def _idle_with_harness(self) -> Iterator[str]:
         """What its tasks say themselves."""
-        given = {
-            "data.path": self.data.path,
-            "metrics": self.metrics,
-            "baseline": self.baseline,
-            "report": self.report,
-            "task.few_shot": self.task.few_shot or None,
-        }
-        for name, value in given.items():
-            if value is not None:
-                yield f"{name}: has no effect with harness.tasks; remove one of them"
-        if [*self.variants] != ["greedy"]:
-            yield "decoding: has no effect with harness.tasks, which say themselves how to decode; remove it"
+        given = {name: getattr(self, name) for name in ("metrics", "baseline", "report")}
+        idle = [name for name, value in given.items() if value is not None]
+        for section_name, unset in (("data", DataConfig()), ("task", AnswerConfig())):
+            found = vars(getattr(self, section_name))
+            idle += [
+                f"{section_name}.{name}" for name, value in found.items() if _differ(value, vars(unset)[name])
+            ]
+        plain = asdict(DecodingConfig())
+        if any(_differ(asdict(each)[name], plain[name]) for each in self.variants.values() for name in plain):
+            idle.append("decoding")
+        for name in idle:
+            yield f"{name}: has no effect with harness.tasks, which say it themselves; remove one of them"
 
     def _own_task_faults(self) -> Iterator[str]:
         where = "task.metrics" if self.metrics is None else "metrics"
@@ -215,6 +215,13 @@ class EvaluateConfig(ModelTaskConfig):
         yield from _answer_faults(self.task)
         if self.data.format == "openai":
             yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two values of a key do; a configuration has lists where a schema has tuples."""
+    return bool(
+        (list(one) if isinstance(one, tuple) else one) != (list(other) if isinstance(other, tuple) else other)
+    )
 
 
 def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:

@@ -1,0 +1,63 @@
+"""Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and the table."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from mindbatch.config.compose import compose_task
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.harness import FINGERPRINT, _finished, harness_page
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.registry import TASKS
+
+OURS = ["model=tiny_gpt2", "harness.tasks=[mine]", "harness.include_path=."]
+
+
+def test_its_tasks_need_no_data() -> None:
+    config = compose_task(TASKS["evaluate"], OURS).finish()
+    assert isinstance(config, EvaluateConfig)
+    assert config.harness.tasks == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        ([*OURS, "metrics=[bleu]"], "metrics: has no effect with harness.tasks"),
+        ([*OURS, "data.path=pyproject.toml"], "data.path: has no effect with harness.tasks"),
+        ([*OURS, "report=page.html"], "report: has no effect with harness.tasks"),
+        ([*OURS, "decoding=[greedy,top_p]"], "decoding: has no effect with harness.tasks"),
+        ([*OURS, "decoding.max_new_tokens=3"], "decoding: has no effect with harness.tasks"),
+        ([*OURS, "task.extract=first_line"], "task.extract: has no effect with harness.tasks"),
+        (["model=tiny_gpt2", "harness.limit=3"], "harness.limit: has no effect without harness.tasks"),
+        (["model=tiny_gpt2", "harness.tasks=[]"], "harness.tasks=[]: must be a list of names"),
+        ([*OURS, "harness.include_path=missing_folder"], "no such folder"),
+    ],
+)
+def test_what_has_no_effect_is_refused(overrides: list[str], fault: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_task(TASKS["evaluate"], overrides).finish()
+    assert any(fault in line for line in error.value.faults), error.value.faults
+
+
+def test_results_are_those_of_the_same_things_only(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert _finished(path, "a") is None
+    path.write_bytes(orjson.dumps({"results": {}, FINGERPRINT: "a"}))
+    assert _finished(path, "a") == {"results": {}, FINGERPRINT: "a"}
+    assert _finished(path, "b") is None
+    path.write_bytes(b'{"results": {')
+    assert _finished(path, "a") is None
+
+
+def test_the_table_has_a_row_for_each_metric_and_escapes_names() -> None:
+    one = {"t": {"acc,none": 0.5, "acc_stderr,none": 0.25, "f1,strict": None}}
+    two = {"t": {"acc,none": 1.0, "acc_stderr,none": "N/A"}, "u\x1b": {"bits,none": 2}}
+    lines = [line.split() for line in harness_page({"base": one, "sft": two}).splitlines()]
+    assert lines[0] == ["task", "metric", "filter", "base", "sft"]
+    assert lines[2:] == [
+        ["t", "acc", "none", "0.5000", "±", "0.2500", "1.0000"],
+        ["t", "f1", "strict", "-", "-"],
+        [lines[4][0], "bits", "none", "-", "2.0000"],
+    ]
+    assert "\x1b" not in lines[4][0]
