@@ -23,10 +23,10 @@ def score(network: nn.Cell, tokenizer: Tokenizer, positions: int) -> dict[str, f
         "sums of ten to twenty, words": [word_sum(a, b) for a in teens for b in teens],
         "sums of ten to twenty, digits": [digit_sum(a, b) for a in teens for b in teens],
     }
-    return {kind: _fraction_right(network, tokenizer, positions, cases) for kind, cases in kinds.items()}
+    return {kind: fraction_right(network, tokenizer, positions, cases) for kind, cases in kinds.items()}
 
 
-def _fraction_right(
+def fraction_right(
     network: nn.Cell, tokenizer: Tokenizer, positions: int, cases: Iterable[tuple[str, str]]
 ) -> float:
     """Greedy decoding is right exactly when the best token is right at every place of the right answer.

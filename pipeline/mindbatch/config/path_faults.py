@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.paths import cached_model, how_to_get, near_sibling, resolve_path
+from mindbatch.config.paths import cached_model, how_to_get, near_shipped, near_sibling, resolve_path
 from mindbatch.foreign_formats import foreign_file, foreign_folder
 from mindbatch.regular_file import check_own
 
@@ -40,8 +40,8 @@ def settled(
         if is_model and not path.exists():
             path = cached_model(text) or path
         fault = fault_of(path) if text else "must not be empty"
-        if fault and is_model and not path.exists():
-            fault += how_to_get(text)
+        if fault and not path.exists():
+            fault += near_shipped(text) or (how_to_get(text) if is_model else "")
     except OSError as error:  # no permission, a name that is too long
         path, fault = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte

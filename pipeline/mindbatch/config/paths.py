@@ -69,6 +69,17 @@ def near_sibling(path: Path) -> str:
     return did_you_mean(path.name, names, notation=path.with_name)
 
 
+def near_shipped(text: str) -> str:
+    """`; did you mean shipped:TEXT?` where the missing path is one of the shipped examples, or nothing."""
+    if not text.startswith("examples/"):
+        return ""
+    try:
+        is_there = resolve_path(SHIPPED + text).exists()
+    except (OSError, ValueError):
+        return ""
+    return f"; did you mean {SHIPPED}{text}?" if is_there else ""
+
+
 def cached_model(name: str) -> Path | None:
     """The folder of the main revision of the model of that name, if the cache holds it."""
     if not _NAME.fullmatch(name):

@@ -240,3 +240,14 @@ def test_an_adapter_may_be_a_file(here: Path) -> None:
     assert found == {"law": AdapterFolder(Path("lora.ckpt"), 2)}
     [line] = faults_of("lora.adapters={law: notes.txt}")
     assert line == "lora.adapters.law=notes.txt: is a file; give the folder that holds it: ."
+
+
+def test_a_shipped_example_is_named_as_such(here: Path) -> None:
+    """Commands of the documentation are typed where the examples are not."""
+    [line] = faults_of("lora.adapters={one: examples/tiny_gpt2}")
+    assert line == (
+        "lora.adapters.one=examples/tiny_gpt2: no such folder; did you mean shipped:examples/tiny_gpt2?"
+    )
+    assert not any(
+        "shipped:" in line for line in faults_of("lora.adapters={one: examples/../x, two: examples/x}")
+    )
