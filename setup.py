@@ -23,7 +23,11 @@ AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mpre
 # Each variant is the same source for another instruction set; the library picks one when it is loaded.
 VARIANT_FLAGS = {"variant_avx512": AVX512, "variant_avx2": ["-mavx2", "-mfma"]}
 # Products that newer instruction sets do faster; left out where the compiler does not know the set.
-EXTENSION_FLAGS = {"variant_avx512_vnni": [*AVX512, "-mavx512vnni"]}
+EXTENSION_FLAGS = {
+    "variant_avx512_vnni": [*AVX512, "-mavx512vnni"],
+    "variant_avx512_bf16": [*AVX512, "-mavx512bf16"],
+    "variant_amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+}
 
 
 class BuildKernels(build_ext):

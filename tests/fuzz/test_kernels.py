@@ -21,7 +21,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES, DRIVER = ROOT / "pipeline/mindbatch/kernels/csrc", Path(__file__).parent / "kernels"
-VARIANTS = ("portable", "avx2", "avx512") if platform.machine() == "x86_64" else ("portable",)
+IS_X86 = platform.machine() == "x86_64"
+VARIANTS = ("portable", "avx2", "avx512") if IS_X86 else ("portable",)
+# Their instructions are emulated (csrc/instructions.h): the processor need not have them.
+EMULATED = ("avx512_vnni", "avx512_bf16", "amx") if IS_X86 else ()
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 THREADS = ["-fsanitize=thread"]
 BUFFERS = {
@@ -36,8 +39,11 @@ BUFFERS = {
     "rows": "numbers table y",
     "program": "ids first local table factor rows scaled y",
     "attention": "qkv keys values slots rows tables lengths settings out",
+    "bfloat16": "rows weights x bias y rows_of",
+    "int8": "rows weights x bias y rows_of",
 }
 NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]
+ROUNDED = [name for name in NAMES if name.startswith(("bfloat16.", "int8."))]
 ONE_OF_EACH = (
     "linear.weights",
     "embed.weights",
@@ -48,6 +54,8 @@ ONE_OF_EACH = (
     "adapters.arena",
     "angles.sin",
     "program.scaled",
+    "bfloat16.weights",
+    "int8.x",
 )
 
 pytestmark = pytest.mark.slow
@@ -68,6 +76,12 @@ def _compile(sources: Iterable[Path], target: Path, flags: list[str]) -> None:
         place = target.with_name(f"{target.name}_{source.stem}.o")
         # What only calls the kernels is not itself looked at: half the time.
         special = setup["VARIANT_FLAGS"].get(source.stem, []) + (flags if source.stem != "driver" else [])
+        if source.stem == "instruction_sets" or source.stem in setup["EXTENSION_FLAGS"]:
+            special += [
+                "-DMB_EMULATED",
+                "-Wno-psabi",
+                *map(setup["extension_macro"], setup["EXTENSION_FLAGS"]),
+            ]
         _run(["g++", *common, *special, "-c", str(source), "-o", str(place)])
         return str(place)
 
@@ -98,10 +112,19 @@ def _need(flags: list[str], folder: Path) -> None:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernels")
     _need(MEMORY, folder)
-    kernels = [SOURCES / f"variant_{name}.cpp" for name in VARIANTS]
+    kernels = [SOURCES / f"variant_{name}.cpp" for name in (*VARIANTS, *EMULATED)]
     ours = [DRIVER / "driver.cpp", DRIVER / "exact_pool.cpp"]
     others = [
-        SOURCES / f"{name}.cpp" for name in ("mindspore_ops", "adapter_ops", "meeting", "step_ops", "program")
+        SOURCES / f"{name}.cpp"
+        for name in (
+            "mindspore_ops",
+            "adapter_ops",
+            "packing",
+            "meeting",
+            "instruction_sets",
+            "step_ops",
+            "program",
+        )
     ]
     _compile([*kernels, *others, *ours], folder / "driver", MEMORY)
     return folder / "driver"
@@ -124,7 +147,7 @@ def _must_be_noticed(driver: Path, variant: str, buffer: str) -> None:
     assert "ERROR: AddressSanitizer" in _drive(driver, variant, 1, 0, buffer).stderr, f"{variant}: {buffer}"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *EMULATED])
 def test_no_kernel_leaves_its_buffers(driver: Path, variant: str) -> None:
     _must_be_right(driver, variant, seed=1, cases=3)
 
@@ -135,11 +158,11 @@ def test_a_planted_overflow_is_noticed(driver: Path, buffer: str) -> None:
 
 
 @pytest.mark.on_demand
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *EMULATED])
 def test_thousands_of_shapes_and_every_overflow(driver: Path, variant: str) -> None:
     for seed in range(10):
         _must_be_right(driver, variant, seed, cases=300)
-    for buffer in NAMES:
+    for buffer in NAMES if variant in VARIANTS else ROUNDED:
         _must_be_noticed(driver, variant, buffer)
 
 

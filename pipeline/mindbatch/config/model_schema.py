@@ -116,6 +116,11 @@ class RuntimeConfig:
         "attention kernels; auto takes the native ones when they are built",
         choices=("auto", "native", "reference"),
     )
+    instruction_set: str = option(
+        "auto",
+        "instructions of the native kernels; auto takes the best that the processor has",
+        choices=("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+    )
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
 
 

@@ -194,6 +194,12 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
             f"runtime.kernels={runtime.kernels}: not with runtime.device_target=Ascend, which has kernels of "
             "its own; use auto"
         )
+    if runtime.instruction_set != "auto" and (
+        runtime.device_target == "Ascend" or runtime.kernels == "reference"
+    ):
+        yield (
+            f"runtime.instruction_set={runtime.instruction_set}: is for the native kernels of a CPU; use auto"
+        )
     if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
         yield (
             f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose "

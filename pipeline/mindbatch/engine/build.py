@@ -108,7 +108,12 @@ def load_runners(
 
         initialise(runtime.device_target)
         kernels = choose_kernels(
-            runtime.kernels, runtime.device_target, runtime.num_threads, model.dtype, model.quantization
+            runtime.kernels,
+            runtime.device_target,
+            runtime.num_threads,
+            model.dtype,
+            model.quantization,
+            runtime.instruction_set,
         )
         join(kernels)
 

@@ -16,20 +16,26 @@ def choose_kernels(
     num_threads: int | None = None,
     dtype: str = "auto",
     quantization: str | None = None,
+    instruction_set: str = "auto",
 ) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
     dtype, quantization: as `model.dtype` and `model.quantization` ask for them.
+    instruction_set: of the native kernels; "auto" leaves it as it is in this process, at first the best one.
 
     Raises:
         ConfigError: the name is unknown or not one of the device's, native kernels are asked for and were not
-            built, or the kernels do not compute in the dtype or keep weights so.
+            built, or the kernels do not compute in the dtype or keep weights so, or
+            the machine does not have the instruction set.
     """
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
     float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
     kernels = _kernels(name, device_target, num_threads, float_type, weights)
+    library = find_library() if kernels.name == "native" else None
+    if library is not None and instruction_set != "auto":
+        library.set_variant(instruction_set)
     assert (kernels.float_type, kernels.weight_type) == (float_type, weights)
     return kernels
 

@@ -15,8 +15,15 @@ from mindbatch.errors import ConfigError
 if TYPE_CHECKING:  # which loads MindSpore
     from mindbatch.kernels.arrays import Array, FloatArray
 
-VARIANTS = ("avx512_vnni", "avx512", "avx2", "portable")
+VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 INTERFACE = 2  # mb_interface() in csrc/mindspore_ops.cpp
+
+_PRODUCTS = {
+    "avx512_vnni": ("float32", "int8"),
+    "avx512_bf16": ("bfloat16", "int8"),
+    "amx": ("bfloat16 tiles", "int8 tiles"),
+}
+"""By instruction set: what it multiplies bfloat16 and int8 in; the others widen both."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,25 @@ class NativeLibrary:
         sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
         return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
 
+    @property
+    def variants(self) -> list[str]:
+        """Those of VARIANTS that this machine and this build have."""
+        now = self.variant
+        found = [name for name in VARIANTS if self.handle.mb_set_variant(name.encode())]
+        self.handle.mb_set_variant(now.encode())
+        return found
+
     def set_variant(self, name: str) -> None:
-        """Uses another instruction set than the best one.
+        """Uses another instruction set than the best one, in the whole process.
 
         Raises:
-            ConfigError: the variant is unknown or this machine cannot run it.
+            ConfigError: this machine or this build does not have it.
         """
         if not self.handle.mb_set_variant(name.encode()):
-            raise ConfigError(f"kernel variant {name!r}: not available on this machine; choose of {VARIANTS}")
+            raise ConfigError(
+                f"runtime.instruction_set={name}: not of this machine, or of this build of the kernels; "
+                f"allowed here: auto, {', '.join(self.variants)}"
+            )
 
 
 @lru_cache(maxsize=1)
@@ -119,3 +137,15 @@ def describe() -> str:
     if library is None:
         return "not built: no C++ compiler was found when mindbatch was installed; MindSpore operators serve"
     return f"native ({library.variant}, {library.num_threads} threads)"
+
+
+def faster() -> str | None:
+    """Which rounded weights are worth trying with these kernels, and why; None without kernels."""
+    library = find_library()
+    if library is None:
+        return None
+    products = _PRODUCTS.get(library.variant, ("float32", "int16"))
+    return (
+        f"model.quantization=int8 (a quarter of float32's bytes, products in {products[1]}), "
+        f"model.dtype=bfloat16 (half of them, products in {products[0]})"
+    )

@@ -55,7 +55,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
-        "kernels": {"attention": _kernels(), **machine.compilers()},
+        "kernels": {"attention": _kernels(), "faster": _faster(), **machine.compilers()},
         "threads": thread_settings(),
         "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
     }
@@ -104,6 +104,16 @@ def _kernels() -> str:
         return describe()
     except (ImportError, OSError) as error:  # OSError: a library built for another machine
         return f"not available: {error}"
+
+
+def _faster() -> str | None:
+    """Which rounding of weights is worth trying here."""
+    try:
+        from mindbatch.kernels.native_library import faster
+
+        return faster()
+    except (ImportError, OSError):
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -13,7 +13,18 @@ CPUINFO = Path("/proc/cpuinfo")
 PROCESS_STATUS = Path("/proc/self/stat")
 _STARTED = 19  # of the fields after the name: starttime, proc(5)
 
-USED_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16")
+USED_FLAGS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "bf16",
+)
 """Processor flags that decide which kernel is used, or how fast it is."""
 
 COMPILERS = ("g++", "clang++")

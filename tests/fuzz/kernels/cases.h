@@ -127,5 +127,10 @@ int mb_ids_from(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_scaled(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_sum(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_run_program(const mindbatch::Program*);
+int mb_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
+int64_t mb_pack(int, const float*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
 int mb_set_variant(const char*);
 }

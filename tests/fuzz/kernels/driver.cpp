@@ -7,6 +7,7 @@
 #include "attention_case.h"
 #include "dense_cases.h"
 #include "program_case.h"
+#include "rounded_cases.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ void fixed_cases(Random& random) {
       {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
       {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
   };
+  rounded_cases(random);
   adapter_cases(random);
   for (const int64_t tokens : {0, 1, 8, 17})
     for (const int64_t width : {1, 33}) {
@@ -73,7 +75,11 @@ void random_case(Random& random) {
   rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));
   program_case(random, random.between(0, 40), random.between(1, 70), either);
   adapter_case(random, random_adapters(random));
+  random_rounded_case(random);
 }
+
+// Instruction sets that have products of their own; all else they share with the one before them.
+bool has_products_only(const std::string& variant) { return variant == "amx" || variant.find('_') != variant.npos; }
 
 }  // namespace
 
@@ -82,7 +88,8 @@ int main(int count, char** arguments) {
   if (!mb_set_variant(arguments[1])) return 3;
   Random random = {std::strtoull(arguments[2], nullptr, 10)};
   if (count > 4) planted = arguments[4];
-  fixed_cases(random);
-  for (long i = std::strtol(arguments[3], nullptr, 10); i > 0; i--) random_case(random);
+  const bool products = has_products_only(arguments[1]);
+  (products ? rounded_cases : fixed_cases)(random);
+  for (long i = std::strtol(arguments[3], nullptr, 10); i > 0; i--) (products ? random_rounded_case : random_case)(random);
   std::puts("all kernels are right");
 }

@@ -90,8 +90,8 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
     const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-    table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr, its_y.data(),
-                   group.rows, depth, columns, panels_per_task});
+    table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr,
+                             its_y.data(), group.rows, depth, columns, panels_per_task});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
   }
@@ -103,8 +103,8 @@ void replace_tokens(const Adapters& adapters, const Groups& found, const int32_t
   for (const AdapterGroup& group : found.groups)
     for (int64_t i = 0; group.parts->whole && i < group.rows; i++) {
       const int64_t row = found.order[static_cast<size_t>(group.first + i)];
-      table->embed[kFloat32]({ids + row, adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, y + row * depth, 1,
-                    depth, vocabulary});
+      table->embed[kFloat32]({ids + row, adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, y + row * depth,
+                              1, depth, vocabulary});
     }
 }
 

@@ -1,6 +1,12 @@
 // The choice of the instruction set: the best one that this machine has, or one below it.
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "operators.h"
 
 namespace mindbatch {
@@ -12,10 +18,48 @@ namespace avx512 { extern const KernelTable table; }
 #if defined(MB_WITH_AVX512_VNNI)
 namespace avx512_vnni { void linear_int8(const LinearArgs&); }
 #endif
+#if defined(MB_WITH_AVX512_BF16)
+namespace avx512_bf16 { void linear_bfloat16(const LinearArgs&); }
+#endif
+#if defined(MB_WITH_AMX)
+namespace amx {
+void linear_bfloat16(const LinearArgs&);
+void linear_int8(const LinearArgs&);
+}  // namespace amx
+#endif
 
 namespace {
 
-// The kernels of each instruction set, the best last: each has what those before it have.
+#if defined(__x86_64__)
+// Which instruction sets the processor has; with MB_EMULATED all of those that are emulated.
+#if defined(MB_EMULATED)
+bool has_vnni() { return true; }
+bool has_bf16() { return true; }
+bool has_amx() { return true; }
+#else
+bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+bool has_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+
+// The system keeps a process's tiles only where it has asked for it, before its threads use them (Linux,
+// Documentation/arch/x86/xstate.rst).
+bool has_amx() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8Bit = 1u << 25;  // CPUID 7.0, EDX
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if ((d & (kBf16 | kTile | kInt8Bit)) != (kBf16 | kTile | kInt8Bit)) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+// The kernels of each instruction set, the best last: a processor that has one has those before it.
 struct InstructionSets {
   static constexpr int kMost = 8;
   KernelTable tables[kMost];
@@ -26,21 +70,31 @@ struct InstructionSets {
     tables[count].name = name;
     return tables[count++];
   }
+  // The same with other products.
+  KernelTable& extend(const char* name) { return add(tables[count - 1], name); }
 
   InstructionSets() {
     add(portable::table, "portable");
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
+    if (!has_avx2()) return;
     add(avx2::table, "avx2");
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl"))
-      return;
+    if (!has_avx512()) return;
     add(avx512::table, "avx512");
 #endif
 #if defined(MB_WITH_AVX512_VNNI)
-    if (!__builtin_cpu_supports("avx512vnni")) return;
-    add(avx512::table, "avx512_vnni").linear[kInt8] = avx512_vnni::linear_int8;
+    if (!has_vnni()) return;
+    extend("avx512_vnni").linear[kInt8] = avx512_vnni::linear_int8;
+#endif
+#if defined(MB_WITH_AVX512_BF16)
+    if (!has_bf16()) return;
+    extend("avx512_bf16").linear[kBfloat16] = avx512_bf16::linear_bfloat16;
+#endif
+#if defined(MB_WITH_AMX)
+    if (!has_amx()) return;
+    KernelTable& tiled = extend("amx");
+    tiled.linear[kBfloat16] = amx::linear_bfloat16;
+    tiled.linear[kInt8] = amx::linear_int8;
 #endif
   }
 };
@@ -58,7 +112,7 @@ const KernelTable* table = &sets().tables[sets().count - 1];
 
 using namespace mindbatch;
 
-// The instruction set in use: "portable", "avx2", "avx512" or "avx512_vnni".
+// The instruction set in use: "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx".
 MB_EXPORT const char* mb_variant() { return table->name; }
 
 // Chooses an instruction set by name; 0 when this machine or this build does not have it.

@@ -18,16 +18,34 @@ inline float to_bfloat16(float x) {
   return x == x ? y : x;
 }
 
-struct Bfloat16 {
-  static constexpr WeightKind kKind = kBfloat16;
-  static constexpr int64_t kGroup = 2, kWords = 2;
-  static constexpr int kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 3 : 2);
-  typedef float Word;
-  typedef Vec Sum;
+#if defined(MB_HAS_BF16)
+// Pairs of bfloat16, multiplied and added at once.
+struct Bfloat16Words {
+  typedef int32_t Word;
+  static constexpr int kCount = 1, kTileRows = 14;
 
-  struct Rows {
-    const float* words;  // [tile][pair][row][2]
-  };
+  static void write(float first, float second, int32_t* words) {
+    words[0] = static_cast<int32_t>(float_bits(first) >> 16 | (float_bits(second) & 0xffff0000u));
+  }
+
+  template <int Rows>
+  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, Vec (*sum)[kVecs]) {
+    IntVec w[kVecs];
+    for (int v = 0; v < kVecs; v++) w[v] = load_ints(panel + v * kLanes * 4);
+    for (int r = 0; r < Rows; r++)
+      for (int v = 0; v < kVecs; v++) sum[r][v] = MB_DOT_PAIRS(sum[r][v], splat_int(x[r]), w[v]);
+  }
+};
+#else
+// The two of each pair as float32.
+struct Bfloat16Words {
+  typedef float Word;
+  static constexpr int kCount = 2, kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 3 : 2);
+
+  static void write(float first, float second, float* words) {
+    words[0] = first;
+    words[1] = second;
+  }
 
   template <int Rows>
   __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
@@ -42,18 +60,39 @@ struct Bfloat16 {
       for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[2 * r]) * first[v] + sum[r][v];
     }
   }
+};
+#endif
+
+struct Bfloat16 {
+  static constexpr WeightKind kKind = kBfloat16;
+  static constexpr int64_t kGroup = 2, kWords = Bfloat16Words::kCount;
+  static constexpr int kTileRows = Bfloat16Words::kTileRows;
+  typedef Bfloat16Words::Word Word;
+  typedef Vec Sum;
+
+  struct Rows {
+    const Word* words;  // [tile][pair][row][kWords]
+  };
+
+  template <int Rows>
+  __attribute__((always_inline)) static void add(const Word* x, const char* panel, Vec (*sum)[kVecs]) {
+    Bfloat16Words::add<Rows>(x, panel, sum);
+  }
 
   static Rows pack(const LinearArgs& a, const Tiling& tiling) {
-    const int64_t depth = padded_depth(a.depth, kBfloat16);
-    float* packed = scratch(0, a.rows * depth);
+    const int64_t pairs = padded_depth(a.depth, kBfloat16) / kGroup;
+    Word* packed = reinterpret_cast<Word*>(scratch(0, a.rows * pairs * kWords));
     auto body = [&](int64_t t, int) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
-      float* to = packed + first * depth;
-      for (int64_t k0 = 0; k0 < depth; k0 += 16)
+      Word* to = packed + first * pairs * kWords;
+      for (int64_t p0 = 0; p0 < pairs; p0 += 8)
         for (int64_t r = 0; r < height; r++) {
           const float* x = a.x + (first + r) * a.depth;
-          for (int64_t k = k0; k < k0 + 16; k++)
-            to[(k / 2 * height + r) * 2 + k % 2] = k < a.depth ? to_bfloat16(x[k]) : 0;
+          for (int64_t p = p0; p < p0 + 8; p++) {
+            const float low = 2 * p < a.depth ? to_bfloat16(x[2 * p]) : 0;
+            const float high = 2 * p + 1 < a.depth ? to_bfloat16(x[2 * p + 1]) : 0;
+            Bfloat16Words::write(low, high, to + (p * height + r) * kWords);
+          }
         }
     };
     parallel_for(tiling.tiles, body);

@@ -32,18 +32,18 @@ inline float quantise(const float* x, int64_t depth, int8_t* y) {
 
 // Sums of neighbouring products of int16, in int32.
 inline IntVec add_pairs(IntVec x, IntVec y) {
-#if defined(__AVX512BW__)
+#if MB_LANES == 16 && defined(__AVX512BW__)
   return (IntVec)_mm512_madd_epi16((__m512i)x, (__m512i)y);
-#elif defined(__AVX2__)
+#elif MB_LANES == 8 && defined(__AVX2__)
   return (IntVec)_mm256_madd_epi16((__m256i)x, (__m256i)y);
-#elif defined(__SSE2__)
+#elif MB_LANES == 4 && defined(__SSE2__)
   return (IntVec)_mm_madd_epi16((__m128i)x, (__m128i)y);
 #else
   return (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
 #endif
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(MB_HAS_VNNI)
 // Four products at once of bytes without a sign: x is stored with 128 added to it, which the panel's offsets take out.
 struct Int8Words {
   static constexpr int kCount = 1, kTileRows = 14;
@@ -60,7 +60,7 @@ struct Int8Words {
     for (int v = 0; v < kVecs; v++) w[v] = load_ints(panel + v * kLanes * 4);
     for (int r = 0; r < Rows; r++)
       for (int v = 0; v < kVecs; v++)
-        sum[r][v] = (IntVec)_mm512_dpbusd_epi32((__m512i)sum[r][v], (__m512i)splat_int(x[r]), (__m512i)w[v]);
+        sum[r][v] = MB_DOT_BYTES(sum[r][v], splat_int(x[r]), w[v]);
   }
 };
 #else

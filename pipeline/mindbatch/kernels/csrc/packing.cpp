@@ -92,7 +92,8 @@ MB_EXPORT int64_t mb_pack(int kind, const float* rows, int64_t count, int64_t de
   auto body = [&](int64_t task, int) {
     const int64_t panel = first_panel + task;
     const int64_t begin = std::max(first_output, panel * kPanel), end = std::min(last, (panel + 1) * kPanel);
-    const PanelPart part = {packed + panel * panel_bytes(depth, its), begin - first_output, end - begin, begin % kPanel};
+    char* to = packed + panel * panel_bytes(depth, its);
+    const PanelPart part = {to, begin - first_output, end - begin, begin % kPanel};
     if (its == kBfloat16) lost += pack_bfloat16(all, part);
     else pack_int8(all, part);
   };

@@ -14,4 +14,5 @@ namespace MB_VARIANT {
 namespace {
 
 #include "vector.h"
+#include "instructions.h"
 #include "linear.h"

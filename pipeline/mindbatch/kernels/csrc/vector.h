@@ -27,7 +27,7 @@ inline IntVec load_ints(const void* p) { return *static_cast<const IntVec*>(p); 
 
 // A product that is not joined with a sum behind it into one rounding: the same number with and without FMA.
 inline Vec rounded(Vec v) {
-#if defined(__x86_64__)
+#if defined(__FMA__)
   asm("" : "+v"(v));
 #elif defined(__aarch64__)
   asm("" : "+w"(v));

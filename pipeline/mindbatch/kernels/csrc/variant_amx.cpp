@@ -1,0 +1,17 @@
+// Products with bfloat16 and int8 weights on AMX; setup.py gives the compiler flags.
+#define MB_VARIANT amx
+#define MB_LANES 16
+#define MB_HAS_BF16
+#define MB_HAS_VNNI
+#include "variant_products.h"
+#include "linear_bfloat16.h"
+#include "linear_int8.h"
+#include "linear_amx.h"
+
+}  // namespace
+
+void linear_bfloat16(const LinearArgs& a) { linear_amx<AmxBfloat16>(a); }
+void linear_int8(const LinearArgs& a) { linear_amx<AmxInt8>(a); }
+
+}  // namespace MB_VARIANT
+}  // namespace mindbatch
