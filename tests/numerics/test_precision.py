@@ -1,0 +1,132 @@
+"""What rounding the weights does to trained models: logits, greedy choices and perplexity beside float32."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from adapter_models import logits_of
+from numpy.typing import NDArray
+
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.interface import CacheGeometry
+from mindbatch.kernels.native_library import find_library
+from mindbatch.models.native_model import load_native
+from mindbatch.models.registry import describe
+from mindbatch.parallel.context import initialise
+from mindbatch.prompts.tokenizer import Tokenizer
+
+TINY = Path(__file__).parents[2] / "examples/tiny_gpt2"
+STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
+WORDS = (
+    "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen"
+)
+TEXTS = (
+    f"An increasing sequence: {WORDS}, sixteen, seventeen, eighteen, nineteen, twenty, twenty-one,",
+    f"A decreasing sequence: {', '.join(reversed(WORDS.split(', ')))}, zero.",
+    "An increasing sequence: thirty-one, thirty-two, thirty-three, thirty-four, thirty-five, thirty-six,",
+)
+SETTINGS = EngineSettings(batch_size=8, seq_length=128, block_size=128, num_blocks=8, max_batched_tokens=1024)
+ROUNDED: Mapping[str, tuple[str, str | None]] = {"bfloat16": ("bfloat16", None), "int8": ("auto", "int8")}
+
+pytestmark = pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
+
+
+class Limits(NamedTuple):
+    """logit: the largest difference of one, as a part of the largest logit.
+    otherwise: the part of tokens that greedy decoding chooses otherwise.
+    perplexity: its relative change.
+    """
+
+    logit: float
+    otherwise: float
+    perplexity: float
+
+
+LIMITS = {"bfloat16": Limits(0.02, 0.01, 0.005), "int8": Limits(0.06, 0.03, 0.01)}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of every token of some texts, and the perplexity of the tokens that follow."""
+
+    logits: NDArray[np.float32]
+    perplexity: float
+
+
+@lru_cache
+def texts(folder: Path) -> list[list[int]]:
+    tokenizer = Tokenizer.load(folder)
+    if folder == TINY:
+        return [list(tokenizer.encode(text)) for text in TEXTS]
+    story = (folder / "published_greedy_256.txt").read_text(encoding="utf-8")
+    ids = list(tokenizer.encode(story))
+    return [ids[first : first + 128] for first in range(0, len(ids), 128)]
+
+
+@lru_cache
+def runner(folder: Path, dtype: str, quantization: str | None) -> ModelRunner:
+    initialise("CPU")
+    kernels = choose_kernels("native", "CPU", dtype=dtype, quantization=quantization)
+    with ModelFolder(str(folder)) as model:
+        geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+        return ModelRunner(load_native(describe(model.config), model, kernels, geometry), SETTINGS)
+
+
+@lru_cache
+def scored(folder: Path, dtype: str, quantization: str | None) -> Scored:
+    rows = texts(folder)
+    found = logits_of(runner(folder, dtype, quantization), [(row, 0) for row in rows])
+    likelihoods = [
+        _log_softmax(each)[np.arange(len(row) - 1), row[1:]] for each, row in zip(found, rows, strict=True)
+    ]
+    return Scored(np.concatenate(found), float(np.exp(-np.concatenate(likelihoods).mean())))
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    difference: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return difference
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(TINY, id="tiny_gpt2"),
+        pytest.param(
+            STORIES,
+            id="stories260K",
+            marks=pytest.mark.skipif(not STORIES.exists(), reason=f"needs {STORIES}, which is not shipped"),
+        ),
+    ]
+)
+def folder(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str) -> None:
+    exact, rounded = scored(folder, "float32", None), scored(folder, *ROUNDED[kind])
+    limits = LIMITS[kind]
+    difference = np.abs(rounded.logits - exact.logits)
+    assert 0 < difference.max() <= limits.logit * np.abs(exact.logits).max()
+    otherwise = (rounded.logits.argmax(axis=1) != exact.logits.argmax(axis=1)).mean()
+    assert otherwise <= limits.otherwise
+    assert abs(rounded.perplexity / exact.perplexity - 1) <= limits.perplexity
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_a_row_has_the_same_bits_in_any_company(kind: str) -> None:
+    """Alone, beside others, and in another order."""
+    model, rows = runner(TINY, *ROUNDED[kind]), [(row[:40], 0) for row in texts(TINY)]
+    together = logits_of(model, rows)
+    turned = logits_of(model, rows[::-1])[::-1]
+    for row, one, other in zip(rows, together, turned, strict=True):
+        np.testing.assert_array_equal(one, logits_of(model, [row])[0])
+        np.testing.assert_array_equal(one, other)
