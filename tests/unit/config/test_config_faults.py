@@ -136,6 +136,13 @@ def test_int8_is_for_the_kernels_of_a_cpu_and_beside_float32(
     )
 
 
+@pytest.mark.parametrize("other", ["runtime=ascend", "runtime.kernels=reference"])
+def test_instructions_are_chosen_for_native_kernels_only(other: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, "runtime.instruction_set=avx2", other) == (
+        "runtime.instruction_set=avx2: is for the native kernels of a CPU; use auto",
+    )
+
+
 @pytest.mark.parametrize("kernels", ["native", "reference"])
 def test_other_kernels_than_its_own_are_refused_on_an_npu(kernels: str, usable: tuple[str, str]) -> None:
     assert faults(*usable, f"runtime.kernels={kernels}", "runtime=ascend") == (
