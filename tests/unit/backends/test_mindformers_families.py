@@ -100,6 +100,7 @@ ONLY_DEFAULT = "MindFormers 1.9 does not compute it"
         ("telechat3", {"mlp_bias": True}, ONLY_DEFAULT),
         ("telechat3", {"rope_scaling": YARN}, "allowed: default"),
         ("telechat", {"training_seqlen": 256}, f"rotations are scaled; {ONLY_DEFAULT}"),
+        ("telechat", {"base_seqlen": None}, "the first TeleChat is not run"),
         ("telechat", {"embed_layernorm": True}, ONLY_DEFAULT),
         ("telechat", {"logn": True}, ONLY_DEFAULT),
         ("telechat", {"n_embed": 32}, "allowed: 64"),

@@ -90,7 +90,6 @@ TELECHAT2 = {  # of the published configuration class
     "n_head": 32,
     "layer_norm_epsilon": 1e-5,
     "training_seqlen": 8192,
-    "base_seqlen": 8192,
     "rope_theta": 10000.0,
     "hidden_act": "silu",
 }

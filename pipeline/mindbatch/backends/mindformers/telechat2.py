@@ -85,9 +85,13 @@ def _positions(reader: ConfigReader) -> int:
     """Positions up to which its rotations are those of one base.
 
     Its own code makes the base larger where training_seqlen is above base_seqlen, and for longer texts.
+    The first TeleChat, of the same model_type, has no such key and scales beyond another length.
     """
-    trained, unscaled = reader.positive("training_seqlen"), reader.positive("base_seqlen")
-    if trained > unscaled:
+    trained, unscaled = reader.positive("training_seqlen"), reader.raw("base_seqlen")
+    if unscaled is None:
+        reader.fault("base_seqlen", "TeleChat2's config.json has it; the first TeleChat is not run")
+        return trained
+    if trained > reader.positive("base_seqlen"):
         reader.fault(
             "training_seqlen", f"above base_seqlen={unscaled} rotations are scaled; {keys.NOT_COMPUTED}"
         )
