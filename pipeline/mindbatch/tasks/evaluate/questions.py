@@ -23,6 +23,7 @@ from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of
 from mindbatch.run.survey import survey
+from mindbatch.tasks.evaluate.few_shot import Examples
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
@@ -64,7 +65,7 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
             over some rows of a task would not be the task's.
     """
     names = _column_names(config, _first_columns(config.data))
-    reader = _QuestionReader(config, names, _few_shot_prefix(config, names))
+    reader = _QuestionReader(config, names, _examples(config, names))
     found: list[Question] = []
     faults: list[str] = []
     for row in _rows(config.rows_data, names.all):
@@ -171,11 +172,11 @@ def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFai
             yield found
 
 
-def _few_shot_prefix(config: EvaluateConfig, names: _ColumnNames) -> str:
-    """The solved examples, each as a prompt and its right answer; nothing where none are asked for."""
+def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
+    """The solved examples, each a prompt and its right answer; none where none are asked for."""
     task = config.task
     if not task.few_shot:
-        return ""
+        return Examples()
     data = replace(
         config.rows_data,
         path=task.few_shot_path,
@@ -184,26 +185,28 @@ def _few_shot_prefix(config: EvaluateConfig, names: _ColumnNames) -> str:
         skip=0,
         shuffle_seed=None,
     )
-    reader = _QuestionReader(config, names, "")
-    examples, faults = [], []
+    reader = _QuestionReader(config, names, Examples())
+    solved, faults = [], []
     for row in _rows(replace(data, filter_keys=None), names.all):
         if isinstance(row, RowFailure):
             faults.append(f"{row.place}: {row.reason}")
-        elif (text := row.content.get("text")) is None:
-            faults.append("task.few_shot: examples stand before prompts that are texts; these are chats")
+        elif "token_ids" in row.content:
+            faults.append(
+                f"{row.source}:{row.line}: task.few_shot: examples are texts or chats, no token ids"
+            )
         else:
-            examples.append(text + reader.target(reader.read(row)))
-    if not faults and len(examples) < task.few_shot:
-        faults.append(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(examples)} rows")
+            solved.append((row.content, reader.target(reader.read(row))))
+    if not faults and len(solved) < task.few_shot:
+        faults.append(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(solved)} rows")
     raise_if(faults[:MOST_FAULTS])
-    return "".join(example + task.few_shot_separator for example in examples)
+    return Examples(solved, task.few_shot_separator)
 
 
 class _QuestionReader:
     """Makes questions of rows. ValueError says what a row lacks."""
 
-    def __init__(self, config: EvaluateConfig, names: _ColumnNames, prefix: str) -> None:
-        self._task, self._names, self._prefix = config.task, names, prefix
+    def __init__(self, config: EvaluateConfig, names: _ColumnNames, examples: Examples) -> None:
+        self._task, self._names, self._examples = config.task, names, examples
 
     def read(self, row: DataRow) -> Question:
         columns, names = columns_of(row), self._names
@@ -211,7 +214,7 @@ class _QuestionReader:
         question = Question(
             key=row.key,
             place=f"{row.source}:{row.line}",
-            content=self._content(row),
+            content=self._examples.before(row.content),
             references=self._references(columns),
             choices=choices,
             correct=_correct(columns, names.correct, choices) if names.correct and choices else 0,
@@ -231,15 +234,6 @@ class _QuestionReader:
         if names.instructions is not None and names.arguments is not None:
             return _instructions(columns, names.instructions, names.arguments)
         return () if names.reference is None else _references(columns, names.reference)
-
-    def _content(self, row: DataRow) -> Mapping[str, Any]:
-        if not self._prefix:
-            return row.content
-        if "text" not in row.content:
-            raise ValueError(
-                "task.few_shot: examples stand before prompts that are texts; this one is a chat"
-            )
-        return {"text": self._prefix + row.content["text"]}
 
     def _choices(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
         given = self._task.choices

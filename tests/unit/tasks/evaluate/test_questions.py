@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.few_shot import Examples
 from mindbatch.tasks.evaluate.questions import read_questions
 
 from .conftest import Configured
@@ -33,11 +34,31 @@ def test_solved_examples_stand_before_each_prompt(configured: Configured, rows: 
     assert texts == [f"0 and 0 is 0\n\n1 and 1 is 2\n\n{number} and {number} is" for number in (4, 5)]
 
 
-def test_examples_that_are_too_few_or_chats_are_refused(configured: Configured, rows: Path) -> None:
+def test_before_a_chat_examples_are_turns_of_it(configured: Configured, rows: Path) -> None:
+    data = {"skip": 5, "chat": True, "system": "Be short."}
+    [question] = read_questions(configured(few_shot=2, few_shot_path=str(rows), data=data))
+    assert [(each["role"], each["content"]) for each in question.content["messages"]] == [
+        ("system", "Be short."),
+        ("user", "0 and 0 is"),
+        ("assistant", "0"),
+        ("user", "1 and 1 is"),
+        ("assistant", "2"),
+        ("user", "5 and 5 is"),
+    ]
+
+
+def test_examples_are_of_the_kind_of_the_prompt() -> None:
+    chat, text = {"messages": [{"role": "user", "content": "a"}]}, {"text": "b"}
+    with pytest.raises(ValueError, match=r"task\.few_shot: the prompt is text, the examples are chat"):
+        Examples([(chat, "c")]).before(text)
+    with pytest.raises(ValueError, match="the prompt is token ids, the examples are chat and text"):
+        Examples([(chat, "c"), (text, "d")]).before({"token_ids": [1]})
+    assert Examples().before(chat) == chat
+
+
+def test_examples_that_are_too_few_are_refused(configured: Configured, rows: Path) -> None:
     with pytest.raises(ConfigError, match=r"task\.few_shot=7: .*sums\.jsonl has 6 rows"):
         read_questions(configured(few_shot=7, few_shot_path=str(rows)))
-    with pytest.raises(ConfigError, match="these are chats"):
-        read_questions(configured(few_shot=1, few_shot_path=str(rows), data={"chat": True}))
 
 
 def test_columns_that_are_not_there_are_named_all_at_once(configured: Configured) -> None:
