@@ -29,4 +29,4 @@ prepare_venv test
 cd "$root"
 make_stub_libraries || fail "Ascend cannot be simulated here"
 "$venv_python" -m pytest --numprocesses 2 --dist loadfile -m on_demand --durations 5 \
-    tests/numerics/test_ascend_{compilation,compilation_mindformers,check}.py "$@"
+    tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
