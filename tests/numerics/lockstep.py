@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mindbatch.cache.paged import PagedCache
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.interface import CacheGeometry, Kernels
-from mindbatch.kernels.native import NativeOperator
+from mindbatch.kernels.native_cells import GraphCell, PlainGraphCell
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.builder import Layers
 from mindbatch.layers.decoder import Network
@@ -102,7 +102,7 @@ def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Networ
     layers = Layers(arch, loaded, kernels, weights.shard, cache.layers, Stage(range(arch.num_layers)))
     found = assemble(layers).set_train(False)
     for _, cell in found.cells_and_names():
-        if isinstance(cell, NativeOperator):
+        if isinstance(cell, GraphCell | PlainGraphCell):
             # Outside of graphs MindSpore takes operators with equal attributes and inputs for one another,
             # also where their outputs have other shapes.
             cell.operator.add_prim_attr("number", next(_NUMBERS))
