@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For the first run on a machine with an NPU: five minutes, and one page to send back. --simulate needs no NPU.
+# For the first run on a machine with an NPU: five to ten minutes, and one page to send back. --simulate needs no NPU.
 # PYTHON: the Python of an environment that has MindSpore and MindBatch; else the checkout's .venv is made ready.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 """Checks MindBatch on an NPU, or with --simulate that it would start there, and writes one page to send back.
 
-    python -m mindbatch.ascend_check                          # on a machine with an NPU: five minutes
+    python -m mindbatch.ascend_check                          # on a machine with an NPU
     python -m mindbatch.ascend_check --simulate --models qwen3
 
 Fused operators are compared with NumPy, tiny models of every type and of MindFormers' families with logits
