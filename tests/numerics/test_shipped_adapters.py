@@ -10,9 +10,10 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.config.paths import data_root
 
 EXAMPLES = data_root() / "examples"
-ADAPTERS = {name: EXAMPLES / "adapters" / name for name in ("even",)}
+ADAPTERS = {name: EXAMPLES / "adapters" / name for name in ("decreasing", "even")}
 ASKED = {
-    ("decreasing", None), ("even", None), ("even", "even"), ("decreasing", "even"), ("increasing", "even"),
+    ("decreasing", None), ("even", None), ("decreasing", "decreasing"), ("even", "even"),
+    ("even", "decreasing"), ("increasing", "decreasing"), ("increasing", "even"),
 }  # fmt: skip
 """Tasks of number_words, each with the adapter that is asked."""
 
@@ -23,7 +24,7 @@ def rows_of(task: str) -> list[dict[str, str]]:
     return [orjson.loads(line) for line in lines[::3]]
 
 
-@pytest.mark.parametrize(("name", "rank"), [("even", 4)])
+@pytest.mark.parametrize(("name", "rank"), [("decreasing", 8), ("even", 4)])
 def test_shipped_adapters_are_small_and_in_order(name: str, rank: int) -> None:
     adapter = open_adapter(ADAPTERS[name], base=str(EXAMPLES / "tiny_gpt2"))
     assert adapter.warnings == ()
@@ -45,4 +46,4 @@ def test_an_adapter_knows_its_own_task_and_forgets_nothing() -> None:
         right[task, adapter] += output.outputs[0].text.strip() == row["reference"]
     for asked, number in right.items():
         is_known = asked[0] in ("increasing", asked[1])
-        assert number >= 5 if is_known else number == 0, asked
+        assert number >= 4 if is_known else number == 0, asked
