@@ -79,6 +79,13 @@ def test_a_name_that_is_given_twice_is_refused(here: Path, value: str) -> None:
     assert faults_of('lora.adapters={"law": "law", "law": "med"}')
 
 
+def test_colons_in_values_are_no_names(here: Path) -> None:
+    both = "lora.adapters={one: shipped:examples/tiny_gpt2, two: shipped:examples/tiny_gpt2}"
+    assert composed(both).lora.names == ("one", "two")
+    [line] = faults_of("lora.adapters={one: shipped:examples/tiny_gpt2, one: shipped:examples/tiny_gpt2}")
+    assert line.endswith(": one is given twice")
+
+
 def test_equal_names_in_different_mappings_are_none(here: Path) -> None:
     config = composed("lora.adapters={law: {path: law}, med: {path: med}}")
     assert len(config.lora.folders) == 2
