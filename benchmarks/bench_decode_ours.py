@@ -44,16 +44,20 @@ def timed_step(engine: Engine) -> float:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """Answers requests until standard input ends. Arguments: folder, threads[, instruction set, type]."""
     folder, threads = sys.argv[1], int(sys.argv[2])
+    instructions, kind = sys.argv[3:] or ("auto", "float32")
+    types = {"quantization": kind} if kind == "int8" else {"dtype": kind}
     prepare_environment(num_threads=threads)
     import mindspore
 
     mindspore.set_device("CPU")
     base = memory_bytes("VmRSS")
     # Every round has the same prompts: nothing of them is to be found in the cache.
-    runtime = RuntimeConfig(cache_memory=CACHE, num_threads=threads, prefix_caching=False)
-    loaded = load_model(ModelConfig(checkpoint_name_or_path=folder, batch_size=32), runtime)
+    runtime = RuntimeConfig(
+        cache_memory=CACHE, num_threads=threads, prefix_caching=False, instruction_set=instructions
+    )
+    loaded = load_model(ModelConfig(checkpoint_name_or_path=folder, batch_size=32, **types), runtime)
 
     def answer(memory: bool = False, **case: Any) -> Any:
         if memory:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from adapter_models import logits_of
+from adapter_models import loaded, logits, logits_of, prompts, targets_of, write_adapter
+from model_folders import descriptions, write_folder
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -130,3 +131,24 @@ def test_a_row_has_the_same_bits_in_any_company(kind: str) -> None:
     for row, one, other in zip(rows, together, turned, strict=True):
         np.testing.assert_array_equal(one, logits_of(model, [row])[0])
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_adapters_add_in_float32_to_the_rounded_product(kind: str, tmp_path: Path) -> None:
+    """Rows without one have the bits of a model without any; others are near to those of float32."""
+    write_folder(tmp_path / "base", descriptions()["llama"])
+    write_adapter(tmp_path / "tuned", "llama", 4, targets_of("llama"))
+    adapters, rows = {"tuned": tmp_path / "tuned"}, prompts("llama")
+    initialise("CPU")
+
+    def found(dtype: str, quantization: str | None, slot: int) -> NDArray[np.float32]:
+        kernels = choose_kernels("native", "CPU", dtype=dtype, quantization=quantization)
+        model = loaded(tmp_path / "base", kernels, adapters if slot >= 0 else None)
+        if model.adapters is not None:
+            model.adapters.load(1, "tuned")
+        return np.concatenate(logits(model, [(row, max(slot, 0)) for row in rows]))
+
+    rounded = ROUNDED[kind]
+    np.testing.assert_array_equal(found(*rounded, slot=0), found(*rounded, slot=-1))
+    adapted, exact, base = found(*rounded, slot=1), found("float32", None, slot=1), found(*rounded, slot=0)
+    assert np.abs(adapted - exact).max() < np.abs(exact - base).max() / 5
