@@ -37,12 +37,12 @@ bool has_vnni() { return true; }
 bool has_bf16() { return true; }
 bool has_amx() { return true; }
 #else
-bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
-bool has_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+[[maybe_unused]] bool has_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+[[maybe_unused]] bool has_bf16() { return __builtin_cpu_supports("avx512bf16"); }
 
 // The system keeps a process's tiles only where it has asked for it, before its threads use them (Linux,
 // Documentation/arch/x86/xstate.rst).
-bool has_amx() {
+[[maybe_unused]] bool has_amx() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8Bit = 1u << 25;  // CPUID 7.0, EDX
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
