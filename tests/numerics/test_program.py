@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mindspore import nn
 
-from mindbatch.ascend_check.models import RandomWeights, architecture
+from mindbatch.ascend_check.models import architecture, weights_of
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.sample_steps import sample_steps
 from mindbatch.engine.settings import EngineSettings
@@ -53,7 +53,7 @@ def outputs(model_type: str, kernels: NativeKernels) -> Iterator[FloatArray]:
     """Logits and hidden states of steps of every kind, one after the other on the same cache."""
     arch = architecture(model_type)
     geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    runner = ModelRunner(load_native(arch, RandomWeights(arch), kernels, geometry), SETTINGS)
+    runner = ModelRunner(load_native(arch, weights_of(arch), kernels, geometry), SETTINGS)
     for sample in sample_steps(SETTINGS):
         if sample.tokens not in (2, 8):  # a graph for each takes its time to compile
             tokens = range(sample.tokens)
