@@ -71,7 +71,7 @@ def test_faults_of_a_file_name_the_file(tmp_path: Path) -> None:
     )
     assert faults([], text, tmp_path=tmp_path) == [
         "run.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
-        "run.yaml: runntime: unknown key",
+        "run.yaml: runntime: unknown key; did you mean runtime?",
         "run.yaml: parallel=[1]: must be the name of an option (parallel=NAME) or values for its keys: "
         "parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage, parallel.device_map",
         "run.yaml: decoding.top_k: given twice",
