@@ -28,5 +28,8 @@ unset PYTHONDONTWRITEBYTECODE
 prepare_venv test
 cd "$root"
 make_stub_libraries || fail "Ascend cannot be simulated here"
-"$venv_python" -m pytest --numprocesses 2 --dist loadfile -m on_demand --durations 5 \
-    tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
+compile_by() {
+    "$venv_python" -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
+}
+compile_by -m on_demand tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
+compile_by -m "simulation and not on_demand" tests/numerics/test_mindformers_{layout,legacy}.py

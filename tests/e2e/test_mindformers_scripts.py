@@ -94,7 +94,7 @@ def odd_folder(tmp_path: Path) -> Iterator[Path]:
     assert not [*tmp_path.rglob("made")]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_run_dist_gen_prints_the_text_of_input_data(odd_folder: Path) -> None:
     keys = f"model.checkpoint_name_or_path='{MODEL}' parallel.model_parallel=2 decoding.max_new_tokens=8"
     arguments = (f"mindbatch generate {keys}", "rank table's.json", "[0,2]", "2")

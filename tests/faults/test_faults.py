@@ -67,7 +67,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_tests(checkout: Path, paths: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
+    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not on_demand"]
+    command = [sys.executable, "-m", "pytest", *options, *paths]
     environment = os.environ | {"PYTHONPATH": str(checkout / "pipeline"), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
 

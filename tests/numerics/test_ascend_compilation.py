@@ -16,7 +16,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ascend_simulation")]
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
 LLAMA: dict[str, Any] = {
     "vocab_size": 101,  # no number of ranks divides it: the last one has padding
     "hidden_size": 128,

@@ -15,7 +15,7 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from simulated_compilation import compile_job, compile_jobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ascend_simulation")]
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 101,  # of two ranks the last one has padding

@@ -16,7 +16,7 @@ from mindbatch.models.registry import describe
 from mindformers_configs import config
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_demand, pytest.mark.usefixtures("ascend_simulation")]
+pytestmark = [pytest.mark.simulation, pytest.mark.on_demand, pytest.mark.usefixtures("ascend_simulation")]
 HEADS = {
     "num_attention_heads": 8,
     "n_head": 8,

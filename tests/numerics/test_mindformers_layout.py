@@ -26,7 +26,7 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ascend_simulation")]
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 128,

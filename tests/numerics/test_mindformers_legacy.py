@@ -18,7 +18,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FloatType
 from simulated_legacy import run_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.simulation
 
 
 @pytest.fixture(scope="module")
