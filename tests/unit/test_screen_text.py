@@ -28,6 +28,7 @@ PRINTS = {
     "tasks/generate/task.py": {"print"},
     "tasks/replay/task.py": {"print"},
     "tasks/compare/task.py": {"print"},
+    "tasks/evaluate/harness.py": {"print"},
     "tasks/evaluate/task.py": {"print"},
     "tasks/launching.py": {"print"},
     "cli.py": {"print"},

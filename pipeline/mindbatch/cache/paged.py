@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ class PagedCache:
 
     def __init__(self, shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> None:
         self.geometry = geometry
+        self._itemsize = kernels.dtype.itemsize
         self._arrays: list[Array] = []
         self.keys: list[Parameter] = []
         self.values: list[Parameter] = []
@@ -38,7 +40,7 @@ class PagedCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, the padding block included."""
-        return sum(array.nbytes for array in self._arrays)
+        return sum(math.prod(each.shape) for each in self.keys + self.values) * self._itemsize
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) block in every layer; all are read before any is written."""
