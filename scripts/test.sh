@@ -10,7 +10,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 pytest_arguments=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 for argument in "$@"; do
     if [[ $argument == --fast ]]; then
-        pytest_arguments+=(-m "not slow and not on_demand and not processes and not simulation" --hypothesis-profile fast)
+        pytest_arguments+=(-m "not slow and not on_demand and not processes and not simulation and not builds" --hypothesis-profile fast)
     else
         pytest_arguments+=("$argument")
     fi

@@ -14,7 +14,7 @@ import pytest
 
 from command_line import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.builds
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = ("configs", "examples", "pipeline")

@@ -58,7 +58,7 @@ ONE_OF_EACH = (
     "int8.x",
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.builds
 
 
 def _setup() -> dict[str, Any]:

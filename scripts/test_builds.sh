@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds the package as users install it, and the C++ kernels with sanitizers: what CI runs after the tests.
+# Arguments go to pytest.
+set -euo pipefail
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+
+unset PYTHONDONTWRITEBYTECODE
+
+prepare_venv test
+cd "$root"
+"$venv_python" -m pytest --numprocesses 2 --dist loadfile -m "builds and not on_demand" --durations 5 \
+    tests/e2e/test_wheel.py tests/fuzz/test_kernels.py "$@"
