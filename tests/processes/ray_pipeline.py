@@ -43,7 +43,9 @@ class Located(Generate):
 def main(rows: list[dict[str, Any]], arguments: dict[str, Any], batch_format: str) -> None:
     """Runs the pipeline on the cluster of RAY_ADDRESS, with an actor on each of two nodes."""
     ray.init(logging_level="ERROR", log_to_driver=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.wait_for_min_actors_s = 120  # one alone would be done before the other has its model
     dataset = ray.data.from_items(rows, override_num_blocks=3).map_batches(
         Located,
         fn_constructor_kwargs=arguments,
