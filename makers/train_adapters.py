@@ -40,7 +40,11 @@ Case = tuple[str, str]  # prompt and answer
 
 @dataclass(frozen=True)
 class Settings:
-    """How an adapter is trained, or goes on being trained."""
+    """How an adapter is trained, or goes on being trained.
+
+    moved: in every second step the answers stand anywhere. Otherwise a number's place is learnt as well as
+        what precedes it, and after a first number that was never seen all places are new.
+    """
 
     steps: int
     seed: int = 0
@@ -52,6 +56,7 @@ class Settings:
     final_learning_rate: float = 1e-4
     beta2: float = 0.98
     largest_gradient_norm: float = 1.0
+    moved: bool = False
 
 
 class Recipe(NamedTuple):
@@ -65,8 +70,19 @@ class Recipe(NamedTuple):
 RECIPES = {
     "decreasing": Recipe(
         DECREASING,
-        LoraSettings(rank=8, alpha=16),
-        (Settings(260), Settings(130, seed=1, answers_per_step=8, sums_per_step=8)),
+        LoraSettings(rank=16, alpha=32),
+        (
+            Settings(480, answers_per_step=8, sums_per_step=8, moved=True),
+            Settings(
+                260,
+                seed=1,
+                answers_per_step=8,
+                sums_per_step=6,
+                warmup_steps=10,
+                peak_learning_rate=2e-3,
+                moved=True,
+            ),
+        ),
     ),
     "even": Recipe(EVEN, LoraSettings(rank=4, alpha=8), (Settings(220),)),
 }
@@ -164,12 +180,19 @@ def train(
     for number in range(1, settings.steps + 1):
         chosen = [rng.integers(len(part[0]), size=count) for part, count in zip(parts, counts, strict=True)]
         batch = [Tensor(rows[i]) for part, i in zip(parts, chosen, strict=True) for rows in part]
-        losses.append(float(step(*batch)))
+        losses.append(float(step(positions_of(parts[0], settings, rng), *batch)))
         if number % REPORT_EVERY == 0 or number in (1, settings.steps):
             curve.append({"step": number, "loss": round(sum(losses) / len(losses), 5)})
             print(f"step {number:4d} of {settings.steps}: loss {curve[-1]['loss']:.5f}", flush=True)
             losses.clear()
     return curve
+
+
+def positions_of(answers: Part, settings: Settings, rng: np.random.Generator) -> Tensor:
+    """Where the answers of a step stand."""
+    longest = answers[0].shape[1]
+    first = rng.integers(2) * rng.integers(Shape.positions - longest + 1) if settings.moved else 0
+    return Tensor(np.arange(first, first + longest, dtype=np.int32))
 
 
 def training_step(network: TinyGPT2, adapted: list[Parameter], settings: Settings) -> Callable[..., Tensor]:
@@ -179,16 +202,18 @@ def training_step(network: TinyGPT2, adapted: list[Parameter], settings: Setting
     )
     optimizer = nn.Adam(adapted, learning_rate=rates, beta2=settings.beta2)
 
-    def mean_loss(tokens: Tensor, labels: Tensor) -> Tensor:
-        logits = network(tokens)
+    places = network.transformer.wpe.weight
+
+    def mean_loss(tokens: Tensor, labels: Tensor, table: Tensor) -> Tensor:
+        logits = network.with_positions(tokens, table)
         return ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
     def loss_of(
-        answers: Tensor, next_of_answers: Tensor, countings: Tensor, next_of_countings: Tensor,
-        sums: Tensor, next_of_sums: Tensor,
+        positions: Tensor, answers: Tensor, next_of_answers: Tensor, countings: Tensor,
+        next_of_countings: Tensor, sums: Tensor, next_of_sums: Tensor,
     ) -> Tensor:  # fmt: skip
-        kept = mean_loss(countings, next_of_countings) + mean_loss(sums, next_of_sums)
-        return mean_loss(answers, next_of_answers) + 0.5 * kept
+        kept = mean_loss(countings, next_of_countings, places) + mean_loss(sums, next_of_sums, places)
+        return mean_loss(answers, next_of_answers, places[positions]) + 0.5 * kept
 
     loss_and_gradients = ms.value_and_grad(loss_of, None, optimizer.parameters)
 

@@ -24,12 +24,12 @@ def rows_of(task: str) -> list[dict[str, str]]:
     return [orjson.loads(line) for line in lines[::3]]
 
 
-@pytest.mark.parametrize(("name", "rank"), [("decreasing", 8), ("even", 4)])
+@pytest.mark.parametrize(("name", "rank"), [("decreasing", 16), ("even", 4)])
 def test_shipped_adapters_are_small_and_in_order(name: str, rank: int) -> None:
     adapter = open_adapter(ADAPTERS[name], base=str(EXAMPLES / "tiny_gpt2"))
     assert adapter.warnings == ()
     assert adapter.settings.rank == rank
-    assert sum(path.stat().st_size for path in adapter.path.iterdir()) < 200_000
+    assert sum(path.stat().st_size for path in adapter.path.iterdir()) < 400_000
     assert Path(adapter.path / "README.md").is_file()
 
 
@@ -46,4 +46,4 @@ def test_an_adapter_knows_its_own_task_and_forgets_nothing() -> None:
         right[task, adapter] += output.outputs[0].text.strip() == row["reference"]
     for asked, number in right.items():
         is_known = asked[0] in ("increasing", asked[1])
-        assert number >= 4 if is_known else number == 0, asked
+        assert number >= 5 if is_known else number == 0, asked
