@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mindbatch.errors import ConfigError
@@ -22,7 +22,12 @@ def llama_options(
     Raises:
         ConfigError: what its network does not have or cannot cut so, all of it.
     """
-    faults = [*_shape_faults(arch), *_cut_faults(arch, model_parallel)]
+    sizes = {
+        "attention heads": arch.heads,
+        "key/value heads": arch.kv_heads,
+        "intermediate_size": arch.intermediate_size,
+    }
+    faults = [*_shape_faults(arch), *cut_faults(sizes, model_parallel)]
     if faults:
         raise ConfigError(f"model.provider=mindformers: {fault}" for fault in faults)
     return {
@@ -62,12 +67,8 @@ def _shape_faults(arch: Architecture) -> Iterator[str]:
         )
 
 
-def _cut_faults(arch: Architecture, ways: int) -> Iterator[str]:
-    sizes = {
-        "attention heads": arch.heads,
-        "key/value heads": arch.kv_heads,
-        "intermediate_size": arch.intermediate_size,
-    }
+def cut_faults(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
+    """A line for each size, by its name, that so many ranks do not divide."""
     for what, size in sizes.items():
         if size % ways:
             yield f"parallel.model_parallel={ways}: must divide {what}, {size}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from mindbatch.closing import Closing
 from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
@@ -120,17 +121,15 @@ def _finished(path: Path, fingerprint: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get(FINGERPRINT) == fingerprint else None
 
 
-class _LentModel:
+class _LentModel(Closing):
     """The model of several columns, loaded when the first of them has anything to run."""
 
     def __init__(self, config: EvaluateConfig, home: Path) -> None:
         self._config, self._home = config, home
         self._llm: LLM | None = None
 
-    def __enter__(self) -> _LentModel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Closes the model, if it was loaded."""
         if self._llm is not None:
             self._llm.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mindbatch.closing import Closing
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import StepResult
@@ -145,7 +146,7 @@ class _Progress:
         self._bar.set(self._before, self._total, self._name)
 
 
-class _SharedModel:
+class _SharedModel(Closing):
     """The model of several runs, loaded when the first of them has a row to run.
 
     digest_file: reads each file once for the fingerprints of all. finished: folders of runs that have ended.
@@ -158,10 +159,8 @@ class _SharedModel:
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()
 
-    def __enter__(self) -> _SharedModel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Closes the model, if it was loaded."""
         if self._llm is not None:
             self._llm.close()
 

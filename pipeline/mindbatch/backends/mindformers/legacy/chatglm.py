@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.backends.llama_options import SEQUENCE_LENGTH
+from mindbatch.backends.llama_options import SEQUENCE_LENGTH, cut_faults
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -30,7 +30,12 @@ def chatglm_options(
         ConfigError: heads or sizes that the ranks do not divide.
         CheckpointError: keys of config.json that ask for what its network does not compute.
     """
-    if faults := [*_cut_faults(arch, model_parallel)]:
+    sizes = {
+        "num_attention_heads": arch.heads,
+        "multi_query_group_num": arch.kv_heads,
+        "ffn_hidden_size": arch.intermediate_size,
+    }
+    if faults := [*cut_faults(sizes, model_parallel)]:
         raise ConfigError(faults)
     return {
         "batch_size": 1,
@@ -67,14 +72,3 @@ def _rope_ratio(arch: Architecture, config: Mapping[str, Any]) -> float:
     if reader.faults:
         raise CheckpointError(reader.faults)
     return ratio
-
-
-def _cut_faults(arch: Architecture, size: int) -> Iterator[str]:
-    numbers = {
-        "num_attention_heads": arch.heads,
-        "multi_query_group_num": arch.kv_heads,
-        "ffn_hidden_size": arch.intermediate_size,
-    }
-    for key, number in numbers.items():
-        if number % size:
-            yield f"parallel.model_parallel={size}: must divide {key}, {number}"
