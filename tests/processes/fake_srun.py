@@ -1,11 +1,15 @@
 """Stands for srun on one machine: COPIES COMMAND... runs so many copies with Slurm's variables of a step.
 
-Exits with the highest exit code; ends the others when one fails, as --kill-on-bad-exit=1.
+Exits with the highest exit code. When one fails, the others have WAIT seconds to end by themselves, as with
+--wait, and are ended then.
 """
 
 import os
 import subprocess
 import sys
+import time
+
+WAIT = 15  # seconds
 
 
 def main(copies: str, *command: str) -> int:
@@ -21,13 +25,16 @@ def main(copies: str, *command: str) -> int:
             "SLURM_STEP_NODELIST": "localhost",
         }
         running.append(subprocess.Popen(command, env={**os.environ, **slurm}))
-    codes = []
+    while not any(process.poll() for process in running):
+        if all(process.poll() == 0 for process in running):
+            return 0
+        time.sleep(0.05)
+    ends = time.monotonic() + WAIT
+    while time.monotonic() < ends and any(process.poll() is None for process in running):
+        time.sleep(0.05)
     for process in running:
-        codes.append(process.wait())
-        if codes[-1]:
-            for other in running:
-                other.terminate()
-    return max(codes)
+        process.terminate()  # does nothing to one that has ended
+    return max(process.wait() for process in running)
 
 
 if __name__ == "__main__":
