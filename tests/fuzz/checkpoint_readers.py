@@ -33,6 +33,7 @@ from mindbatch.engine.prepare import model_eos_ids
 from mindbatch.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.models.registry import describe, tensor_specs
+from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
 from rank_tables import plain_table, super_pod_table
 from reshard_models import MODELS
 
@@ -51,6 +52,8 @@ STRATEGY = {
     "parallel_strategy_item": {"op": {"stage": 0}},
 }
 ONE_FILE = "model.safetensors"
+PYTORCH = {"model.embed.weight": TENSORS["model.embed.weight"], "step": np.arange(3)}
+PYTORCH_INDEX = "pytorch_model.bin.index.json"
 INDEX, DIGESTS, ADAPTER = "model.safetensors.index.json", "digests.json", "adapter_config.json"
 
 
@@ -95,6 +98,20 @@ def _shards(folder: Path) -> None:
         folder, {f"{number}.safetensors": {name: TENSORS[name]} for number, name in enumerate(TENSORS)}
     )
     write_digests(folder)
+
+
+def _torch_save() -> list[bytes]:
+    """Files that PyTorch itself has written."""
+    home = Path(__file__).parents[1] / "unit/checkpoint/formats/pytorch"
+    return [path.read_bytes() for path in sorted(home.iterdir())]
+
+
+def _pytorch_shards(folder: Path) -> None:
+    files = {f"{number}.bin": {name: PYTORCH[name]} for number, name in enumerate(PYTORCH)}
+    for file, arrays in files.items():
+        (folder / file).write_bytes(pytorch_bytes(arrays))
+    weight_map = {name: file for file, arrays in files.items() for name in arrays}
+    (folder / PYTORCH_INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def _making(write: Callable[[Path], object], *names: str) -> Callable[[Path], list[Path]]:
@@ -179,6 +196,13 @@ READERS = [
         read_source,
         of_bytes,
     ),
+    Reader(
+        "pytorch",
+        _written("w.bin", pytorch_bytes(PYTORCH), old_pytorch_bytes(PYTORCH), *_torch_save()),
+        read_source,
+        of_bytes,
+    ),
+    Reader("pytorch_index", _making(_pytorch_shards, PYTORCH_INDEX), read_folder, of_json),
     Reader("config", _written("config.json", *_CONFIGS), _describe, of_json, bare_lines=True),
     Reader("index", _making(_shards, INDEX), read_folder, of_json),
     Reader("digests", _making(_shards, DIGESTS), read_folder, of_json),

@@ -24,7 +24,13 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
-PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.pkl")
+PICKLES = {
+    "pytorch_model.bin": "not a file of torch.save|or give that file itself",
+    "model.pt": "no model weights under a known name|or give that file itself",
+    "model.pth": "not a file of torch.save|or give that file itself",
+    "model.pkl": "pickles can run code and are never executed.*safe_serialization=True",
+}
+"""What must be said of safetensors under such a name, in a model folder or a rank's."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -173,8 +179,8 @@ FAULTS = (
     Fault("tensor name", _unsafe_name, (r"'\.\./\.\./x'", r"without '\.\.'")),
     Fault("overlap or too few bytes", _overlap, (NAME, "overlaps|needs 12 bytes")),
     Fault("LFS pointer", lambda _: LFS, ("Git LFS", "git lfs pull")),
-    Fault("pickle", lambda _: b"\x80\x02}q\x00.", ("pickle", "never opened")),
-    Fault("PyTorch archive", lambda _: b"PK\x03\x04", ("zip archive", "never opened")),
+    Fault("pickle", lambda _: b"\x80\x02}q\x00.", ("pickle", "never executed")),
+    Fault("PyTorch archive", lambda _: b"PK\x03\x04", ("zip archive", "a PyTorch checkpoint is one")),
     Fault("shape", _changed(lambda t: t.update({NAME: t[NAME][:, 1:]})), (NAME, r"\[32, (47|23)\]"), True),
     Fault("missing", _changed(lambda t: t.pop(NAME)), (NAME, "missing|lacks it|is not in"), True),
     Fault(

@@ -170,7 +170,7 @@ BAD_CONFIGS = (
     (b"[]", "must be an object"),
     (b"{}", "model_type is missing"),
     (LFS, "Git LFS"),
-    (b"\x80\x02}q\x00.", "pickle, which is never opened"),
+    (b"\x80\x02}q\x00.", "pickle, which is never executed"),
     (json.dumps({**CONFIG, "hidden_size": "32"}).encode(), "hidden_size"),
     (json.dumps({**CONFIG, "num_hidden_layers": 2}).encode(), "'model.layers.1.[a-z_.]*' is missing"),
 )
@@ -186,16 +186,15 @@ def test_a_bad_config(
     assert re.search(said, _refused(LINES[name], tmp_path / "home", capsys))
 
 
-@pytest.mark.parametrize(("pickle", "name"), each_once(PICKLES, LINES_OF_WEIGHTS))
-def test_pickles_are_refused_with_the_way_to_convert(
+@pytest.mark.parametrize(("pickle", "name"), each_once([*PICKLES], LINES_OF_WEIGHTS))
+def test_names_of_pickles_are_refused_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, pickle: str
 ) -> None:
     file = FOLDER.write(tmp_path / "home")
     file.rename(file.parent / pickle)
     message = _refused(LINES_OF_WEIGHTS[name], tmp_path / "home", capsys)
     assert pickle in message
-    assert "never opened" in message
-    assert "safe_serialization=True" in message
+    assert re.search(PICKLES[pickle], message)
 
 
 @pytest.mark.parametrize(("place", "name"), each_once([ONE, RANKS], LINES_OF_WEIGHTS), ids=shown)

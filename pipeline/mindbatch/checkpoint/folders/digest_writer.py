@@ -8,13 +8,7 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names, has_file
 from mindbatch.checkpoint.folders.rank_folders import checkpoint_in, rank_folders
-from mindbatch.checkpoint.folders.weight_files import (
-    INDEX_NAME,
-    MAP_NAME,
-    SINGLE_NAME,
-    open_shards,
-    open_weights,
-)
+from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError, ConfigError
@@ -32,7 +26,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     """
     folder = existing_folder(path)
     names = {*file_names(folder)}
-    if {SINGLE_NAME, INDEX_NAME} & names:
+    if weights_in(names) is not None:
         return [write_digests(folder, replace=replace)]
     ranks = rank_folders(folder)
     is_unified = MAP_NAME in names and not ranks

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import file_names
+from mindbatch.foreign_formats import PYTORCH_SUFFIXES
 from mindbatch.regular_file import first_bytes
 
 _HEAD_BYTES = 1 << 20
@@ -22,8 +23,10 @@ _WHOLE = (
     "tokenizer.model",
     "adapter_model.safetensors",
     "adapter_model.ckpt",
+    "adapter_model.bin",
 )
 _SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
+_ALL_SUFFIXES = (*_SUFFIXES, *PYTORCH_SUFFIXES)  # beside safetensors nobody reads those
 
 
 def folder_digest(folder: Path) -> str:
@@ -38,10 +41,12 @@ def folder_digest(folder: Path) -> str:
     """
     total = hashlib.blake2b(digest_size=16)
     folder, whole = (folder.parent, (*_WHOLE, folder.name)) if folder.is_file() else (folder, _WHOLE)
-    for name in file_names(folder):
+    names = file_names(folder)
+    suffixes = _SUFFIXES if any(name.endswith(".safetensors") for name in names) else _ALL_SUFFIXES
+    for name in names:
         with suppress(OSError):  # a file that cannot be read is refused by who reads it
             found = os.stat(folder / name)
-            if name.endswith(_SUFFIXES) and stat.S_ISREG(found.st_mode):
+            if name.endswith(suffixes) and stat.S_ISREG(found.st_mode):
                 head = first_bytes(folder / name, _WHOLE_BYTES if name in whole else _HEAD_BYTES)
                 content = hashlib.blake2b(head).hexdigest()
                 total.update(json.dumps([name, found.st_size, content]).encode())

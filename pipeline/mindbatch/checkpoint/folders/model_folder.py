@@ -18,7 +18,7 @@ from mindbatch.checkpoint.folders.folder_files import (
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
-from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
+from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.closing import Closing
@@ -156,8 +156,7 @@ class ModelFolder(Closing):
 
 def is_cut(home: Path) -> bool:
     """Whether a folder holds rank folders and no whole model."""
-    whole = has_file(home, SINGLE_NAME) or has_file(home, INDEX_NAME)
-    return not whole and bool(rank_folders(home))
+    return weights_in(file_names(home)) is None and bool(rank_folders(home))
 
 
 def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names: str) -> TensorSet:

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.formats.open_file import SUFFIXES
 from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_folder
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
 
 _RANK = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
@@ -92,7 +92,9 @@ def _shown_step(step: Step | None) -> str:
 
 def _nothing_in(folder: Path) -> str:
     needed = f"needed is a {' or '.join(SUFFIXES)} file"
-    pickles = [name for name in file_names(folder) if name.endswith(PICKLE_SUFFIXES)]
-    if pickles:
+    names = file_names(folder)
+    if files := [name for name in names if name.endswith(PYTORCH_SUFFIXES)]:
+        return f"{folder}: only {shown(files[0])}; {needed}, or give that file itself"
+    if pickles := [name for name in names if name.endswith(".pkl")]:
         return f"{folder}: only {shown(pickles[0])}; {HOW_TO_CONVERT.format(needed=needed)}"
     return f"{folder}: {foreign_folder(folder) or f'no checkpoint; {needed}'}"

@@ -21,13 +21,7 @@ from mindbatch.checkpoint.folders.digests import (
 )
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
-from mindbatch.checkpoint.folders.weight_files import (
-    INDEX_NAME,
-    MAP_NAME,
-    SINGLE_NAME,
-    open_shards,
-    open_weights,
-)
+from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
@@ -182,7 +176,7 @@ class Source(Closing):
 
 
 def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:
-    """Opens a Hugging Face folder, a .safetensors or .ckpt file, a folder with one, or rank folders.
+    """Opens a Hugging Face folder, a file of tensors, a folder with a .safetensors or .ckpt, or rank folders.
 
     A folder that MindSpore's unified_safetensors has made is opened like one of Hugging Face's shards.
 
@@ -209,7 +203,7 @@ def _opened(path: Path) -> Source:
         return Source(path, SINGLE_FILE, [_single(path, None)])
     folder = existing_folder(path)
     names = file_names(folder)
-    if SINGLE_NAME in names or INDEX_NAME in names:
+    if weights_in(names) is not None:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
         return Source(folder, RANKS, _rank_sets(folder, ranks))

@@ -1,6 +1,7 @@
-"""The weights of a model folder: one safetensors file, or several with an index that agrees with them.
+"""The weights of a model folder: one file, or several with an index that agrees with them.
 
-Format of the index, as transformers' save_pretrained writes it to model.safetensors.index.json:
+They are safetensors, or PyTorch's where there are none. Format of the index, as transformers' save_pretrained
+writes it to model.safetensors.index.json:
 `{"metadata": {...}, "weight_map": {tensor: file}}`. MindSpore's unified_safetensors writes the same to
 param_name_map.json, MindFormers' conversion of Hugging Face folders the inner object alone.
 """
@@ -11,17 +12,22 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
-from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, foreign_folder
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
 from mindbatch.regular_file import first_bytes
 
+SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+PYTORCH_NAME = "pytorch_model.bin"
+PYTORCH_INDEX_NAME = "pytorch_model.bin.index.json"
 MAP_NAME = "param_name_map.json"
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_SHARDS = 10_000
+_MAX_FILE_NAME = 255
+_SUFFIX_OF = {INDEX_NAME: ".safetensors", MAP_NAME: ".safetensors", PYTORCH_INDEX_NAME: ".bin"}
 
 
 def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
@@ -35,10 +41,12 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     num_shards = len({*map(str, weight_map.values())})
     if num_shards > _MAX_SHARDS:
         raise CheckpointError(f"{path}: weight_map names {num_shards} files; at most {_MAX_SHARDS} may be")
-    unsafe = {shown(file): name for name, file in reversed(weight_map.items()) if not _is_plain_shard(file)}
+    suffix = _SUFFIX_OF[index]
+    found = reversed(weight_map.items())
+    unsafe = {shown(file): name for name, file in found if not _is_plain_shard(file, suffix)}
     raise_if_any(
         [
-            f"weight_map sends tensor {shown(name)} to {file}; must be the plain name of a .safetensors file"
+            f"weight_map sends tensor {shown(name)} to {file}; must be the plain name of a {suffix} file"
             for file, name in unsafe.items()
         ],
         str(path),
@@ -46,11 +54,11 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     return weight_map
 
 
-def _is_plain_shard(file: object) -> bool:
+def _is_plain_shard(file: object, suffix: str) -> bool:
     """Whether it names a file of the same folder and nothing else, on any system."""
-    if not isinstance(file, str) or not file.isprintable() or not file.endswith(".safetensors"):
+    if not isinstance(file, str) or not file.isprintable() or not file.endswith(suffix):
         return False
-    return PurePosixPath(file).name == file == PureWindowsPath(file).name
+    return len(file) <= _MAX_FILE_NAME and PurePosixPath(file).name == file == PureWindowsPath(file).name
 
 
 def shard_faults(
@@ -90,24 +98,33 @@ def _absent(
     return faults
 
 
-SINGLE_NAME = "model.safetensors"
 _OTHER_SUFFIXES = (".gguf", ".h5", ".msgpack", ".npz", ".onnx")
 _MAX_NAMES_SHOWN = 3
+_NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
 _RANK = re.compile(r"rank_\d{1,6}")
 
 
 def open_weights(folder: Path) -> dict[str, StoredFile]:
-    """Opens all weight files, by name; model.safetensors wins over an index, as in transformers.
+    """Opens all weight files, by name.
 
-    CheckpointError lists what is missing, damaged, unsafe or contradictory. A folder with pickled weights
-    only is refused with the way to convert it.
+    As in transformers, a single file wins over an index, and safetensors over PyTorch's files; of these one
+    .pth file of any name is taken, too. CheckpointError lists what is missing, damaged, unsafe or
+    contradictory.
     """
     names = file_names(folder)
-    if SINGLE_NAME in names:
-        return {SINGLE_NAME: open_safetensors(file_in(folder, SINGLE_NAME))}
-    if INDEX_NAME in names:
-        return open_shards(folder)
-    raise CheckpointError(_no_weights(folder, names))
+    found = weights_in(names)
+    if found is None:
+        raise CheckpointError(_no_weights(folder, names))
+    if found in _SUFFIX_OF:
+        return open_shards(folder, found)
+    return {found: open_tensor_file(file_in(folder, found))}
+
+
+def weights_in(names: Collection[str]) -> str | None:
+    """Which of a folder's files holds the weights of a whole model, or is their index; None: none does."""
+    known = (SINGLE_NAME, INDEX_NAME, PYTORCH_NAME, PYTORCH_INDEX_NAME)
+    others = [name for name in names if name.endswith(".pth") and not name.startswith(_NO_WEIGHTS)]
+    return next((name for name in known if name in names), others[0] if len(others) == 1 else None)
 
 
 def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
@@ -117,7 +134,7 @@ def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
     faults: list[str] = []
     for file in sorted(set(weight_map.values())):
         with collecting(faults):
-            shards[file] = open_safetensors(file_in(folder, file))
+            shards[file] = open_tensor_file(file_in(folder, file))
     faults += shard_faults(weight_map, {file: shard.tensors for file, shard in shards.items()}, str(folder))
     if faults:
         for shard in shards.values():
@@ -130,12 +147,12 @@ def _no_weights(folder: Path, names: list[str]) -> str:
     pickles = [
         name
         for name in names
-        if name.endswith(PICKLE_SUFFIXES) or (name.endswith(".ckpt") and not _is_of_mindspore(folder / name))
+        if name.endswith(".pkl") or (name.endswith(".ckpt") and not _is_of_mindspore(folder / name))
     ]
-    others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors"))]
+    others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors", *PYTORCH_SUFFIXES))]
     foreign = foreign_folder(folder)
     native = [name for name in names if name.endswith(".ckpt") or _RANK.fullmatch(name)]
-    needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards"
+    needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards, or PyTorch's {PYTORCH_NAME} likewise"
     if native:
         needed += "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
     if foreign and not pickles:

@@ -53,7 +53,10 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file: the extents one after another are its bytes, row-major and little-endian."""
+    """One tensor of a file: the extents one after another are its bytes, row-major and little-endian.
+
+    Only those of a `StridedFile` may be in another order.
+    """
 
     name: str
     dtype: str
@@ -68,7 +71,7 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of its data."""
-        return sum(extent.nbytes for extent in self.extents)
+        return math.prod(self.shape) * self.itemsize
 
 
 def byte_ranges(extents: Iterable[Extent], start: int, count: int) -> Iterator[Extent]:
@@ -164,7 +167,7 @@ class ReadableFile:
 class StoredFile(Closing):
     """An opened file of tensors, in file order; all but their contents has been read and checked.
 
-    kind: safetensors or ckpt.
+    kind: safetensors, ckpt or pytorch.
     texts: the strings that a .ckpt holds besides tensors, by name.
     crc: the end and the value of the CRC-32 that a .ckpt may carry: it covers all bytes before the end.
     """
@@ -234,7 +237,7 @@ class StoredFile(Closing):
         for offset, nbytes in sorted(e for tensor in self.tensors.values() for e in tensor.extents):
             for chunk in self.byte_chunks(position, offset):
                 digest.update(chunk)
-            position = offset + nbytes
+            position = max(position, offset + nbytes)  # tensors of a pytorch file may share bytes
         for chunk in self.byte_chunks(position, self.size):
             digest.update(chunk)
         return digest.hexdigest()

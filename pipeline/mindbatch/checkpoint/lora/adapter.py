@@ -28,10 +28,12 @@ from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES
+from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
 
 FILE_SUFFIXES = (".safetensors", ".ckpt")
 ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in FILE_SUFFIXES)
+OLD_ADAPTER_FILE = "adapter_model.bin"
+"""As PEFT wrote it once; ignored beside one of the others, as by PEFT."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class LoraAdapter:
 def open_adapter(
     path: str | os.PathLike[str], scaling: float | None = None, base: str | None = None
 ) -> LoraAdapter:
-    """Reads a folder with adapter_config.json and adapter_model.safetensors or .ckpt, and checks all of it.
+    """Reads a folder with adapter_config.json and adapter_model.safetensors, .ckpt or .bin; checks all of it.
 
     path: may also be a file with the tensors, by whatever name; adapter_config.json is looked for beside it.
     scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json; it is
@@ -109,11 +111,18 @@ def _file_of(folder: Path) -> Path:
     if found:
         raise CheckpointError(f"{folder}: has both; {needed}")
     names = file_names(folder)
-    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
+    if OLD_ADAPTER_FILE in names:
+        return file_in(folder, OLD_ADAPTER_FILE)
+    pickles = [name for name in names if name.endswith(".pkl")]
     if pickles:
         raise CheckpointError(f"{folder / pickles[0]}: {HOW_TO_CONVERT.format(needed=needed)}")
     near = next(
-        (f"; or give the file: {folder / name}" for name in names if name.endswith(FILE_SUFFIXES)), ""
+        (
+            f"; or give the file: {folder / name}"
+            for name in names
+            if name.endswith((*FILE_SUFFIXES, *PYTORCH_SUFFIXES))
+        ),
+        "",
     )
     raise CheckpointError(f"{folder}: no adapter; {needed}{near}")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, has_file, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.weight_files import INDEX_NAME, SINGLE_NAME
+from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
@@ -100,7 +100,7 @@ def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
 
 def _weights(folder: Path) -> ModelFolder | None:
     """The folder with its weights, None where there are none that could be opened."""
-    return ModelFolder(folder) if any(has_file(folder, name) for name in (SINGLE_NAME, INDEX_NAME)) else None
+    return ModelFolder(folder) if weights_in(file_names(folder)) else None
 
 
 def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:

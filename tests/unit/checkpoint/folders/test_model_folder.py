@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,16 +151,29 @@ class TestTrust:
 
 
 class TestPickle:
-    @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.ckpt"])
+    @pytest.mark.parametrize("name", ["model.pkl", "model.ckpt"])
     def test_is_refused_with_the_way_to_convert(self, folder: Path, name: str) -> None:
         (folder / "model.safetensors").unlink()
         marker = folder / "executed"
         (folder / name).write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
         message = refusal(folder)
-        assert f"only {name}; pickled weights" in message
+        assert f"only {name}; pickles can run code" in message
         assert "safe_serialization=True" in message
         assert "safetensors.torch.save_file" in message
         assert not marker.exists()
+
+    @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pth"])
+    def test_is_not_executed(self, folder: Path, name: str) -> None:
+        (folder / "model.safetensors").unlink()
+        marker = folder / "executed"
+        (folder / name).write_bytes(b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR.")
+        assert "not a file of torch.save" in refusal(folder)
+        assert not marker.exists()
+
+    @pytest.mark.parametrize("name", ["model.pt", "consolidated.00.pth", "rng_state_0.pth"])
+    def test_under_another_name(self, folder: Path, name: str) -> None:
+        (folder / "model.safetensors").rename(folder / name)
+        assert f"no model weights under a known name, only {name}; needed is" in refusal(folder)
 
     def test_beside_safetensors_is_ignored(self, folder: Path) -> None:
         (folder / "pytorch_model.bin").write_bytes(b"x")
@@ -168,7 +182,7 @@ class TestPickle:
     @pytest.mark.parametrize("content", [b"PK\x03\x04" + b"\0" * 40, b"\x80\x02}q\x00X\x04\x00\x00\x00name"])
     def test_renamed_to_safetensors_is_named(self, folder: Path, content: bytes) -> None:
         (folder / "model.safetensors").write_bytes(content)
-        assert "never opened" in refusal(folder)
+        assert re.search("never executed|a PyTorch checkpoint is one", refusal(folder))
 
 
 class TestWeightFiles:
@@ -177,7 +191,7 @@ class TestWeightFiles:
         assert "no model weights; needed is model.safetensors, or" in refusal(folder)
 
     def test_of_mindspore(self, folder: Path) -> None:
-        """Such a .ckpt is no pickle: that it is never opened would be untrue."""
+        """Such a .ckpt is no pickle: that it is never executed would be untrue."""
         (folder / "model.safetensors").unlink()
         layout = ckpt_layout([("a", "F32", (1,))])
         write_tensor_file(folder / "model.ckpt", layout, lambda _: [bytes(4)])

@@ -148,24 +148,32 @@ def test_a_rank_without_a_checkpoint_is_refused_with_all_others(tmp_path: Path) 
     assert len(refusal(tmp_path).splitlines()) == 3
 
 
-@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "model.pkl"])
-def test_pickles_are_refused_with_the_way_to_convert(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"cos\nsystem\n")
-    for path in (tmp_path, tmp_path / name):
+def test_pickles_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
+    (tmp_path / "model.pkl").write_bytes(b"cos\nsystem\n")
+    for path in (tmp_path, tmp_path / "model.pkl"):
         assert "safe_serialization=True" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.pt", "rng_state.pth"])
+def test_what_torch_save_has_not_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"cos\nsystem\n")
+    assert "or give that file itself" in refusal(tmp_path)
+    assert "not a file of torch.save" in refusal(tmp_path / name)
 
 
 def test_pointers_pickles_and_other_files_are_named(tmp_path: Path) -> None:
     for head, reason in (
         (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
-        (b"PK\x03\x04" + bytes(40), "never opened"),
+        (b"PK\x03\x04" + bytes(40), "a PyTorch checkpoint is one"),
         (b"\x80\x05\x95" + bytes(40), "a Python pickle"),
     ):
         for name in ("w.ckpt", "w.safetensors"):
             (tmp_path / name).write_bytes(head)
             assert reason in refusal(tmp_path / name)
     (tmp_path / "notes.txt").write_text("x")
-    assert "must be a file of tensors, .safetensors or .ckpt" in refusal(tmp_path / "notes.txt")
+    assert "must be a file of tensors, .safetensors, .ckpt or PyTorch's .bin, .pt, .pth" in refusal(
+        tmp_path / "notes.txt"
+    )
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_opening_a_large_file_reads_next_to_nothing(tmp_path: Path) -> None:
         (field(1, field(1, b"x") + field(2, tensor([], "Int8", b"1")) + b"\x08\x01"), "2 bytes more"),
         (bytes.fromhex("d85e3a7f") + b"x" * 60, "an encrypted MindSpore checkpoint"),
         (bytes.fromhex("d95e3a7f") + b"x" * 60, "an encrypted MindSpore checkpoint"),
-        (b"PK\x03\x04" + b"x" * 60, "PyTorch pickle"),
+        (b"PK\x03\x04" + b"x" * 60, "a PyTorch checkpoint is one"),
         (b"\x80\x04\x95" + b"x" * 60, "a Python pickle"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
     ],

@@ -166,7 +166,7 @@ def test_parameters_that_contradict_each_other_are_refused(tmp_path: Path) -> No
     [
         (b"", "empty"),
         (b"\x0a", "not a MindSpore strategy file: it does not begin with a stage"),
-        (b"\x80\x02}", "not a MindSpore strategy file: a Python pickle, which is never opened"),
+        (b"\x80\x02}", "not a MindSpore strategy file: a Python pickle, which is never executed"),
         (b"version https://git-lfs.github.com/spec/v1", "not a MindSpore strategy file: a Git LFS pointer"),
         (b"\x08", "truncated"),
         (number(1, 0) + number(9, 1), "field 9 is not one of a strategy file"),
