@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from mindbatch.cache.paged import PagedCache
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.layer_cells import as_cell
 from mindbatch.kernels.native_cells import GraphCell, PlainGraphCell
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.builder import Layers
-from mindbatch.layers.decoder import Network
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import declaration
@@ -92,7 +93,7 @@ class Collective(nn.Cell):
         return Tensor(self.meeting.meet(x.asnumpy().copy(), self.join))
 
 
-def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Network:
+def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> nn.Cell:
     """The native layers of one rank."""
     shapes = [attention_shape(arch, layer, weights.shard) for layer in range(arch.num_layers)]
     cache = PagedCache(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
@@ -100,7 +101,7 @@ def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> Networ
     assemble = declaration(arch.model_type).network
     assert assemble is not None
     layers = Layers(arch, loaded, kernels, weights.shard, cache.layers, Stage(range(arch.num_layers)))
-    found = assemble(layers).set_train(False)
+    found = as_cell(assemble(layers)).set_train(False)
     for _, cell in found.cells_and_names():
         if isinstance(cell, GraphCell | PlainGraphCell):
             # Outside of graphs MindSpore takes operators with equal attributes and inputs for one another,
@@ -117,7 +118,7 @@ def logits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Array]:
     """The logits [tokens, vocabulary] of one prompt on each rank; at most BLOCK_SIZE tokens."""
-    opened = list(ranks)
+    opened, kernels = list(ranks), compiled(kernels)
     meeting = Meeting(len(opened))
     if len(opened) > 1:
         monkeypatch.setattr(kernels, "all_reduce", lambda piece: Collective(meeting, added))

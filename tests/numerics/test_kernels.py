@@ -10,11 +10,11 @@ from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
 from mindbatch.errors import ConfigError
+from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.parallel.context import initialise
 
 Arrays = list[NDArray[np.float32]]
 TOLERANCE = 1e-5
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were no
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[NativeLibrary]:
-    initialise("CPU")
     assert LIBRARY is not None
     best = LIBRARY.variant
     yield LIBRARY
@@ -72,7 +71,7 @@ def test_there_is_a_portable_variant_and_a_wrong_name_is_refused(library: Native
     [(1, 8, 5, True), (3, 33, 31, False), (14, 257, 33, True), (15, 300, 97, False), (64, 20, 129, True)],
 )
 def test_linear(library: NativeLibrary, rows: int, depth: int, columns: int, biased: bool) -> None:
-    native, reference = NativeKernels(library), ReferenceKernels()
+    native, reference = compiled(NativeKernels(library)), ReferenceKernels()
     x, weight = numbers(rows, depth), numbers(columns, depth, scale=depth**-0.5)
     bias = numbers(columns) if biased else np.zeros(1, np.float32)
     expected = outputs(reference.linear(columns), [x, packed(reference, weight), bias])
@@ -84,7 +83,7 @@ def test_linear(library: NativeLibrary, rows: int, depth: int, columns: int, bia
 @pytest.mark.parametrize("rows", [2, 13, 15, 29])
 def test_rows_do_not_influence_one_another(library: NativeLibrary, rows: int) -> None:
     """Bit for bit: what batched = alone rests on."""
-    native = NativeKernels(library)
+    native = compiled(NativeKernels(library))
     weight, bias = packed(native, numbers(70, 300)), numbers(70)
     x, cell = numbers(rows, 300), native.linear(70)
     for variant in library.variants:
@@ -98,7 +97,7 @@ def test_rows_do_not_influence_one_another(library: NativeLibrary, rows: int) ->
 @pytest.mark.parametrize(("vocabulary", "width"), [(97, 20), (33, 64)])
 def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
     """An id outside the table, which another rank holds, gives zeros."""
-    native, reference = NativeKernels(library), ReferenceKernels()
+    native, reference = compiled(NativeKernels(library)), ReferenceKernels()
     table = numbers(vocabulary, width)
     ids = np.array([0, vocabulary - 1, 5, 32, -1, 10_000, 5], np.int32)
     expected = outputs(reference.embedding(width), [ids, packed(reference, table)])
@@ -114,7 +113,7 @@ def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
     [(5, 33), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 8), (9, 257)))],
 )
 def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> None:
-    native, reference = NativeKernels(library), ReferenceKernels()
+    native, reference = compiled(NativeKernels(library)), ReferenceKernels()
     x, residual = numbers(rows, width) + 3, numbers(rows, width, scale=2.0)
     bias = numbers(width, scale=0.3) if centred else np.zeros(1, np.float32)
     inputs = [x, numbers(width), bias]
@@ -141,7 +140,7 @@ def test_rotary(
     norms = [numbers(head_dim), numbers(head_dim) + 1] if normed else [np.zeros(1, np.float32)] * 2
     inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles), *norms]
     expected = outputs(ReferenceKernels().rotary(shape, 1e-6), inputs)
-    check(library, NativeKernels(library).rotary(shape, 1e-6), inputs, expected)
+    check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6), inputs, expected)
 
 
 @pytest.mark.fast_cases(3)
@@ -151,7 +150,7 @@ def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
     x = np.concatenate([np.linspace(-100, 100, 41), np.linspace(-6, 6, 25)]).astype(np.float32)
     inputs = [np.stack([x, x[::-1], numbers(66)])]
     expected = outputs(ReferenceKernels().activation(kind, gated), inputs)
-    check(library, NativeKernels(library).activation(kind, gated), inputs, expected)
+    check(library, compiled(NativeKernels(library)).activation(kind, gated), inputs, expected)
 
 
 @dataclass(frozen=True)
@@ -256,7 +255,7 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
     expected = outputs(reference, [qkv, *step])[0][: len(qkv) - case.padding]
     # What was never written is poison to the native kernels; they must not let it through.
     poisoned = native_layout(case, np.where(empty, np.nan, keys), np.where(empty, np.nan, values))
-    kernels = NativeKernels(library)
+    kernels = compiled(NativeKernels(library))
     geometry = CacheGeometry(len(filled) - 1, case.block_size)
     assert kernels.cache_shapes(case.shape, geometry) == tuple(array.shape for array in poisoned)
     native = OneStep(kernels.attention(case.shape), *poisoned)
@@ -286,7 +285,7 @@ def test_a_step_outside_the_cache_is_refused(library: NativeLibrary) -> None:
     (slots, *others), filled = step_of(case)
     slots[-1] = filled.size
     keys, values = native_layout(case, *(np.zeros((*filled.shape, 1, 20), np.float32) for _ in "kv"))
-    step = OneStep(NativeKernels(library).attention(case.shape), keys, values)
+    step = OneStep(compiled(NativeKernels(library)).attention(case.shape), keys, values)
     with pytest.raises(RuntimeError):
         outputs(step, [numbers(len(slots), case.shape.qkv_width), slots, *others])
     assert not step.keys.asnumpy().any()

@@ -45,7 +45,7 @@ def parameters(folder: Path, adapter: Path | None, shard: TensorSlice, stage: St
         plan = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
         with merged_weights(opened, plan) as weights:
             loaded = load_weights(arch, weights, kernels, shard, stage=stage)
-    return {name: parameter.asnumpy() for name, parameter in loaded.parameters.items()}
+    return {name: np.asarray(parameter) for name, parameter in loaded.parameters.items()}
 
 
 @pytest.mark.parametrize("case", ["gpt2_patterns", "llama_saved_both", "qwen2_bias"])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import mindspore
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mindspore import nn
 
 from mindbatch.ascend_check.models import architecture, weights_of
 from mindbatch.engine.model_runner import ModelRunner
@@ -18,16 +16,16 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
 from mindbatch.kernels import native_library
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import CacheGeometry, Recorder
+from mindbatch.kernels.choice import choose_kernels, compiled
+from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.layer import Layer
 from mindbatch.kernels.native import NativeKernels
+from mindbatch.kernels.native_functions import FLOAT
 from mindbatch.kernels.native_library import NativeLibrary, describe, find_library
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import Call, Recording, Symbol, recorded
 from mindbatch.models.native_model import load_native
-from mindbatch.parallel.context import initialise
-from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 LIBRARY = find_library()
 SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
@@ -35,21 +33,13 @@ SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
 
 
-class CompiledKernels(NativeKernels):
-    """The C++ kernels in MindSpore's graphs, as where ranks meet through MindSpore."""
-
-    def recorder(self, shard: TensorSlice, stage: Stage) -> Recorder | None:
-        return None
-
-
 @pytest.fixture(scope="module")
 def library() -> NativeLibrary:
-    initialise("CPU")
     assert LIBRARY is not None
     return LIBRARY
 
 
-def outputs(model_type: str, kernels: NativeKernels) -> Iterator[FloatArray]:
+def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     """Logits and hidden states of steps of every kind, one after the other on the same cache."""
     arch = architecture(model_type)
     geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
@@ -67,7 +57,7 @@ def outputs(model_type: str, kernels: NativeKernels) -> Iterator[FloatArray]:
 def test_a_program_gives_the_bits_of_the_graphs(model_type: str, library: NativeLibrary) -> None:
     pairs = zip(
         outputs(model_type, NativeKernels(library)),
-        outputs(model_type, CompiledKernels(library)),
+        outputs(model_type, compiled(NativeKernels(library))),
         strict=True,
     )
     for ours, theirs in pairs:
@@ -76,19 +66,13 @@ def test_a_program_gives_the_bits_of_the_graphs(model_type: str, library: Native
 
 def summed(library: NativeLibrary) -> Program:
     """(x * 2) * 3 + rows of a table of four, for numbers and x."""
-    kernels = NativeKernels(library).recorder(WHOLE, Stage(range(1)))
-    assert kernels is not None
-    twice, thrice, rows, add = (
-        kernels.kernels.scaled(2.0),
-        kernels.kernels.scaled(3.0),
-        kernels.kernels.table_rows(),
-        kernels.kernels.sum(),
-    )
+    kernels = NativeKernels(library)
+    twice, thrice, rows, add = kernels.scaled(2.0), kernels.scaled(3.0), kernels.table_rows(), kernels.sum()
     recording = Recording()
-    numbers, x = recording.input((), mindspore.int32), recording.input((5,), mindspore.float32)
-    table = mindspore.Tensor(np.arange(20, dtype=np.float32).reshape(4, 5))
+    numbers, x = recording.input((), np.int32), recording.input((5,), np.float32)
+    table = np.arange(20, dtype=np.float32).reshape(4, 5)
 
-    class Outer(nn.Cell):
+    class Outer(Layer):
         def construct(self, numbers: Symbol, x: Symbol) -> Symbol:
             return add(thrice(twice(x)), rows(numbers, table))
 
@@ -114,11 +98,11 @@ def test_a_function_that_fails_is_named(library: NativeLibrary) -> None:
 def recordings(draw: st.DrawFn) -> Recording:
     """Calls that read some of what was written before."""
     recording = Recording()
-    symbols = [recording.input((4,), mindspore.float32)]
+    symbols = [recording.input((4,), np.float32)]
     for number in range(draw(st.integers(1, 12))):
         read = draw(st.lists(st.sampled_from(symbols), min_size=1, max_size=3))
         widths = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
-        written = tuple(Symbol(recording, (-1, width), mindspore.float32) for width in widths)
+        written = tuple(Symbol(recording, (-1, width), FLOAT) for width in widths)
         recording.calls.append(Call(f"call {number}", tuple(read), written))
         symbols += written
     recording.outputs.append(symbols[-1])
@@ -143,9 +127,9 @@ def test_what_is_still_read_is_never_overwritten(recording: Recording) -> None:
 def test_memory_is_used_again(library: NativeLibrary) -> None:
     """A chain of calls needs two buffers, however long it is."""
     recording = Recording()
-    symbol = recording.input((16,), mindspore.float32)
+    symbol = recording.input((16,), np.float32)
     for _ in range(10):
-        after = Symbol(recording, (-1, 16), mindspore.float32)
+        after = Symbol(recording, (-1, 16), FLOAT)
         recording.calls.append(Call("any", (symbol,), (after,)))
         symbol = after
     recording.outputs.append(symbol)

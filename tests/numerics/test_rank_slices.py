@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
-from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.choice import choose_kernels, compiled
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe, tensor_specs
@@ -51,7 +51,7 @@ def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> A
 def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path: Path) -> None:
     write_folder(tmp_path, descriptions()[case])
     folder = ModelFolder(tmp_path)
-    arch, chosen = describe(folder.config), choose_kernels(kernels, "CPU")
+    arch, chosen = describe(folder.config), compiled(choose_kernels(kernels, "CPU"))
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
     full = {source: folder.floats(names(source)) for source in source_shapes(specs)}
     allowed = allowed_model_parallel(specs)

@@ -147,7 +147,15 @@ MINDSPORE_FREE = {
     "kernels/memory.py",
     "kernels/step.py",
     "kernels/choice.py",
+    "kernels/native.py",
+    "kernels/native_adapters.py",
+    "kernels/native_functions.py",
     "kernels/native_library.py",
+    "kernels/native_weights.py",
+    "kernels/layer.py",
+    "kernels/meetings.py",
+    "kernels/program/*",
+    "models/runnable.py",
     "backends/llama_options.py",
     "backends/mindformers_layout.py",
     "backends/mindformers/config_defaults.py",
@@ -165,7 +173,7 @@ MINDSPORE_FREE = {
     "backends/simulation/worker.py",
     "*/__init__.py",
 }
-TRANSFORMERS = {"prompts/tokenizer.py", "prompts/tokenizer_files.py", "backends/*"}
+TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/*"}
 # By library: the modules that may import it, and those among them that may not.
 PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindspore": (MINDSPORE, MINDSPORE_FREE),
@@ -329,6 +337,8 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",
+    "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.builder",
+    "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.runnable",
 ]
 HEAVY = (
     "mindspore",

@@ -12,7 +12,8 @@ from mindbatch.ascend_check import twins
 from mindbatch.ascend_check.models import FloatArray
 from mindbatch.ascend_check.runs import GEOMETRY, PROMPTS, STEPS, TABLES, step_of
 from mindbatch.engine.batch import flatten
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.step import StepShape
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=32, scale=0.2)
@@ -41,7 +42,7 @@ class _Attend(nn.Cell):
 class _Bench:
     """Random inputs in the kernels' type, and what cells make of them."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: MindSporeKernels) -> None:
         self.kernels = kernels
         self._generator = np.random.default_rng(0)
 
@@ -59,7 +60,7 @@ class _Bench:
         return [np.asarray(each.asnumpy().astype(np.float32)) for each in outputs]
 
 
-def comparisons(kernels: Kernels) -> Iterator[tuple[str, Pair]]:
+def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
     """(name, (what the operator gave, what its twin gives)) of every fused operator; one at a time."""
     bench = _Bench(kernels)
     yield from _norms(bench)

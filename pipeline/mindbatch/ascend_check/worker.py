@@ -11,9 +11,9 @@ from mindbatch.ascend_check import operators
 from mindbatch.ascend_check.models import FloatArray, recorded
 from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, Result
 from mindbatch.ascend_check.runs import logits
-from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.choice import choose_kernels, compiled
 from mindbatch.kernels.interface import Kernels
-from mindbatch.parallel.context import initialise
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 SIMULATED = "simulated"
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
@@ -25,14 +25,14 @@ def results(how: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
 
     how: SIMULATED where nothing is computed; all else is a real NPU.
     """
-    initialise("Ascend")
     kernels, is_simulated = choose_kernels("auto", "Ascend", dtype=dtype), how == SIMULATED
-    yield from _of_operators(kernels, is_simulated)
+    kernels.set_up()
+    yield from _of_operators(compiled(kernels), is_simulated)
     for name in models:
         yield _of_model(kernels, name, is_simulated)
 
 
-def _of_operators(kernels: Kernels, is_simulated: bool) -> Iterator[dict[str, Any]]:
+def _of_operators(kernels: MindSporeKernels, is_simulated: bool) -> Iterator[dict[str, Any]]:
     try:
         for name, (found, expected) in operators.comparisons(kernels):
             yield _compared("operator", name, kernels, found, expected, is_simulated)

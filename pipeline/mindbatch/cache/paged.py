@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.arrays import Array, aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 
-COPIES_PER_CALL = 16
+if TYPE_CHECKING:  # MindSpore
+    from mindspore import Parameter
+
+    from mindbatch.cache.block_copies import BlockCopies
 
 
 class PagedCache:
@@ -21,19 +24,22 @@ class PagedCache:
         self.geometry = geometry
         self._itemsize = kernels.dtype.itemsize
         self._arrays: list[Array] = []
-        self.keys: list[Parameter] = []
-        self.values: list[Parameter] = []
+        self.keys: list[Parameter | Array] = []
+        self.values: list[Parameter | Array] = []
         for layer, shape in enumerate(shapes):
             sizes = kernels.cache_shapes(shape, geometry)
             keys, values = (aligned_zeros(size, kernels.dtype) for size in sizes)
             self._arrays += [keys, values]
-            self.keys.append(shared_parameter(f"cache.{layer}.keys", keys))
-            self.values.append(shared_parameter(f"cache.{layer}.values", values))
-        is_shared = kernels.device_target == "CPU"
-        self._copy = None if is_shared else CopyBlocks(self.keys + self.values)
+            self.keys.append(kernels.held(f"cache.{layer}.keys", keys))
+            self.values.append(kernels.held(f"cache.{layer}.values", values))
+        self._blocks_on_device: BlockCopies | None = None
+        if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
+            from mindbatch.cache.block_copies import BlockCopies
+
+            self._blocks_on_device = BlockCopies(self.keys + self.values, padding=geometry.num_blocks)
 
     @property
-    def layers(self) -> list[tuple[Parameter, Parameter]]:
+    def layers(self) -> list[tuple[Parameter | Array, Parameter | Array]]:
         """The key and value tensors of each layer."""
         return list(zip(self.keys, self.values, strict=True))
 
@@ -44,28 +50,9 @@ class PagedCache:
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) block in every layer; all are read before any is written."""
-        if self._copy is None:
-            table = np.array(pairs, np.intp).reshape(-1, 2)
-            for array in self._arrays if len(pairs) else ():
-                array[table[:, 1]] = array[table[:, 0]]
+        if self._blocks_on_device is not None:
+            self._blocks_on_device.copy(pairs)
             return
-        padding = self.geometry.num_blocks
-        for first in range(0, len(pairs), COPIES_PER_CALL):
-            some = list(pairs[first : first + COPIES_PER_CALL])
-            some += [(padding, padding)] * (COPIES_PER_CALL - len(some))
-            table = np.asarray(some, np.int32)
-            self._copy(Tensor(table[:, 0].copy()), Tensor(table[:, 1].copy()))
-
-
-class CopyBlocks(nn.Cell):
-    """tensor[destinations] = tensor[sources] for every cache tensor; sources, destinations: [n] int32."""
-
-    def __init__(self, tensors: Sequence[Parameter]) -> None:
-        super().__init__(auto_prefix=False)
-        self.tensors = list(tensors)
-        self.update = ops.ScatterUpdate()
-
-    def construct(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        for tensor in self.tensors:
-            self.update(tensor, destinations, ops.gather(tensor, sources, 0))
-        return sources
+        table = np.array(pairs, np.intp).reshape(-1, 2)
+        for array in self._arrays if len(pairs) else ():
+            array[table[:, 1]] = array[table[:, 0]]

@@ -97,16 +97,15 @@ def load_runners(
         CheckpointError: a tensor is damaged.
         ConfigError: this machine has not what the options ask for.
     """
-    notice("loading MindSpore")
-    # MindSpore is imported only from here on: everything that can be refused without it has been. An import
-    # of it that is broken off ends the process with "Fatal Python error".
+    notice("loading kernels")
+    # MindSpore, which all but the C++ kernels need, is imported only from here on: everything that can be
+    # refused without it has been. An import of it that is broken off ends the process with "Fatal Python
+    # error".
     with interruptible():
         from mindbatch.engine.model_runner import ModelRunner
         from mindbatch.kernels.choice import choose_kernels
         from mindbatch.kernels.interface import CacheGeometry
-        from mindbatch.parallel.context import initialise
 
-        initialise(runtime.device_target)
         kernels = choose_kernels(
             runtime.kernels,
             runtime.device_target,
@@ -115,6 +114,7 @@ def load_runners(
             model.quantization,
             runtime.instruction_set,
         )
+        kernels.set_up()
         join(kernels)
 
     def loaded(tensors: int, total: int) -> None:

@@ -41,9 +41,6 @@ def first_logits(arch: Architecture, weights: ModelWeights) -> FloatArray:
         CheckpointError: the tensors do not fit, or are damaged.
         ConfigError: MindSpore cannot run here.
     """
-    from mindbatch.parallel.context import initialise
-
-    initialise("CPU")
     return logits_of_rank(arch, weights)
 
 
@@ -54,6 +51,7 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
     from mindbatch.kernels.interface import CacheGeometry
 
     kernels = choose_kernels("auto", "CPU")
+    kernels.set_up()
     prompts = fixed_prompts(arch.vocab_size, arch.max_positions)
     settings = EngineSettings(
         batch_size=len(prompts),

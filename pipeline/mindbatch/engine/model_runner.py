@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.engine.batch import flatten
 from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
-from mindbatch.engine.step_graphs import StepGraphs
 from mindbatch.kernels.step import IntArray, Span, StepShape
-from mindbatch.models.compiled import OnCompile
 from mindbatch.models.runnable import RunnableModel
+
+if TYPE_CHECKING:  # MindSpore
+    from mindbatch.models.compiled import OnCompile
 
 
 class StepNetwork(Protocol):
@@ -45,6 +46,8 @@ class ModelRunner:
         self._settings = settings
         self._network: StepNetwork
         if model.programs is None:
+            from mindbatch.engine.step_graphs import StepGraphs  # MindSpore
+
             self._network = StepGraphs(model, settings, on_compile)
         else:
             self._network = RecordedSteps(model.programs)

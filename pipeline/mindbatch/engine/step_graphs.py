@@ -13,9 +13,9 @@ from mindspore import Tensor, nn
 from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.layer_cells import as_cell
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.step import IntArray, Span, StepShape
-from mindbatch.layers.decoder import Network
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
 
@@ -38,16 +38,19 @@ class StepGraphs:
     def __init__(self, model: RunnableModel, settings: EngineSettings, on_compile: OnCompile) -> None:
         """`on_compile`: see `CompiledCell`."""
         self._model, self._on_compile = model, on_compile
-        spare = model.kernels.spare_tokens(settings.batch_size)
+        kernels = model.kernels
+        assert isinstance(kernels, MindSporeKernels)
+        self._kernels = kernels
+        spare = kernels.spare_tokens(settings.batch_size)
         self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
-        network = model.network(model.kernels)
+        network = as_cell(model.network(kernels))
         self._adapted = model.adapters is not None
-        self._head = None if network.head is None else self._head_cell(network.head, model.kernels)
-        self._made = {model.kernels.graph: self._compiled(network, model.kernels)}
+        self._head = None if network.head is None else self._head_cell(network.head, kernels)
+        self._made = {kernels.graph: self._compiled(network, kernels)}
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
         """See `StepNetwork.shape_of`."""
-        return self._model.kernels.step_shape(spans, self._pad, capacity, self._model.attention)
+        return self._kernels.step_shape(spans, self._pad, capacity, self._model.attention)
 
     def run(self, inputs: StepInputs) -> StepValues:
         """See `StepNetwork.run`."""
@@ -76,19 +79,19 @@ class StepGraphs:
     def _of(self, graph: str) -> CompiledStep:
         """The graphs of a kind of step, named as in `StepShape`."""
         if graph not in self._made:
-            kernels = self._model.kernels.for_graph(graph)
-            self._made[graph] = self._compiled(self._model.network(kernels), kernels)
+            kernels = self._kernels.for_graph(graph)
+            self._made[graph] = self._compiled(as_cell(self._model.network(kernels)), kernels)
         return self._made[graph]
 
-    def _compiled(self, network: Network, kernels: Kernels) -> CompiledStep:
+    def _compiled(self, network: nn.Cell, kernels: MindSporeKernels) -> CompiledStep:
         decoder = self._step_cell(network.decoder, kernels)
         return CompiledStep(decoder if network.head is None else self._step_cell(network, kernels), decoder)
 
-    def _step_cell(self, cell: nn.Cell, kernels: Kernels) -> CompiledCell:
+    def _step_cell(self, cell: nn.Cell, kernels: MindSporeKernels) -> CompiledCell:
         graph = kernels.step_graph(cell, self._model.cache.geometry, adapted=self._adapted)
         return CompiledCell(graph, self._on_compile)
 
-    def _head_cell(self, head: nn.Cell, kernels: Kernels) -> CompiledCell:
+    def _head_cell(self, head: nn.Cell, kernels: MindSporeKernels) -> CompiledCell:
         return CompiledCell(kernels.head_graph(head, adapted=self._adapted), self._on_compile)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mindspore import Parameter
-
+from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts
+
+if TYPE_CHECKING:
+    from mindspore import Parameter
 
 
 class AdaptedParameter(NamedTuple):
     """What an adapted cell takes after the slots, and what it is made for."""
 
-    stored: tuple[Parameter, ...]
+    stored: tuple[Parameter | Array, ...]
     shape: AdaptedShape
 
 

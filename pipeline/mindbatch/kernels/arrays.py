@@ -1,4 +1,4 @@
-"""Memory of weights and caches, which NumPy and graphs share."""
+"""Memory of weights and caches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Parameter, Tensor
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -31,18 +30,3 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     memory = np.zeros(size + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE
     return memory[first : first + size].view(dtype).reshape(shape)
-
-
-def shared_parameter(name: str, array: Array) -> Parameter:
-    """A Parameter over the array's own memory; graphs read and write it in place.
-
-    Parameter(tensor) would copy the data. It is made small first, then given the array.
-    """
-    parameter = Parameter(Tensor(np.zeros(1, array.dtype)), name=name, requires_grad=False)
-    parameter.set_data(Tensor.from_numpy(array), slice_shape=True)
-    return parameter
-
-
-def constant(values: Any, dtype: Any) -> Tensor:
-    """A small constant tensor that a Cell keeps."""
-    return Tensor(np.asarray(values, dtype))

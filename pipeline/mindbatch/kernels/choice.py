@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, kernel_dtype, weight_type
 from mindbatch.kernels.native_library import describe, find_library
+
+if TYPE_CHECKING:
+    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 CHOICES = ("auto", "native", "reference")
 
@@ -66,3 +71,20 @@ def _kernels(
     if num_threads is not None:
         library.set_num_threads(num_threads)
     return NativeKernels(library, weights)
+
+
+def compiled(kernels: Kernels) -> MindSporeKernels:
+    """The same kernels as cells that MindSpore compiles: it is loaded for that, where it was not before.
+
+    An import of it that is broken off ends the process with "Fatal Python error": see `interruptible`.
+    """
+    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+    from mindbatch.kernels.native import NativeKernels
+    from mindbatch.kernels.native_graphs import NativeGraphKernels
+
+    if isinstance(kernels, MindSporeKernels):
+        return kernels
+    assert isinstance(kernels, NativeKernels)
+    graphs = NativeGraphKernels(kernels)
+    graphs.set_up()
+    return graphs

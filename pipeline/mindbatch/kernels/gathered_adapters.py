@@ -9,8 +9,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.kernels.adapters import AdaptedParameter, AdapterStore
-from mindbatch.kernels.arrays import Array, aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts, LowRankPart, Ranks, WholePart
+from mindbatch.kernels.tensors import shared_parameter
 
 
 class GatheredAdapters(AdapterStore):

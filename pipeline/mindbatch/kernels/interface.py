@@ -5,24 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mindspore import Tensor, nn
-from mindspore.common.np_dtype import bfloat16
 
 from mindbatch.kernels.adapters import AdapterStore
-from mindbatch.kernels.arrays import Array, FloatArray, constant
-from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
-from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.plain_cells import IdsFrom, RotaryAngles, Scaled, Sum, TableRows
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
-from mindbatch.parallel.collectives import all_gather, all_reduce
-from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
+
+if TYPE_CHECKING:
+    from mindspore import Parameter, Tensor
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,8 @@ class CacheGeometry:
 class Kernels(ABC):
     """A way to compute what the layers are made of.
 
-    Methods that return a Cell are called once per layer while a model is built. A "packed" weight is a
+    Methods that return an operation, a "cell", are called once per layer while a model is built: it is
+    recorded as a call of a program, or compiled by MindSpore (`MindSporeKernels`). A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
     float_type: of vectors, caches and hidden states. What is read from a checkpoint and what leaves the model
@@ -70,17 +68,29 @@ class Kernels(ABC):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's form of `float_type`; bfloat16 is MindSpore's addition to NumPy."""
-        return np.dtype(bfloat16 if self.float_type.name == "bfloat16" else self.float_type.name)
+        """NumPy's form of `float_type`."""
+        return np.dtype(self.float_type.name)
 
     @property
     def weight_type(self) -> NumberType:
         """What packed weights are kept in."""
         return self.float_type
 
-    def absent(self) -> Tensor:
+    def held(self, name: str, array: Array) -> Parameter | Array:
+        """A weight or a cache, as cells of these kernels take it: over the array's own memory.
+
+        name: in a model's description.
+        """
+        return array
+
+    def raised(self, vector: Parameter | Array, offset: float) -> Tensor | Array:
+        """vector + offset in float32, where the vector is `held`."""
+        assert isinstance(vector, np.ndarray)
+        return vector.astype(np.float32) + np.float32(offset)
+
+    def absent(self) -> Tensor | Array:
         """What stands for a vector that a layer has not: [1] of zero."""
-        return constant([0.0], self.dtype)
+        return np.zeros(1, self.dtype)
 
     @abstractmethod
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
@@ -94,9 +104,10 @@ class Kernels(ABC):
         """
 
     @abstractmethod
-    def linear(self, outputs: int) -> nn.Cell:
+    def linear(self, outputs: int) -> Operation:
         """Cell (x [T, inputs], packed weight, bias [outputs] or [1] for none) -> [T, outputs]."""
 
+    @abstractmethod
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
@@ -104,65 +115,63 @@ class Kernels(ABC):
 
         shapes: of the parameters that they add to, by name.
         """
-        is_shared = self.device_target == "CPU"
-        return GatheredAdapters(shapes, adapters, slots, self.dtype, is_shared=is_shared)
 
-    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> nn.Cell:
+    @abstractmethod
+    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> Operation:
         """Cell (x, weight, bias, slots [T] int32, *stored) -> [T, outputs].
 
         As `linear`, and of each token what the adapter in its slot does. stored: of `adapter_store`.
         """
-        return GatheredLinear(self.linear(outputs))
-
-    def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
-        """Cell (ids, packed weight, slots [T] int32, *stored) -> [T, width]; see `adapted_linear`."""
-        return GatheredEmbedding(self.embedding(shape.widths[0]))
 
     @abstractmethod
-    def embedding(self, width: int) -> nn.Cell:
+    def adapted_embedding(self, shape: AdaptedShape) -> Operation:
+        """Cell (ids, packed weight, slots [T] int32, *stored) -> [T, width]; see `adapted_linear`."""
+
+    @abstractmethod
+    def embedding(self, width: int) -> Operation:
         """Cell (ids [T] int32, packed weight [vocabulary, width]) -> [T, width]."""
 
-    def table_rows(self) -> nn.Cell:
+    @abstractmethod
+    def table_rows(self) -> Operation:
         """Cell (numbers [T] int32, table [rows, width], not packed) -> [T, width]."""
-        return TableRows()
-
-    def ids_from(self, first: int) -> nn.Cell:
-        """Cell (ids [T] int32) -> ids - first: what the embedding takes of a rank with ids from there on."""
-        return IdsFrom(first)
-
-    def scaled(self, factor: float) -> nn.Cell:
-        """Cell (x [T, width]) -> x * factor."""
-        return Scaled(factor)
-
-    def sum(self) -> nn.Cell:
-        """Cell (x, y [T, width]) -> x + y."""
-        return Sum()
 
     @abstractmethod
-    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+    def ids_from(self, first: int) -> Operation:
+        """Cell (ids [T] int32) -> ids - first: what the embedding takes of a rank with ids from there on."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Operation:
+        """Cell (x [T, width]) -> x * factor."""
+
+    @abstractmethod
+    def sum(self) -> Operation:
+        """Cell (x, y [T, width]) -> x + y."""
+
+    @abstractmethod
+    def norm(self, epsilon: float, centred: bool) -> Operation:
         """Cell (x [T, width], weight, bias or [1]) -> [T, width]; layer norm when centred, else RMS norm."""
 
     @abstractmethod
-    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+    def add_norm(self, epsilon: float, centred: bool) -> Operation:
         """Cell (x, residual or [1], weight, bias or [1]) -> (norm(x + residual), x + residual)."""
 
-    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> nn.Cell:
+    @abstractmethod
+    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> Operation:
         """Cell (positions [T] int32) -> cos, sin [T, rotary_dim / 2] float32, times the scale."""
-        return RotaryAngles(inverse_frequencies, scale)
 
     @abstractmethod
-    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
+    def rotary(self, shape: AttentionShape, epsilon: float) -> Operation:
         """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv."""
 
     @abstractmethod
-    def activation(self, kind: str, gated: bool) -> nn.Cell:
+    def activation(self, kind: str, gated: bool) -> Operation:
         """Cell (x [T, width], or [T, 2 * width] with the gate first when gated) -> [T, width]."""
 
     @abstractmethod
-    def attention(self, shape: AttentionShape) -> nn.Cell:
+    def attention(self, shape: AttentionShape) -> Operation:
         """Cell (qkv, key cache, value cache, *step) -> [T, heads * head_dim].
 
-        step: what the outermost cell (`step_graph`) hands on; see there.
+        step: what the outermost cell hands on; see `MindSporeKernels.step_graph`.
         The step's keys and values are written to the cache before any token attends.
         """
 
@@ -199,6 +208,13 @@ class Kernels(ABC):
         """What the outermost cell takes, of a step that is laid out in `shape.tokens` tokens."""
         return [array for array in batch if array is not None]
 
+    def set_up(self) -> None:  # noqa: B027 - by default there is nothing to do
+        """Prepares the device; before any cell is made.
+
+        Raises:
+            ConfigError: this machine does not have it.
+        """
+
     def meet(self, topology: Topology, rank: int, name: str) -> None:  # noqa: B027 - by default it cannot
         """Lets a local rank meet the others, all on this host, otherwise than through MindSpore if it can.
 
@@ -208,54 +224,29 @@ class Kernels(ABC):
             MindBatchError: the other ranks have not come.
         """
 
-    def all_reduce(self, shard: TensorSlice) -> nn.Cell:
+    @abstractmethod
+    def all_reduce(self, shard: TensorSlice) -> Operation:
         """Cell x -> its sum over the ranks of the slice; [T, width] on each."""
-        return all_reduce(shard)
 
-    def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
+    @abstractmethod
+    def all_gather(self, shard: TensorSlice, total: int) -> Operation:
         """Cell x [T, width] on each rank of the slice -> [T, total], side by side; the rest is padding."""
-        return all_gather(shard, total)
 
-    def send_hidden(self, stage: int, tensor_rank: int) -> nn.Cell:
+    @abstractmethod
+    def send_hidden(self, stage: int, tensor_rank: int) -> Operation:
         """Cell x [T, width] -> x, handed over by a rank of a stage to its fellow of the next one."""
-        return SendHidden(stage, tensor_rank)
 
-    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
+    @abstractmethod
+    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> Operation:
         """Cell (ids [T]) -> [T, width], what the fellow of the stage before hands over."""
-        return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
-    def recorder(self, shard: TensorSlice, stage: Stage) -> Recorder | None:
-        """Kernels whose cells are recorded as a program, for a rank of a model; None where they are compiled.
+    def program_library(self, shard: TensorSlice, stage: Stage) -> NativeLibrary | None:
+        """The library whose functions the cells for a rank of a model call, so that they can be recorded.
 
-        It is asked after `meet`.
+        None where they are MindSpore's. It is asked after `meet`.
         """
         return None
-
-    def for_graph(self, graph: str) -> Kernels:
-        """The kernels whose cells compute another kind of step, from the same weights and cache."""
-        return self
 
     def for_single_tokens(self) -> Kernels:
         """The kernels for a model whose one graph takes every token as a sequence of its own."""
         return self
-
-    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        """The outermost cell over one that takes (ids, positions, step, adapters), which gives float32.
-
-        adapted: it takes the slots of the tokens' adapters, too, as its last input.
-        """
-        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
-
-    def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
-        """The outermost cell over the head alone: hidden states [S, hidden_size] to logits, all float32.
-
-        adapted: it takes the slots [S] of the tokens' adapters, too.
-        """
-        return AdaptedHeadGraph(head) if adapted else head
-
-
-class Recorder(NamedTuple):
-    """Kernels whose cells are recorded, and the library that runs what they call."""
-
-    kernels: Kernels
-    library: NativeLibrary

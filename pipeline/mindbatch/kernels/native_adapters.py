@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.kernels.adapters import AdaptedParameter, AdapterStore
-from mindbatch.kernels.arrays import FloatArray, aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.low_rank import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -35,18 +36,25 @@ class NativeAdapters(AdapterStore):
     comes from the system when it is first written.
     """
 
-    def __init__(self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, AdaptedShape],
+        adapters: Sequence[Ranks],
+        slots: int,
+        held: Callable[[str, Array], Any],
+    ) -> None:
+        """held: `Kernels.held`."""
         self._shapes = shapes
         self._slot_panels = max(self._size(ranks) for ranks in adapters)
         self._arena = aligned_zeros((1 + slots * self._slot_panels, PANEL), np.dtype(np.float32))
         self._at = 0
-        arena = shared_parameter("adapters.arena", self._arena)
+        arena = held("adapters.arena", self._arena)
         self._tables: dict[str, npt.NDArray[np.int32]] = {}
         self.parameters = {}
         for name, shape in shapes.items():
             table = aligned_zeros((slots + 1, len(shape.widths), FIELDS), np.dtype(np.int32))
             self._tables[name] = table
-            stored = (arena, shared_parameter(f"adapters.{name}.table", table))
+            stored = (arena, held(f"adapters.{name}.table", table))
             self.parameters[name] = AdaptedParameter(stored, shape)
 
     def _size(self, ranks: Ranks) -> int:

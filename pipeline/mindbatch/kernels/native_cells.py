@@ -1,25 +1,15 @@
-"""How a function of the C++ library becomes a cell: by default one of a MindSpore graph that calls it."""
+"""How a function of the C++ library becomes a cell of a MindSpore graph that calls it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mindspore
-import numpy as np
-import numpy.typing as npt
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.arrays import constant
-
-Settings = npt.NDArray[np.int32] | npt.NDArray[np.float32]
-Infer = Callable[..., Any]
-"""From the shapes (or dtypes) of a function's inputs, its settings included, to those of its outputs."""
-
-MakeCell = Callable[[str, Infer, Infer, Settings | None], nn.Cell]
-"""From a function's name, what gives its outputs' shapes and dtypes, and its last input, which never changes,
-to the cell of its other inputs."""
+from mindbatch.kernels.native_functions import FLOAT, Infer, MakeCell, Settings
+from mindbatch.kernels.tensors import constant
 
 
 class GraphCell(nn.Cell):
@@ -49,24 +39,23 @@ def graph_cells(library: Path) -> MakeCell:
     """Makes cells that MindSpore compiles."""
 
     def make(name: str, shape: Infer, dtype: Infer, settings: Settings | None) -> nn.Cell:
-        function = f"{library}:{name}"
+        function, types = f"{library}:{name}", _of_graphs(dtype)
         if settings is None:
-            return PlainGraphCell(function, shape, dtype)
-        return GraphCell(function, shape, dtype, constant(settings, settings.dtype))
+            return PlainGraphCell(function, shape, types)
+        return GraphCell(function, shape, types, constant(settings, settings.dtype))
 
     return make
 
 
-def first_type(*types: Any) -> Any:
-    """The output has the first input's dtype."""
-    return types[0]
+def _of_graphs(dtype: Infer) -> Infer:
+    """The same with MindSpore's dtypes."""
+
+    def infer(*types: Any) -> Any:
+        found = dtype(*types)
+        return tuple(map(_of_graph, found)) if isinstance(found, tuple) else _of_graph(found)
+
+    return infer
 
 
-def second_type(*types: Any) -> Any:
-    """The output has the second input's dtype."""
-    return types[1]
-
-
-def float32(*types: Any) -> Any:
-    """The output has the kernels' dtype."""
-    return mindspore.float32
+def _of_graph(dtype: Any) -> Any:
+    return mindspore.float32 if dtype is FLOAT else dtype

@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.arrays import constant
+from mindbatch.kernels.tensors import constant
 
 
 class RotaryAngles(nn.Cell):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, constant
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.tensors import constant
 
 NEVER = -3.0e38  # a score that exp turns into 0
 
@@ -166,7 +168,7 @@ class Attention(nn.Cell):
         return heads_first.reshape(tokens * self.kv_heads, context, self.head_dim)
 
 
-class ReferenceKernels(Kernels):
+class ReferenceKernels(MindSporeKernels):
     """MindSpore operators only; used where no C++ compiler was there."""
 
     name = "reference"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from mindspore import Parameter, Tensor, nn
+from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.layer import Layer
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import TensorSlice
+
+if TYPE_CHECKING:
+    from mindspore import Parameter, Tensor
 
 
 def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
@@ -24,7 +28,7 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
     )
 
 
-class SelfAttention(nn.Cell):
+class SelfAttention(Layer):
     """qkv projection, rotary positions (where the model has them), paged attention, output projection."""
 
     def __init__(
@@ -37,7 +41,6 @@ class SelfAttention(nn.Cell):
         kernels: Kernels,
         shard: TensorSlice,
     ) -> None:
-        super().__init__(auto_prefix=False)
         shape = attention_shape(arch, layer, shard)
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
         self.is_rotary = arch.rotary is not None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from mindspore import Parameter, Tensor, nn
-
-from mindbatch.kernels.arrays import constant
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import (
     Block,
@@ -28,12 +26,14 @@ from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import Stage, TensorSlice
 
+if TYPE_CHECKING:
+    from mindspore import Parameter, Tensor
 
-class ScaledRows(nn.Cell):
+
+class ScaledRows(Layer):
     """Rows of an embedding times a factor."""
 
-    def __init__(self, rows: nn.Cell, scaled: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, rows: Operation, scaled: Operation) -> None:
         self.rows = rows
         self.scaled = scaled
 
@@ -55,16 +55,16 @@ class Layers:
     caches: Sequence[tuple[Parameter, Parameter]]
     stage: Stage
 
-    def embedding(self, factor: float = 1.0) -> nn.Cell:
+    def embedding(self, factor: float = 1.0) -> Operation:
         """Rows of the token embedding times a factor."""
         rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
         return rows if factor == 1.0 else ScaledRows(rows, self.kernels.scaled(factor))
 
-    def learned_positions(self) -> nn.Cell:
+    def learned_positions(self) -> Operation:
         """Rows of a table, to be added to the embedding."""
         return LearnedPositions(self.weights, self.kernels)
 
-    def rms_norm(self, name: str, offset: float = 0.0) -> nn.Cell:
+    def rms_norm(self, name: str, offset: float = 0.0) -> Operation:
         """x / rms(x) * (offset + weight), after the residual sum.
 
         The offset is added to the loaded weight here, once, and in float32, as the model itself computes it:
@@ -72,42 +72,44 @@ class Layers:
         """
         weight = self.weights.get(f"{name}.weight")
         if offset:
-            weight = constant(weight.asnumpy().astype(np.float32) + np.float32(offset), np.float32)
+            weight = self.kernels.raised(weight, offset)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
         return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
 
-    def layer_norm(self, name: str) -> nn.Cell:
+    def layer_norm(self, name: str) -> Operation:
         """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""
         weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
         return AddNorm(weight, bias, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
 
-    def attention(self, name: str, index: int) -> nn.Cell:
+    def attention(self, name: str, index: int) -> Operation:
         """Self-attention of block `index`, with rotary positions where the architecture has them."""
         cache = self.caches[index - self.stage.layers.start]
         return SelfAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard)
 
-    def mlp(self, name: str) -> nn.Cell:
+    def mlp(self, name: str) -> Operation:
         """down(act(up(x)))."""
         return self._mlp(name, gated=False)
 
-    def gated_mlp(self, name: str) -> nn.Cell:
+    def gated_mlp(self, name: str) -> Operation:
         """down(act(gate(x)) * up(x)); `up` holds both, the gate first."""
         return self._mlp(name, gated=True)
 
-    def _mlp(self, name: str, gated: bool) -> nn.Cell:
+    def _mlp(self, name: str, gated: bool) -> Operation:
         activation = self.kernels.activation(self.arch.activation, gated)
         return Mlp(name, activation, self.weights, self.kernels, self.shard)
 
-    def block(self, attention_norm: nn.Cell, attention: nn.Cell, mlp_norm: nn.Cell, mlp: nn.Cell) -> Block:
+    def block(
+        self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation
+    ) -> Block:
         """x + attention(norm(x)), then x + mlp(norm(x))."""
         return Block(attention_norm, attention, mlp_norm, mlp)
 
     def network(
         self,
-        embedding: Callable[[], nn.Cell],
-        block: Callable[[Layers, int], nn.Cell],
-        norm: Callable[[], nn.Cell],
-        positions: Callable[[], nn.Cell] | None = None,
+        embedding: Callable[[], Operation],
+        block: Callable[[Layers, int], Operation],
+        norm: Callable[[], Operation],
+        positions: Callable[[], Operation] | None = None,
     ) -> Network:
         """Embedding, blocks, last norm, and the head: the embedding where the architecture ties them.
 
@@ -117,22 +119,24 @@ class Layers:
         positions: what is added to the embedding; the rotary angles are the architecture's.
         """
         stage, rank, kernels = self.stage, self.shard.rank, self.kernels
-        begin: nn.Cell
+        begin: Operation
         if stage.is_first:
             begin = TokenInput(embedding(), None if positions is None else positions(), kernels.absent())
         else:
             receive = kernels.receive_hidden(stage.index, rank, self.arch.hidden_size)
             begin = StageInput(receive, kernels.absent())
         rotary = self.arch.rotary
-        angles = rotary and kernels.rotary_angles(rotary.inverse_frequencies, rotary.scale)
+        angles: Operation | None = None
+        if rotary is not None:
+            angles = kernels.rotary_angles(rotary.inverse_frequencies, rotary.scale)
         blocks = [block(self, index) for index in stage.layers]
-        end: nn.Cell
+        end: Operation
         if stage.is_last:
             end = NormOutput(norm())
         else:
             end = StageOutput(kernels.sum(), kernels.send_hidden(stage.index, rank))
         return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
 
-    def _head(self) -> nn.Cell:
+    def _head(self) -> Operation:
         name = "embedding.weight" if self.arch.tied else "head.weight"
         return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mindspore import Tensor, nn
+from mindbatch.kernels.layer import Layer, Operation
 
-Tensors = tuple[Tensor, ...]
+if TYPE_CHECKING:
+    from mindspore import Tensor
 
 
-class Block(nn.Cell):
+Tensors = tuple["Tensor", ...]
+
+
+class Block(Layer):
     """x + attention(norm(x)), then x + mlp(norm(x)), with the last sum left to the next norm."""
 
-    def __init__(self, attention_norm: nn.Cell, attention: nn.Cell, mlp_norm: nn.Cell, mlp: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(
+        self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation
+    ) -> None:
         self.attention_norm = attention_norm
         self.attention = attention
         self.mlp_norm = mlp_norm
@@ -32,11 +38,10 @@ class Block(nn.Cell):
         return self.mlp(x, adapters), residual
 
 
-class TokenInput(nn.Cell):
+class TokenInput(Layer):
     """ids, positions [T] -> embeddings [T, hidden_size] of both; `absent` for positions that have none."""
 
-    def __init__(self, embedding: nn.Cell, positions: nn.Cell | None, absent: Tensor) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, embedding: Operation, positions: Operation | None, absent: Tensor) -> None:
         self.embedding = embedding
         self.positions = positions
         self.absent = absent
@@ -48,11 +53,10 @@ class TokenInput(nn.Cell):
         return self.embedding(ids, adapters), residual
 
 
-class StageInput(nn.Cell):
+class StageInput(Layer):
     """ids [T] -> the hidden states [T, hidden_size] of the stage before, and `absent`."""
 
-    def __init__(self, receive: nn.Cell, absent: Tensor) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, receive: Operation, absent: Tensor) -> None:
         self.receive = receive
         self.absent = absent
 
@@ -62,11 +66,10 @@ class StageInput(nn.Cell):
         return self.receive(ids), self.absent
 
 
-class StageOutput(nn.Cell):
+class StageOutput(Layer):
     """update + residual [T, hidden_size], handed over to the next stage."""
 
-    def __init__(self, total: nn.Cell, send: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, total: Operation, send: Operation) -> None:
         self.total = total
         self.send = send
 
@@ -74,18 +77,17 @@ class StageOutput(nn.Cell):
         return self.send(self.total(update, residual))
 
 
-class NormOutput(nn.Cell):
+class NormOutput(Layer):
     """The last norm of update + residual [T, hidden_size]."""
 
-    def __init__(self, norm: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, norm: Operation) -> None:
         self.norm = norm
 
     def construct(self, update: Tensor, residual: Tensor) -> Tensor:
         return self.norm(update, residual)[0]
 
 
-class Decoder(nn.Cell):
+class Decoder(Layer):
     """The layers of a pipeline stage, or all: one flattened step to hidden states [T, hidden_size].
 
     begin: (ids, positions, adapters) -> update and residual, which the first norm adds.
@@ -95,12 +97,11 @@ class Decoder(nn.Cell):
     """
 
     def __init__(
-        self, begin: nn.Cell, angles: nn.Cell | None, blocks: Sequence[nn.Cell], end: nn.Cell
+        self, begin: Operation, angles: Operation | None, blocks: Sequence[Operation], end: Operation
     ) -> None:
-        super().__init__(auto_prefix=False)
         self.begin = begin
         self.angles = angles
-        self.blocks = nn.CellList(blocks)
+        self.blocks = [*blocks]
         self.end = end
 
     def construct(
@@ -113,7 +114,7 @@ class Decoder(nn.Cell):
         return self.end(update, residual)
 
 
-class Network(nn.Cell):
+class Network(Layer):
     """A step whose every token is sampled: hidden states [T, hidden_size] and logits [T, vocab_size].
 
     One graph instead of two saves a launch, which shows when a step is a few milliseconds.
@@ -121,8 +122,7 @@ class Network(nn.Cell):
     head: None in a pipeline stage before the last, which has hidden states only.
     """
 
-    def __init__(self, decoder: Decoder, head: nn.Cell | None) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, decoder: Decoder, head: Operation | None) -> None:
         self.decoder = decoder
         self.head = head
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.layer import Layer
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.topology import TensorSlice
 
+if TYPE_CHECKING:
+    from mindspore import Tensor
 
-class TokenEmbedding(nn.Cell):
+
+class TokenEmbedding(Layer):
     """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
 
     def __init__(self, width: int, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
-        super().__init__(auto_prefix=False)
         self.weight = weights.get("embedding.weight")
         place = weights.adapted.get("embedding.weight")
         self.lookup = kernels.embedding(width) if place is None else kernels.adapted_embedding(place.shape)
@@ -30,11 +33,10 @@ class TokenEmbedding(nn.Cell):
         return self.reduce(self.lookup(ids, self.weight))
 
 
-class LearnedPositions(nn.Cell):
+class LearnedPositions(Layer):
     """positions [T] int32 -> [T, hidden] from a table."""
 
     def __init__(self, weights: Weights, kernels: Kernels) -> None:
-        super().__init__(auto_prefix=False)
         self.table = weights.get("positions.weight")
         self.rows = kernels.table_rows()
 

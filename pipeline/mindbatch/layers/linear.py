@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from mindspore import Parameter, Tensor, nn
+from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.topology import TensorSlice
 
+if TYPE_CHECKING:
+    from mindspore import Parameter, Tensor
 
-class Product(nn.Cell):
+
+class Product(Layer):
     """x W^T + b."""
 
-    def __init__(self, operator: nn.Cell, weight: Parameter, bias: Tensor) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, operator: Operation, weight: Parameter, bias: Tensor) -> None:
         self.weight, self.bias = weight, bias
         self.operator = operator
 
@@ -25,7 +28,7 @@ class AdaptedProduct(Product):
     """x W^T + b, and of each token what its adapter adds to it."""
 
     def __init__(
-        self, operator: nn.Cell, weight: Parameter, bias: Tensor, stored: tuple[Parameter, ...]
+        self, operator: Operation, weight: Parameter, bias: Tensor, stored: tuple[Parameter, ...]
     ) -> None:
         super().__init__(operator, weight, bias)
         self.stored = stored
@@ -46,11 +49,10 @@ def product(name: str, weights: Weights, kernels: Kernels, bias: Tensor, base: s
     return AdaptedProduct(kernels.adapted_linear(outputs, place.shape), weight, bias, place.stored)
 
 
-class ColumnLinear(nn.Cell):
+class ColumnLinear(Layer):
     """x W^T + b for this rank's outputs; [T, inputs] -> [T, local outputs]. No collective."""
 
     def __init__(self, name: str, weights: Weights, kernels: Kernels) -> None:
-        super().__init__(auto_prefix=False)
         bias = weights.optional(f"{name}.bias")
         self.product = product(f"{name}.weight", weights, kernels, bias)
 
@@ -58,11 +60,10 @@ class ColumnLinear(nn.Cell):
         return self.product(x, adapters)
 
 
-class RowLinear(nn.Cell):
+class RowLinear(Layer):
     """x W^T + b where each rank holds some inputs: the partial sums are reduced, one of them with b."""
 
     def __init__(self, name: str, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
-        super().__init__(auto_prefix=False)
         bias = weights.optional(f"{name}.bias") if shard.rank == 0 else weights.absent
         self.product = product(f"{name}.weight", weights, kernels, bias)
         self.reduce = kernels.all_reduce(shard)
@@ -71,7 +72,7 @@ class RowLinear(nn.Cell):
         return self.reduce(self.product(x, adapters))
 
 
-class VocabularyHead(nn.Cell):
+class VocabularyHead(Layer):
     """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole.
 
     base: the parameter; adapters have the head by its own name, also where it is the token embedding.
@@ -80,7 +81,6 @@ class VocabularyHead(nn.Cell):
     def __init__(
         self, base: str, vocab_size: int, weights: Weights, kernels: Kernels, shard: TensorSlice
     ) -> None:
-        super().__init__(auto_prefix=False)
         self.product = product("head.weight", weights, kernels, weights.absent, base)
         self.gather = kernels.all_gather(shard, vocab_size)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.topology import TensorSlice
 
+if TYPE_CHECKING:
+    from mindspore import Tensor
 
-class Mlp(nn.Cell):
+
+class Mlp(Layer):
     """down(activation(up(x))); gated models hold gate and up in one matrix, the gate first."""
 
     def __init__(
-        self, name: str, activation: nn.Cell, weights: Weights, kernels: Kernels, shard: TensorSlice
+        self, name: str, activation: Operation, weights: Weights, kernels: Kernels, shard: TensorSlice
     ) -> None:
-        super().__init__(auto_prefix=False)
         self.up = ColumnLinear(f"{name}.up", weights, kernels)
         self.activation = activation
         self.down = RowLinear(f"{name}.down", weights, kernels, shard)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+from typing import TYPE_CHECKING
+
+from mindbatch.kernels.layer import Layer, Operation
+
+if TYPE_CHECKING:
+    from mindspore import Tensor
 
 
-class AddNorm(nn.Cell):
+class AddNorm(Layer):
     """update [T, hidden], residual like it or [1] -> (norm(update + residual), update + residual)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, operator: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
+    def __init__(self, weight: Tensor, bias: Tensor, operator: Operation) -> None:
         self.weight = weight
         self.bias = bias
         self.operator = operator

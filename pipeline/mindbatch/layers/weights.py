@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from mindspore import Parameter, Tensor
+from typing import TYPE_CHECKING
 
 from mindbatch.kernels.adapters import AdaptedParameter
+
+if TYPE_CHECKING:
+    from mindspore import Parameter, Tensor
 
 
 @dataclass(frozen=True)

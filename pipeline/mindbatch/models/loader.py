@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-
-from mindspore import Parameter
+from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros, shared_parameter
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.weights import Weights
@@ -26,6 +25,9 @@ from mindbatch.models.tensor_spec import (
     shard_specs,
 )
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+if TYPE_CHECKING:
+    from mindspore import Parameter
 
 ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
 
@@ -78,7 +80,7 @@ def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
 
 def _load(
     spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
-) -> Parameter:
+) -> Parameter | Array:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     if spec.layout is Layout.PACKED and inputs is not None:
         array = kernels.packed_zeros(outputs, inputs)
@@ -94,7 +96,7 @@ def _load(
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
-    return shared_parameter(spec.name, array)
+    return kernels.held(spec.name, array)
 
 
 def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:

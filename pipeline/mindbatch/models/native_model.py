@@ -130,6 +130,7 @@ def load_native(
         CheckpointError: the tensors do not fit, or are damaged.
     """
     from mindbatch.cache.paged import PagedCache
+    from mindbatch.kernels.choice import compiled
     from mindbatch.kernels.program.step import StepPrograms
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.builder import Layers
@@ -139,8 +140,11 @@ def load_native(
 
     assemble, rank = declaration(arch.model_type).network, shard or folder.shard
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
-    weights = load_weights(arch, folder, kernels, rank, progress, stage)
     held = stage or Stage(range(arch.num_layers))
+    library = kernels.program_library(rank, held)
+    if library is None:
+        kernels = compiled(kernels)
+    weights = load_weights(arch, folder, kernels, rank, progress, stage)
     bank = None
     if adapters is not None:
         places = rank_places(tensor_specs(arch), adapters, rank, held)
@@ -152,11 +156,10 @@ def load_native(
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
-    programs, recorder = None, kernels.recorder(rank, held)
-    if recorder is not None:
-        recorded = network(recorder.kernels)
-        adapted = bank is not None
-        programs = StepPrograms(recorded.decoder, recorded.head, recorder.library, adapted=adapted)
+    programs = None
+    if library is not None:
+        recorded = network(kernels)
+        programs = StepPrograms(recorded.decoder, recorded.head, library, adapted=bank is not None)
     return RunnableModel(
         arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank, programs=programs
     )

@@ -1,41 +1,25 @@
-"""Owns finding a model folder's tokenizer and loading it with transformers, offline and without its code."""
+"""Owns finding a model folder's tokenizer and loading it as transformers does, offline, without its code."""
 
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
-
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 
-_FAST = "tokenizer.json"
 # What a vocabulary file alone says about its tokenizer, for a folder that names neither class nor model type.
 _CLASS_OF_FILE = {
-    _FAST: "PreTrainedTokenizerFast",
+    TOKENIZER: "PreTrainedTokenizerFast",
     "merges.txt": "GPT2TokenizerFast",
     "tokenizer.model": "LlamaTokenizerFast",
 }
 _OTHER_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedTokenizer:
-    """What is kept of a transformers tokenizer."""
-
-    backend: Backend
-    bos_token_id: int | None
-    eos_token_id: int | None
-    unk_token_id: int | None
-    named_tokens: dict[str, Any]
-    """bos_token, eos_token... as text: the variables of a chat template."""
-    templates: dict[str, str]
-    """Chat templates by name; the usual one is "default"."""
 
 
 def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
@@ -50,8 +34,12 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if not present and not has_file(folder, SETTINGS):
         return None
     settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
+    if (plain := load_plain(folder, settings)) is not None:
+        return plain
     with _quiet():
-        return _kept(_load(folder, settings, model, present), folder)
+        tokenizer = _load(folder, settings, model, present)
+        named = tokenizer.special_tokens_map
+        return kept(tokenizer.backend_tokenizer, named, tokenizer.chat_template, folder)
 
 
 def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present: list[str]) -> Any:
@@ -70,7 +58,7 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
             f"{folder / SETTINGS}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
         )
     known = next((_named_class(_CLASS_OF_FILE[name]) for name in present if name in _CLASS_OF_FILE), None)
-    if named is not None and _FAST not in present:
+    if named is not None and TOKENIZER not in present:
         raise CheckpointError(
             f"{folder}: the tokenizer class {named} is not known to transformers or has no fast form"
         )
@@ -85,14 +73,14 @@ def _guessed(guess: Any, known: Any, folder: Path, present: list[str]) -> Any:
     """A class guessed from the model type may not add tokens that a complete tokenizer.json lacks: their ids
     would lie outside the model's vocabulary."""
     tokenizer = _instance(guess or known, folder)
-    if guess is None or _FAST not in present:
+    if guess is None or TOKENIZER not in present:
         return tokenizer
     as_it_stands = _instance(known, folder)
     return as_it_stands if len(tokenizer) > len(as_it_stands) else tokenizer
 
 
 def _instance(cls: Any, folder: Path) -> Any:
-    with checked_copy(folder, {*cls.vocab_files_names.values(), _FAST}) as copy:
+    with checked_copy(folder, {*cls.vocab_files_names.values(), TOKENIZER}) as copy:
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
@@ -129,38 +117,6 @@ def _remote_class(config: Mapping[str, Any]) -> str | None:
     if isinstance(entry, list):
         entry = next((name for name in entry if name), None)
     return str(entry) if entry else None
-
-
-def _kept(tokenizer: Any, folder: Path) -> LoadedTokenizer:
-    backend: Backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    # transformers looks for the id of an unknown token, too, among the unknown, without end.
-    unknown = _id_of(tokenizer.unk_token, backend, None)
-    return LoadedTokenizer(
-        backend=backend,
-        bos_token_id=_id_of(tokenizer.bos_token, backend, unknown),
-        eos_token_id=_id_of(tokenizer.eos_token, backend, unknown),
-        unk_token_id=unknown,
-        named_tokens=dict(tokenizer.special_tokens_map),
-        templates=_templates(tokenizer.chat_template, folder),
-    )
-
-
-def _id_of(token: str | None, backend: Backend, unknown: int | None) -> int | None:
-    found: int | None = None if token is None else backend.token_to_id(token)
-    return unknown if found is None and token is not None else found
-
-
-def _templates(given: object, folder: Path) -> dict[str, str]:
-    templates = {"default": given} if isinstance(given, str) else given or {}
-    if isinstance(templates, dict) and all(
-        isinstance(item, str) for pair in templates.items() for item in pair
-    ):
-        return templates
-    raise CheckpointError(
-        f"{folder / SETTINGS}: chat_template must be a string or a list of mappings with name and template"
-    )
 
 
 @contextmanager

@@ -89,8 +89,9 @@ def load_rank(
     """
 
     def join(kernels: Kernels) -> None:
-        from mindbatch.parallel.context import join_group  # MindSpore
+        from mindbatch.parallel.context import initialise, join_group  # MindSpore
 
+        initialise(runtime.device_target)
         join_group(topology, rank)
         if meeting is not None:
             kernels.meet(topology, rank, meeting)

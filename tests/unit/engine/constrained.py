@@ -11,8 +11,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.prompts.tokenizer_files import LoadedTokenizer
 
 PADDING = 9
 """Ids of the model that its tokenizer does not know."""

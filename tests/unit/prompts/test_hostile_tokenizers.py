@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, wr
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.errors import CheckpointError, PromptError
+from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.prompts.tokenizer_files import LoadedTokenizer, _kept, load_tokenizer_files
+from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 
 
 def write_json(path: Path, value: object) -> None:
@@ -247,9 +247,8 @@ def test_a_token_of_thousands_of_characters_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_token_may_itself_be_unknown(tmp_path: Path) -> None:
     """transformers looks for it without end."""
-    known = {"backend_tokenizer": byte_level(), "special_tokens_map": {}, "chat_template": None}
-    named = SimpleNamespace(bos_token="<|a|>", eos_token="<|im_end|>", unk_token="<|b|>", **known)
-    found = _kept(named, tmp_path)
+    named = {"bos_token": "<|a|>", "eos_token": "<|im_end|>", "unk_token": "<|b|>"}
+    found = kept(byte_level(), named, None, tmp_path)
     assert (found.unk_token_id, found.bos_token_id, found.eos_token_id) == (None, None, 2)
 
 

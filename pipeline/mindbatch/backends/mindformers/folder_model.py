@@ -19,6 +19,7 @@ from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
+from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
@@ -69,10 +70,11 @@ class MindFormersModel:
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`."""
-        from mindbatch.backends.mindformers.network import assemble, build_network
-        from mindbatch.backends.mindformers.weights import load_weights
-
         with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+            kernels = compiled(kernels)
+            from mindbatch.backends.mindformers.network import assemble, build_network
+            from mindbatch.backends.mindformers.weights import load_weights
+
             network = build_network(self.description, kernels, self.shard)
         with merged_weights(self.folder, self.merged) as folder:
             load_weights(network, self.description, folder, kernels, progress)

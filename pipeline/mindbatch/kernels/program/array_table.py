@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from mindspore import Tensor
 
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.program.recording import Call, Recording, Symbol
@@ -21,10 +20,10 @@ class ArrayTable:
         self._inputs, self._outputs = recording.inputs, recording.outputs
         symbols = [*self._inputs, *self._outputs, *offsets]
         assert len({*symbols}) == len(symbols), "what a program is asked for, its own calls must write"
-        every = [each for call in recording.calls for each in call.inputs if not isinstance(each, Symbol)]
+        every = [each for call in recording.calls for each in call.inputs if isinstance(each, np.ndarray)]
         self._same = {id(each): each for each in every}  # and kept alive
         self._numbers = {each: number for number, each in enumerate([*map(id, symbols), *self._same])}
-        shapes = [each.shape for each in (*symbols, *self._same.values())]
+        shapes = [*(each.shape for each in symbols), *(each.shape for each in self._same.values())]
         self.shapes = np.array([(*shape, *[1] * (DIMENSIONS - len(shape))) for shape in shapes], np.int64)
         self.dimensions = np.array([len(shape) for shape in shapes], np.int32)
         self.addresses = np.zeros(len(shapes), np.uintp)
@@ -32,7 +31,7 @@ class ArrayTable:
         self._written = slice(len(self._inputs), len(symbols))
         self._buffers = slice(self._given, len(symbols))
         self._offsets = np.array([*offsets.values()], np.uintp)
-        self.addresses[len(symbols) :] = [_address(each) for each in self._same.values()]
+        self.addresses[len(symbols) :] = [each.ctypes.data for each in self._same.values()]
 
     def operands(self, call: Call) -> list[int]:
         """The numbers of what a call reads and writes."""
@@ -40,7 +39,7 @@ class ArrayTable:
 
     def outputs(self, rows: int) -> list[Array]:
         """New arrays for what a step of so many rows gives."""
-        return [np.empty((rows, *symbol.shape[1:]), symbol.written_type) for symbol in self._outputs]
+        return [np.empty((rows, *symbol.shape[1:]), symbol.dtype) for symbol in self._outputs]
 
     def place(self, inputs: Sequence[Array], outputs: Sequence[Array], memory: int, rows: int) -> None:
         """Sets what differs between steps. memory: where the buffers begin."""
@@ -49,8 +48,3 @@ class ArrayTable:
         self.addresses[: self._given] = [array.ctypes.data for array in (*inputs, *outputs)]
         self.addresses[self._buffers] = self._offsets * np.uintp(rows) + np.uintp(memory)
         self.shapes[self._written, 0] = rows
-
-
-def _address(array: Tensor | Array) -> int:
-    """Of memory on the CPU, which stays where it is."""
-    return int(array.data_ptr()) if isinstance(array, Tensor) else array.ctypes.data

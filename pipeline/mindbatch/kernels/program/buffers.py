@@ -34,7 +34,7 @@ class _Use:
 
 def row_bytes(symbol: Symbol) -> int:
     """Bytes of a row of what a call writes."""
-    return math.prod(symbol.shape[1:]) * symbol.written_type.itemsize
+    return math.prod(symbol.shape[1:]) * symbol.dtype.itemsize
 
 
 def plan_buffers(recording: Recording) -> Buffers:

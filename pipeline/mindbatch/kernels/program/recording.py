@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import mindspore
 import numpy as np
-from mindspore import Tensor, nn
+import numpy.typing as npt
 
 from mindbatch.kernels.arrays import Array
-from mindbatch.kernels.native_cells import Infer, Settings
-
-WRITTEN_TYPES = {mindspore.float32: np.dtype(np.float32), mindspore.int32: np.dtype(np.int32)}
-"""NumPy's form of each type that functions write."""
+from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.native_functions import Infer, Settings
 
 ROWS = -1
 """In a symbol's shape: a size that each step has its own of, as its number of tokens."""
@@ -23,19 +19,11 @@ ROWS = -1
 
 @dataclass(frozen=True, eq=False)
 class Symbol:
-    """An array of every step. Those that calls write have ROWS as their first size, and no other.
-
-    dtype: MindSpore's.
-    """
+    """An array of every step. Those that calls write have ROWS as their first size, and no other."""
 
     recording: Recording
     shape: tuple[int, ...]
-    dtype: Any
-
-    @property
-    def written_type(self) -> np.dtype[Any]:
-        """The dtype of NumPy's array."""
-        return WRITTEN_TYPES[self.dtype]
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class Call:
     """A function of the library, what it reads, settings included, and what it writes."""
 
     function: str
-    inputs: tuple[Symbol | Tensor | Array, ...]
+    inputs: tuple[Symbol | Array, ...]
     outputs: tuple[Symbol, ...]
 
 
@@ -58,22 +46,21 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     outputs: list[Symbol] = field(default_factory=list)
 
-    def input(self, columns: Sequence[int], dtype: Any) -> Symbol:
+    def input(self, columns: Sequence[int], dtype: npt.DTypeLike) -> Symbol:
         """An array [rows, *columns] that each step brings."""
-        symbol = Symbol(self, (ROWS, *columns), dtype)
+        symbol = Symbol(self, (ROWS, *columns), np.dtype(dtype))
         self.inputs.append(symbol)
         return symbol
 
 
-class RecordedCell(nn.Cell):
+class RecordedCell(Layer):
     """Adds a call to the recording of the symbols that it is given."""
 
     def __init__(self, function: str, shape: Infer, dtype: Infer, settings: Settings | None) -> None:
-        super().__init__(auto_prefix=False)
         self.function, self.shape, self.dtype = function, shape, dtype
         self.settings = () if settings is None else (settings,)
 
-    def construct(self, *inputs: Symbol | Tensor) -> Any:
+    def construct(self, *inputs: Symbol | Array) -> Any:
         given = (*inputs, *self.settings)
         recording = next(each.recording for each in given if isinstance(each, Symbol))
         shapes = self.shape(*(list(each.shape) for each in given))
@@ -85,23 +72,11 @@ class RecordedCell(nn.Cell):
         return outputs if several else outputs[0]
 
 
-def recorded(cell: Callable[..., Any], recording: Recording, *inputs: Any) -> Recording:
-    """The recording, with what a cell over RecordedCells calls for inputs of symbols.
+def recorded(layer: Operation, recording: Recording, *inputs: Any) -> Recording:
+    """The recording, with what a layer over RecordedCells calls for inputs of symbols.
 
-    The cell gives a symbol, or several.
+    The layer gives a symbol, or several.
     """
-    with _called_at_once():
-        found = cell(*inputs)
+    found = layer(*inputs)
     recording.outputs.extend(found if isinstance(found, tuple) else (found,))
     return recording
-
-
-@contextmanager
-def _called_at_once() -> Iterator[None]:
-    """Within, a cell that is called is no graph to compile: its `construct` is called."""
-    mode = mindspore.get_context("mode")
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-    try:
-        yield
-    finally:
-        mindspore.set_context(mode=mode)

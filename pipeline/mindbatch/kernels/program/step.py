@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import mindspore
-from mindspore import nn
+import numpy as np
 
 from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
@@ -18,7 +18,7 @@ class StepPrograms:
     """Each takes any number of tokens. Without a head (a pipeline stage before the last) there is one."""
 
     def __init__(
-        self, decoder: nn.Cell, head: nn.Cell | None, library: NativeLibrary, *, adapted: bool
+        self, decoder: Operation, head: Operation | None, library: NativeLibrary, *, adapted: bool
     ) -> None:
         """decoder, head: those of `layers.decoder.Network`, made by the recorder's kernels.
 
@@ -47,17 +47,17 @@ class StepPrograms:
         return logits
 
 
-def _recorded_step(decoder: nn.Cell, *, adapted: bool) -> Recording:
+def _recorded_step(decoder: Operation, *, adapted: bool) -> Recording:
     recording = Recording()
-    ids, positions, slots, rows = (recording.input((), mindspore.int32) for _ in range(4))
-    tables = recording.input((ROWS,), mindspore.int32)
-    lengths = recording.input((), mindspore.int32)
-    adapters = (recording.input((), mindspore.int32),) if adapted else ()
+    ids, positions, slots, rows = (recording.input((), np.int32) for _ in range(4))
+    tables = recording.input((ROWS,), np.int32)
+    lengths = recording.input((), np.int32)
+    adapters = (recording.input((), np.int32),) if adapted else ()
     return recorded(decoder, recording, ids, positions, (slots, rows, tables, lengths), adapters)
 
 
-def _recorded_head(head: nn.Cell, width: Sequence[int], *, adapted: bool) -> Recording:
+def _recorded_head(head: Operation, width: Sequence[int], *, adapted: bool) -> Recording:
     recording = Recording()
-    hidden = recording.input(width, mindspore.float32)
-    adapters = (recording.input((), mindspore.int32),) if adapted else ()
+    hidden = recording.input(width, np.float32)
+    adapters = (recording.input((), np.int32),) if adapted else ()
     return recorded(head, recording, hidden, adapters)

@@ -28,6 +28,7 @@ from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.interrupts import interruptible
+from mindbatch.kernels.choice import compiled
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
@@ -80,7 +81,9 @@ class LegacyModel:
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`. With several ranks, `join_group` has been called."""
-        from mindbatch.backends.mindformers.legacy.weights import load_rank
+        with interruptible():  # MindSpore is loaded
+            kernels = compiled(kernels)
+            from mindbatch.backends.mindformers.legacy.weights import load_rank
 
         shard = self.folder.shard
         network = built_network(self.architecture.model_type, self.options, shard, geometry, kernels)

@@ -10,8 +10,9 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.arrays import FloatArray, constant, shared_parameter
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 

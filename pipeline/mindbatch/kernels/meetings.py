@@ -1,0 +1,50 @@
+"""The meetings of a rank with others of its host, in memory that they share (csrc/meeting.cpp)."""
+
+from __future__ import annotations
+
+import os
+
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.parallel.shared_file import shared_file
+from mindbatch.parallel.topology import Stage, TensorSlice, Topology, hand_over_group
+
+
+class Meetings:
+    """Those that this process has entered, by their number in it.
+
+    hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
+    """
+
+    def __init__(self, library: NativeLibrary) -> None:
+        self._library = library
+        self._slices: tuple[TensorSlice, int] | None = None
+        self.hand_overs: dict[int, int] = {}
+
+    def enter(self, topology: Topology, rank: int, name: str) -> None:
+        """See `Kernels.meet`."""
+        shard, place = topology.slice_of(rank), topology.coordinates(rank)
+        if shard.size > 1:
+            self._slices = shard, self._join(f"{name}-{place.stage}", shard)
+        # With the stage before first, so that none waits for another in a circle.
+        for sender in (place.stage - 1, place.stage):
+            if 0 <= sender < topology.pipeline_stage - 1:
+                end = TensorSlice(place.stage - sender, 2)
+                group = hand_over_group(sender, place.tensor_rank)
+                self.hand_overs[sender] = self._join(f"{name}-{group}", end)
+
+    def of_slices(self, shard: TensorSlice) -> int | None:
+        """That of all ranks of a slice, if they meet so."""
+        return self._slices[1] if self._slices is not None and self._slices[0] == shard else None
+
+    def suffice(self, shard: TensorSlice, stage: Stage) -> bool:
+        """Whether a rank meets all that it has to do with here, or has to do with none."""
+        neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
+        within = shard.size == 1 or self.of_slices(shard) is not None
+        return within and all(sender in self.hand_overs for sender in neighbours)
+
+    def _join(self, name: str, shard: TensorSlice) -> int:
+        file = shared_file(name, shard, self._library.meeting_bytes(shard.size))
+        try:
+            return self._library.join_meeting(file, shard.rank, shard.size)
+        finally:
+            os.close(file)

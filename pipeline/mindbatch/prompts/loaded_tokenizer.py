@@ -1,0 +1,63 @@
+"""What is kept of a model folder's tokenizer, however it was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from mindbatch.errors import CheckpointError
+from mindbatch.prompts.tokenizer_folder import SETTINGS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTokenizer:
+    """The tokenizer itself, and what its folder says about it."""
+
+    backend: Backend
+    bos_token_id: int | None
+    eos_token_id: int | None
+    unk_token_id: int | None
+    named_tokens: dict[str, Any]
+    """bos_token, eos_token... as text: the variables of a chat template."""
+    templates: dict[str, str]
+    """Chat templates by name; the usual one is "default"."""
+
+
+def kept(backend: Backend, named: Mapping[str, Any], chat_template: object, folder: Path) -> LoadedTokenizer:
+    """Of a tokenizer that has these tokens in its vocabulary, without truncation and padding.
+
+    Raises:
+        CheckpointError: chat_template is neither a template nor several by their names.
+    """
+    backend.no_truncation()
+    backend.no_padding()
+    # transformers looks for the id of an unknown token, too, among the unknown, without end.
+    unknown = _id_of(named.get("unk_token"), backend, None)
+    return LoadedTokenizer(
+        backend=backend,
+        bos_token_id=_id_of(named.get("bos_token"), backend, unknown),
+        eos_token_id=_id_of(named.get("eos_token"), backend, unknown),
+        unk_token_id=unknown,
+        named_tokens=dict(named),
+        templates=_templates(chat_template, folder),
+    )
+
+
+def _id_of(token: str | None, backend: Backend, unknown: int | None) -> int | None:
+    found: int | None = None if token is None else backend.token_to_id(token)
+    return unknown if found is None and token is not None else found
+
+
+def _templates(given: object, folder: Path) -> dict[str, str]:
+    templates = {"default": given} if isinstance(given, str) else given or {}
+    if isinstance(templates, dict) and all(
+        isinstance(item, str) for pair in templates.items() for item in pair
+    ):
+        return templates
+    raise CheckpointError(
+        f"{folder / SETTINGS}: chat_template must be a string or a list of mappings with name and template"
+    )
