@@ -32,10 +32,14 @@ from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.engine.prepare import model_eos_ids
 from mindbatch.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
+from quantised_folders import sample
 from rank_tables import plain_table, super_pod_table
 from reshard_models import MODELS
+from small_configs import LLAMA
 
 TENSORS = {
     "model.embed.weight": np.arange(60, dtype=np.float32).reshape(12, 5),
@@ -151,6 +155,26 @@ def _model_folder(folder: Path) -> None:
     )
 
 
+def _quantised(file: str) -> Callable[[Path], list[Path]]:
+    """Folders of several methods, and this file of each."""
+
+    def make(folder: Path) -> list[Path]:
+        methods = ("gptq_order", "awq", "packed_zeros", "int8")
+        return [sample(method, LLAMA).write(folder / method) / file for method in methods]
+
+    return make
+
+
+def _read_quantised(path: Path) -> None:
+    """Every number of a model with quantised matrices."""
+    config, source = read_config(path.parent), str(path.parent / "config.json")
+    arch = describe(config, source=source)
+    with open_whole(path.parent, config, source) as folder:
+        check_tensors(arch, tensor_specs(arch), folder)
+        for name in folder.names:
+            folder.floats(name)
+
+
 def _describe(path: Path) -> None:
     tensor_specs(describe(read_config(path.parent), to_be_run=False))
 
@@ -218,6 +242,8 @@ READERS = [
     ),
     Reader("adapter_list", _adapter_list, _read_adapter_list, of_json, bare_lines=True),
     Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
+    Reader("quantised_config", _quantised("config.json"), _read_quantised, of_json, bare_lines=True),
+    Reader("quantised_tensors", _quantised(ONE_FILE), _read_quantised, of_safetensors),
     Reader(
         "generation_config",
         _making(_model_folder, "generation_config.json"),

@@ -118,6 +118,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "formats": GROUND,
     "folders": GROUND | {"formats"},
     "placement": GROUND,
+    "quantised": GROUND | {"formats", "folders"},
     "strategy": GROUND | {"formats", "folders", "placement"},
     "names": GROUND | {"placement"},
     "lora": GROUND | {"formats", "folders", "placement"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.backends.mindformers.families import naming_provider
@@ -20,6 +20,7 @@ from mindbatch.models.division import check_division
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
+from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import chosen_type, describe, tensor_specs
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import shard_specs
@@ -120,7 +121,7 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
             chosen_type(config, model_type, source, ignore=ignore)
         arch = describe(config, model_type, source, ignore=ignore)
         check_division(arch, part.shard.size, part.stages, part.device_map)
-    folder = _native_folder(home, part)
+    folder = _native_folder(home, part, config or {}, ignore)
     arch = describe(folder.config, model_type, source, ignore=ignore)
     check_division(arch, part.shard.size, part.stages, part.device_map)
     specs = tensor_specs(arch)
@@ -130,10 +131,12 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     return NativeModel(folder, arch, part.shard, stages[part.stage], tuple(stages))
 
 
-def _native_folder(home: Path, part: ModelPart) -> ModelFolder:
+def _native_folder(
+    home: Path, part: ModelPart, config: Mapping[str, Any], ignore: IgnoredKeys
+) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
     if not is_cut(home):
-        return ModelFolder(home)
+        return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
     if part.stages > 1 and part.device_map is not None:
         value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]
         raise ConfigError(

@@ -73,6 +73,15 @@ class ConfigReader:
         if line not in self.faults:
             self.faults.append(line)
 
+    def within(self, key: str, content: Any) -> ConfigReader:
+        """A reader of the settings that a key holds; its faults become this one's."""
+        if not isinstance(content, Mapping):
+            self.fault(key, "must be settings with their keys")
+            content = {}
+        inner = ConfigReader(content, f"{self._source}: {shown(key)[1:-1]}")
+        inner.faults = self.faults
+        return inner
+
     def _shown(self, key: str) -> str:
         return f"{shown(key)[1:-1]}={shown(self._config.get(key))}"
 

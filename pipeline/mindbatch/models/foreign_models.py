@@ -52,18 +52,19 @@ _METHODS = {
     "quanto": "Quanto",
     "torchao": "torchao",
 }
+QUANTIZATION = "quantization_config"
 _QUANTISED = (
-    "{key}: the weights are quantised ({how}), which are not read; take the folder of the original model, in "
-    "float32, float16 or bfloat16"
+    "{key}: the weights are quantised ({how}), which are not read{instead}; take the folder of the original "
+    "model, in float32, float16 or bfloat16"
 )
 
 
-def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = ()) -> str | None:
+def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = (), instead: str = "") -> str | None:
     """Why a model of this configuration is not run whatever its sizes are; None where nothing tells.
 
-    ignored: keys that are to be passed over.
+    ignored: keys that are to be passed over. instead: what else than these quantised weights is read.
     """
-    return next(_reasons({key: value for key, value in config.items() if key not in ignored}), None)
+    return next(_reasons({key: config[key] for key in config if key not in ignored}, instead), None)
 
 
 def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
@@ -75,10 +76,10 @@ def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
     return _KIND_OF.get(model_type)
 
 
-def _reasons(config: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("quantization_config", "compression_config", "quantization"):
+def _reasons(config: Mapping[str, Any], instead: str) -> Iterator[str]:
+    for key in (QUANTIZATION, "compression_config", "quantization"):
         if isinstance(config.get(key), Mapping) and config[key]:
-            yield _QUANTISED.format(key=key, how=_how(key, config[key]))
+            yield _QUANTISED.format(key=key, how=_how(key, config[key]), instead=instead)
     parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
     if parts:
         yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"

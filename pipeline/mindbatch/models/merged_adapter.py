@@ -17,6 +17,7 @@ from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
 from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
+from mindbatch.errors import CheckpointError
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.dora import refuse_cut_rows
@@ -50,6 +51,10 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
         CheckpointError: what `plan_lora` refuses.
         ConfigError: the folder has the adapter merged already.
     """
+    if folder.quantised is not None:
+        raise CheckpointError(
+            f"{folder.path}: weights stored as {folder.quantised} are not merged with; use lora.mode=live"
+        )
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
     placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
     stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]

@@ -11,7 +11,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import foreign_model, kind_of
+from mindbatch.models.foreign_models import QUANTIZATION, foreign_model, kind_of
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import TensorSpec
 
@@ -19,6 +19,7 @@ from mindbatch.models.tensor_spec import TensorSpec
 MODEL_TYPES = ("gemma", "gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
 # These are described as far as their checkpoints can be cut and renamed, and no further.
 ONLY_CUT = ("chatglm",)
+_QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 
 
 def declaration(model_type: str) -> ModelType:
@@ -53,7 +54,7 @@ def describe(
     """The architecture that a Hugging Face configuration asks for.
 
     model_type: "auto" takes the configuration's own; another one is for folders whose own type is unknown.
-    to_be_run: False lets those in that are ONLY_CUT.
+    to_be_run: False lets those in that are ONLY_CUT, and none whose weights are quantised.
     ignore: keys that the user takes to be without effect.
 
     Raises:
@@ -64,7 +65,11 @@ def describe(
     declared = declaration(chosen)
     reader = ConfigReader(config, source, declared.defaults, ignore)
     architecture = declared.describe(reader)
+    if quantised := to_be_run and _is_read_quantised(config, source, ignore):
+        reader.ignore([QUANTIZATION])
     reader.finish()
+    if quantised and any(part.transposed for spec in declared.tensors(architecture) for part in spec.parts):
+        raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
     return replace(architecture, model_type=chosen)
 
 
@@ -77,7 +82,11 @@ def chosen_type(
     ignore: IgnoredKeys = NONE_IGNORED,
 ) -> str:
     """The type whose module describes the model: `model_type`, or its own. Arguments, errors: `describe`."""
-    reason = foreign_model(config, ignore.names)
+    ignored, instead = ignore.names, ""
+    if to_be_run:
+        instead = f" (read are {_QUANTISED_BY})"
+        ignored += (QUANTIZATION,) if _is_read_quantised(config, source, ignore) else ()
+    reason = foreign_model(config, ignored, instead)
     if reason is not None:
         raise CheckpointError(f"{source}: {reason}")
     own = config.get("model_type")
@@ -88,6 +97,15 @@ def chosen_type(
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
     _refuse_unknown(chosen, config, to_be_run)
     return str(chosen)
+
+
+def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKeys) -> bool:
+    """Whether the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
+    if QUANTIZATION not in config:
+        return False
+    from mindbatch.models.quantisation import read_layout  # NumPy, which a wrong setting need not load
+
+    return read_layout(config, source, ignore.names) is not None
 
 
 def _refuse_unknown(model_type: object, config: Mapping[str, Any], to_be_run: bool) -> None:

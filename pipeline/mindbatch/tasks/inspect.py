@@ -17,6 +17,7 @@ from mindbatch.config.path_faults import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, CheckpointError
 from mindbatch.foreign_formats import foreign_folder
+from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type
 from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
@@ -52,16 +53,18 @@ def run(config: InspectConfig) -> int:
     if _holds_strategies(path):
         _show_strategy(config, read_strategy(path))
         return EXIT_DONE
-    reasons = _why_not_run(path)
+    reasons, stored_as = _why_not_run(path), None
     try:
+        stored_as = None if reasons else _quantised_as(path)
         with open_source(path) as source:
             ranks = [_content(tensors, config) for tensors in source.ranks]
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     if config.format == "json":
-        show_json(_source_json(source, ranks, config.limit) | {"not_run": reasons})
+        quantised = {} if stored_as is None else {"quantised": stored_as}
+        show_json(_source_json(source, ranks, config.limit) | quantised | {"not_run": reasons})
     else:
-        show(source_page(source, ranks, reasons, config.limit, config.digests, config.filter))
+        show(source_page(source, ranks, reasons, config.limit, config.digests, config.filter, stored_as))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
 
@@ -88,6 +91,24 @@ def _why_not_run(path: Path) -> list[str]:
     except CheckpointError as error:
         return [*error.faults]
     return []
+
+
+def _quantised_as(path: Path) -> str | None:
+    """How the matrices of a folder are stored; None for floats.
+
+    Raises:
+        CheckpointError: they contradict that, or cannot be read.
+    """
+    source = str(path / CONFIG_NAME)
+    if not path.is_dir() or not has_file(path, CONFIG_NAME):
+        return None
+    config = read_config(path)
+    if QUANTIZATION not in config:
+        return None
+    from mindbatch.models.quantisation import open_whole  # NumPy, which other folders do not need
+
+    with open_whole(path, config, source) as folder:
+        return folder.quantised
 
 
 def _matches(name: str, config: InspectConfig) -> bool:

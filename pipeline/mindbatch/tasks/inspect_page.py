@@ -53,15 +53,19 @@ def source_page(
     limit: int,
     is_compared: bool,
     pattern: str | None = None,
+    quantised: str | None = None,
 ) -> str:
     """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
 
     not_run: why it is no model that can be run. pattern: the names that were let through; None: all.
+    quantised: how its matrices are stored; None for floats.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
     if source.kind == RANKS:
         head += _rank_lines(ranks)
+    if quantised is not None:
+        head += [f"quantised: {quantised}; read as floats where the model is run on a CPU"]
     blocks = [
         head,
         _tensor_lines(ranks, limit, pattern),

@@ -17,11 +17,13 @@ def quantised(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (quantised(quant_method="gptq", bits=4), "quantised (GPTQ, 4 bits)"),
-        (quantised(quant_method="awq", w_bit=4), "quantised (AWQ, 4 bits)"),
+        (
+            quantised(quant_method="hqq", bits=4),
+            "quantised (HQQ, 4 bits), which are not read (read are compressed-tensors (int8",
+        ),
+        (quantised(quant_method="torchao"), "AWQ (4 bits)); take the folder of the original model"),
         (quantised(quant_method="bitsandbytes", load_in_8bit=True), "quantised (bitsandbytes, 8 bits)"),
         (quantised(quant_method="fp8", weight_block_size=[128, 128]), "quantised (FP8)"),
-        (quantised(quant_method="compressed-tensors", config_groups={}), "quantised (compressed-tensors)"),
         (quantised(group_size=64, bits=4), "quantised (MLX, 4 bits)"),
         (quantised(quant_method=["x"]), "a method unknown here"),
         (

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
 from mindbatch.checkpoint.folders.weight_files import weights_in
-from mindbatch.checkpoint.formats.floats import FloatArray, read_float32
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_float32, read_stored
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError, ConfigError
@@ -77,8 +77,10 @@ class ModelFolder(Closing):
 
     Opening reads headers only; of other ranks only the presence is looked at. With a digests.json what is
     around the tensors is verified at once, and each tensor when it is first read. No code of it ever runs;
-    `notes` are remarks for the user, one line each.
+    `notes` are remarks for the user, one line each. `quantised` is how matrices are stored; None for floats.
     """
+
+    quantised: str | None = None
 
     def __init__(
         self,
@@ -138,12 +140,24 @@ class ModelFolder(Closing):
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
         return self._tensors.info(name)
 
+    def has(self, name: str) -> bool:
+        """Whether a file holds a tensor of this name."""
+        return name in self._tensors.tensors
+
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """As read_float32, verified: against a digest the whole tensor is read, whatever is asked for."""
+        self._check_once(name)
+        return read_float32(self._tensors.file(name), name, rows, columns)
+
+    def stored(self, name: str) -> Array:
+        """A whole tensor as `array_type` of its dtype has it, verified."""
+        self._check_once(name)
+        return read_stored(self._tensors.file(name), name)
+
+    def _check_once(self, name: str) -> None:
         if name not in self._verified:
             self._tensors.check(name)
             self._verified.add(name)
-        return read_float32(self._tensors.file(name), name, rows, columns)
 
     def verify(self) -> None:
         """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""

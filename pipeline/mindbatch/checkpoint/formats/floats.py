@@ -133,6 +133,17 @@ def read_float32(
     return values
 
 
+def read_stored(file: StoredFile, name: str) -> Array:
+    """All elements of a tensor of any dtype, as `array_type` has them.
+
+    CheckpointError when the file cannot be read any more.
+    """
+    info = file.info(name)
+    values = np.empty(info.shape, array_type(info.dtype))
+    _fill(file, name, 0, values)
+    return values
+
+
 def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ...]]:
     """The first of the rows, and the shape that they have together."""
     if rows is None:

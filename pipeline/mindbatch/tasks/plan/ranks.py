@@ -27,6 +27,7 @@ from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.tasks.plan.schema import PlanConfig
@@ -75,9 +76,9 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     """
     assert config.model.checkpoint_name_or_path is not None
     path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
-    weights = _weights(path)
-    content = weights.config if weights else read_config(path)
-    arch = describe(content, config.model.type, str(path / CONFIG_NAME), ignore=ignored_keys(config.model))
+    content, source, ignore = read_config(path), str(path / CONFIG_NAME), ignored_keys(config.model)
+    arch = describe(content, config.model.type, source, ignore=ignore)
+    weights = open_whole(path, content, source, ignore.names) if weights_in(file_names(path)) else None
     specs = tensor_specs(arch)
     placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
     if weights is not None:
@@ -96,11 +97,6 @@ def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
     if config.layout.dir is None:
         return []
     return write_strategies(Path(config.layout.dir), plan.files, config.layout.replace)
-
-
-def _weights(folder: Path) -> ModelFolder | None:
-    """The folder with its weights, None where there are none that could be opened."""
-    return ModelFolder(folder) if weights_in(file_names(folder)) else None
 
 
 def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:

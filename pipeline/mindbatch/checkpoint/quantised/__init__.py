@@ -1,0 +1,1 @@
+"""Folders whose matrices are stored as integers with scales, as tools for quantising write them."""

@@ -1,0 +1,188 @@
+"""A model folder with quantised matrices, which are given as floats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.quantised.layout import Layout, Needed
+from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
+from mindbatch.errors import CheckpointError
+
+_WEIGHT = "weight"
+_INTEGERS = {"I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
+
+
+class QuantisedFolder(ModelFolder):
+    """A whole model's folder, each quantised matrix under the name of the weight that it stands for.
+
+    Opening reads the scales, zeros and groups, too, lest they be found wrong while the weights load.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], layout: Layout) -> None:
+        """Raises:
+        ConfigError: `path` is not a folder.
+        CheckpointError: lists what is missing, damaged, or contradicts the layout.
+        """
+        super().__init__(path)
+        self.quantised = layout.title
+        self._layout = layout
+        self._modules = _modules(super().names, layout)
+        self._ends = {f"{module}.{end}" for module in self._modules.values() for end in self._needed_ends()}
+        self._last: tuple[str, GroupedMatrix] | None = None
+        try:
+            self._check()
+        except CheckpointError:
+            self.close()
+            raise
+
+    def _needed_ends(self) -> tuple[str, ...]:
+        return (*self._layout.needed(0, 0),)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tensors that a model has; not of those that make a quantised one."""
+        plain = (name for name in super().names if name not in self._ends)
+        return (*plain, *self._modules)
+
+    def file_name(self, name: str) -> str:
+        """See `ModelFolder`; of a quantised matrix, the file of its integers."""
+        module = self._modules.get(name)
+        return super().file_name(name if module is None else f"{module}.{self._layout.main}")
+
+    def info(self, name: str) -> StoredTensor:
+        """See `ModelFolder`; a quantised matrix is told by its own shape, with the dtype of its scales."""
+        module = self._modules.get(name)
+        if module is None:
+            return super().info(name)
+        [scales] = (end for end in self._needed_ends() if end.endswith(("scale", "scales")))
+        return StoredTensor(name, super().info(f"{module}.{scales}").dtype, self._size(module), ())
+
+    def _size(self, module: str) -> tuple[int, int]:
+        rows, columns = super().info(f"{module}.{self._layout.main}").shape
+        return self._layout.size((rows, columns))
+
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """See `ModelFolder`."""
+        if name not in self._modules:
+            return super().floats(name, rows=rows, columns=columns)
+        return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
+
+    def integers(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None
+    ) -> ScaledIntegers | None:
+        """The same of a matrix that is stored in 8 bits with a scale for each output; None of any other."""
+        if name not in self._modules:
+            return None
+        return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
+
+    def _matrix(self, name: str) -> GroupedMatrix:
+        """The matrix, of which the integers stay in memory until another one is asked for."""
+        last = self._last
+        if last is None or last[0] != name:
+            self._last = None
+            module = self._modules[name]
+            size = self._size(module)
+            tensors = {end: self._values(f"{module}.{end}") for end, _ in self._found(module, size)}
+            self._last = last = name, self._layout.matrix(tensors, *size)
+        return last[1]
+
+    def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
+        """The tensors that the matrix has."""
+        present = super().has
+        return (
+            (end, needed) for end, needed in self._layout.needed(*size).items() if present(f"{module}.{end}")
+        )
+
+    def _values(self, name: str) -> Array:
+        """A whole tensor, floats as float32."""
+        dtype = super().info(name).dtype
+        if dtype in FLOAT_DTYPES:
+            return super().floats(name)
+        return self.stored(name).view(_INTEGERS[dtype])
+
+    def _check(self) -> None:
+        """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
+        if not self._modules:
+            raise CheckpointError(
+                f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "
+                f"*.{self._layout.marks}"
+            )
+        raise_if_any([fault for module in self._modules.values() for fault in self._head_faults(module)])
+        raise_if_any([fault for module in self._modules.values() for fault in self._value_faults(module)])
+
+    def _head_faults(self, module: str) -> Iterator[str]:
+        main = f"{module}.{self._layout.main}"
+        if not super().has(main):
+            yield self._missing(main)
+            return
+        shape = super().info(main).shape
+        if len(shape) != 2 or 0 in shape:
+            yield f"{self._place(main)} has shape {[*shape]}; needed are rows and columns"
+            return
+        if (plain := f"{module}.{_WEIGHT}") != main and super().has(plain):
+            yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
+        size = self._layout.size((shape[0], shape[1]))
+        if fault := self._layout.size_fault(*size):
+            yield f"{self._place(main)}: {fault} for {self.quantised}"
+        for end, needed in self._layout.needed(*size).items():
+            yield from self._misfits(f"{module}.{end}", needed, size)
+
+    def _misfits(self, name: str, needed: Needed, size: tuple[int, int]) -> Iterator[str]:
+        if not super().has(name):
+            if not needed.is_optional:
+                yield self._missing(name)
+            return
+        info = super().info(name)
+        if info.shape != needed.shape:
+            yield (
+                f"{self._place(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
+                f"outputs and {size[1]} inputs ({self.quantised}, as config.json says)"
+            )
+        if info.dtype not in needed.dtypes:
+            yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
+
+    def _value_faults(self, module: str) -> Iterator[str]:
+        size, faults = self._size(module), list[str]()
+        with collecting(faults):
+            small = {
+                end: self._values(f"{module}.{end}")
+                for end, needed in self._found(module, size)
+                if not needed.is_large
+            }
+            faults += [
+                f"{self._place(f'{module}.{self._layout.main}')}: {fault}"
+                for fault in self._layout.value_faults(small, *size)
+            ]
+        yield from faults
+
+    def _missing(self, name: str) -> str:
+        return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
+
+    def _place(self, name: str) -> str:
+        return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
+
+
+def _modules(names: tuple[str, ...], layout: Layout) -> Mapping[str, str]:
+    """The module of each quantised weight, by the weight's name."""
+    end = f".{layout.marks}"
+    found = (name.removesuffix(end) for name in names if name.endswith(end))
+    return {f"{module}.{_WEIGHT}": module for module in found}
+
+
+def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:
+    """Rows and columns with both bounds. ValueError outside the matrix or with a step."""
+    rows, columns = (
+        slice(0, size) if part is None else slice(part.start or 0, size if part.stop is None else part.stop)
+        for size, part in zip(shape, parts, strict=True)
+    )
+    for part, size in zip((rows, columns), shape, strict=True):
+        if not 0 <= part.start <= part.stop <= size:
+            raise ValueError(f"{part} of a matrix of shape {[*shape]}; must lie inside it")
+    return rows, columns

@@ -1,0 +1,82 @@
+"""A matrix of integers with scales and zeros, as floats or as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
+
+ROWS_AT_ONCE = 64  # bounds what is computed on the way to a few hundred KiB
+
+
+class ScaledIntegers(NamedTuple):
+    """Some outputs of a matrix, [n, inputs], and the scale [n] of each."""
+
+    numbers: npt.NDArray[np.int8]
+    scales: FloatArray
+
+
+@dataclass(frozen=True)
+class GroupedMatrix:
+    """[outputs, inputs]: (code - zero) * scale, exact in float32 for scales in half precision.
+
+    codes: gives those of some outputs, [n, inputs] of 8 bits each.
+    scales: [outputs, groups]. zeros: the same, or one for all.
+    groups: [inputs], the group of each input; None where groups of equal size follow one another.
+    """
+
+    shape: tuple[int, int]
+    codes: Callable[[slice], Array]
+    scales: FloatArray
+    zeros: FloatArray | int
+    groups: Array | None = None
+
+    def floats(self, rows: slice, columns: slice) -> FloatArray:
+        """Some outputs and inputs, given by bounds inside the matrix."""
+        inputs = range(self.shape[1])[columns]
+        found = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
+        for first in range(rows.start, rows.stop, ROWS_AT_ONCE):
+            part = slice(first, min(first + ROWS_AT_ONCE, rows.stop))
+            found[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
+        return found
+
+    def _floats(self, rows: slice) -> FloatArray:
+        codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
+        zeros = self.zeros if isinstance(self.zeros, int) else self.zeros[rows]
+        if self.groups is not None:
+            codes -= zeros if isinstance(zeros, int) else zeros[:, self.groups]
+            codes *= scales[:, self.groups]
+            return codes
+        grouped = codes.reshape(len(codes), scales.shape[1], -1)
+        grouped -= zeros if isinstance(zeros, int) else zeros[:, :, None]
+        grouped *= scales[:, :, None]
+        return codes
+
+    def integers(self, rows: slice, columns: slice) -> ScaledIntegers | None:
+        """The same as int8 with a scale for each output, where that is how they are stored."""
+        if self.scales.shape[1] > 1 or not isinstance(self.zeros, int):
+            return None
+        codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
+        return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
+
+
+def group_count(inputs: int, group_size: int | None) -> int:
+    """Groups of a row; of None, one."""
+    return 1 if group_size is None else -(-inputs // group_size)
+
+
+def grouped(group_size: int | None) -> str:
+    """The size of groups, for messages."""
+    return "" if group_size is None else f", groups of {group_size}"
+
+
+def groups_in_order(inputs: int, group_size: int | None) -> Array | None:
+    """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
+    if group_size is None or inputs % group_size == 0:
+        return None
+    return np.arange(inputs) // group_size

@@ -1,0 +1,146 @@
+"""How the weights of a folder are stored, by `quantization_config` of its config.json; and opening it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.quantised.awq import BITS as AWQ_BITS
+from mindbatch.checkpoint.quantised.awq import Awq
+from mindbatch.checkpoint.quantised.compressed import CompressedInt8, CompressedPacked
+from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+from mindbatch.checkpoint.quantised.gptq import Gptq
+from mindbatch.checkpoint.quantised.layout import Layout
+from mindbatch.errors import CheckpointError
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.foreign_models import QUANTIZATION
+
+
+def read_layout(config: Mapping[str, Any], source: str, ignored: Collection[str] = ()) -> Layout | None:
+    """How the matrices of a folder are stored; None where they are floats, or by a method that is not read.
+
+    What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
+    be is seen from the tensors.
+
+    ignored: keys of config.json that are to be passed over.
+
+    Raises:
+        CheckpointError: every setting that asks for what is not read.
+    """
+    settings = config.get(QUANTIZATION)
+    if not isinstance(settings, Mapping) or QUANTIZATION in ignored:
+        return None
+    method = settings.get("quant_method")
+    read = _METHODS.get(method) if isinstance(method, str) else None
+    if read is None:
+        return None
+    reader = ConfigReader(settings, f"{source}: {QUANTIZATION}")
+    layout = read(reader)
+    if reader.faults:
+        raise CheckpointError(reader.faults)
+    return layout
+
+
+def open_whole(
+    home: Path, config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
+) -> ModelFolder:
+    """The folder of a whole model, its weights floats or quantised.
+
+    Raises:
+        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `read_layout`.
+    """
+    layout = read_layout(config, source, ignored)
+    return ModelFolder(home) if layout is None else QuantisedFolder(home, layout)
+
+
+def _gptq(reader: ConfigReader) -> Layout:
+    bits, group_size = reader.positive("bits"), _group_size(reader)
+    if bits not in (4, 8):
+        reader.fault("bits", "must be 4 or 8")
+    has_order = reader.flag("desc_act")
+    form = reader.value("checkpoint_format") or reader.value("format") or "gptq"
+    if form not in ("gptq", "gptq_v2"):
+        reader.fault("checkpoint_format", "must be gptq or gptq_v2")
+    reader.needs("pack_dtype", ["int32"])
+    reader.needs("data_type", ["int"])
+    if reader.value("dynamic"):
+        reader.fault("dynamic", "modules with settings of their own are not read")
+    return Gptq(4 if bits == 4 else 8, group_size, form == "gptq", has_order)
+
+
+def _awq(reader: ConfigReader) -> Layout:
+    if reader.positive("bits") != AWQ_BITS:
+        reader.fault("bits", f"must be {AWQ_BITS}")
+    if not reader.flag("zero_point"):
+        reader.fault("zero_point", "must be true")
+    form = reader.value("version") or reader.value("checkpoint_format") or "gemm"
+    if str(form).lower() != "gemm":
+        reader.fault("version", "must be gemm")
+    return Awq(_group_size(reader))
+
+
+def _group_size(reader: ConfigReader) -> int | None:
+    return None if reader.value("group_size") == -1 else reader.positive("group_size")
+
+
+def _compressed(reader: ConfigReader) -> Layout:
+    form = reader.choice("format", {each: each for each in _FORMATS})
+    for key in ("kv_cache_scheme", "transform_config"):
+        if reader.value(key):
+            reader.fault(key, "must be null")
+    sparsity = reader.value("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
+        reader.fault("sparsity_config", "must be of format dense")
+    layouts = {_FORMATS[form](weights) for weights in _group_weights(reader, form)}
+    if len(layouts) != 1:
+        reader.fault("config_groups", "must hold a group, and all must have the same weights")
+    return min(layouts, key=str, default=CompressedInt8())
+
+
+def _group_weights(reader: ConfigReader, form: str) -> Iterator[ConfigReader]:
+    """The settings of each group's weights, of groups whose other settings are checked."""
+    found = reader.value("config_groups")
+    groups = reader.within("config_groups", found)
+    for name, scheme in found.items() if isinstance(found, Mapping) else ():
+        group = groups.within(name, scheme)
+        group.needs("format", [form])
+        group.needs("output_activations", [None])
+        activations = group.value("input_activations")
+        if activations is not None:  # rounded as they come, they need nothing from the folder
+            rounded = group.within("input_activations", activations)
+            rounded.needs("num_bits", [8])
+            rounded.needs("type", ["int"])
+            rounded.needs("dynamic", [True])
+        yield group.within("weights", group.value("weights"))
+
+
+def _int8(weights: ConfigReader) -> Layout:
+    weights.needs("num_bits", [8])
+    weights.needs("symmetric", [True])
+    return CompressedInt8(_scale_groups(weights))
+
+
+def _packed(weights: ConfigReader) -> Layout:
+    bits = weights.positive("num_bits")
+    if bits not in (4, 8):
+        weights.fault("num_bits", "must be 4 or 8")
+    is_symmetric = weights.value("symmetric") is not False
+    has_order = weights.value("actorder") in (True, "group", "dynamic")
+    return CompressedPacked(4 if bits == 4 else 8, _scale_groups(weights), is_symmetric, has_order)
+
+
+def _scale_groups(weights: ConfigReader) -> int | None:
+    """How many inputs have a scale together; None for all."""
+    weights.needs("type", ["int"])
+    strategy = weights.choice("strategy", {"channel": "channel", "group": "group"})
+    return weights.positive("group_size") if strategy == "group" else None
+
+
+_METHODS: dict[str, Callable[[ConfigReader], Layout]] = {
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "gptq": _gptq,
+}
+_FORMATS: dict[str, Callable[[ConfigReader], Layout]] = {"int-quantized": _int8, "pack-quantized": _packed}

@@ -1,0 +1,45 @@
+"""Folders with quantised matrices: what a rank loads of them, and what they compute."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adapter_models import GEOMETRY, logits
+
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.engine.described import open_model
+from mindbatch.kernels.choice import choose_kernels
+from mindbatch.models.loader import load_weights
+from mindbatch.models.registry import describe
+from mindbatch.parallel.context import initialise
+from mindbatch.parallel.topology import WHOLE, TensorSlice
+from quantised_folders import METHODS, sample
+from small_configs import LLAMA
+
+ROWS = [([1, 5, 9, 30, 2], 0), ([7, 7, 8], 0)]
+
+
+@pytest.mark.parametrize("shard", [WHOLE, TensorSlice(1, 2)], ids=["whole", "rank"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rank_loads_the_numbers_that_the_integers_stand_for(
+    tmp_path: Path, method: str, shard: TensorSlice
+) -> None:
+    made, kernels = sample(method, LLAMA), choose_kernels("auto", "CPU")
+    found = []
+    for path in (made.write(tmp_path / "quantised"), made.write_floats(tmp_path / "floats")):
+        with open_model(ModelConfig(checkpoint_name_or_path=str(path))).folder as folder:
+            found.append(load_weights(describe(made.config), folder, kernels, shard).parameters)
+    for name, parameter in found[1].items():
+        np.testing.assert_array_equal(np.asarray(found[0][name]), np.asarray(parameter))
+
+
+def test_a_quantised_model_gives_the_logits_of_its_floats(tmp_path: Path) -> None:
+    initialise("CPU")
+    made, found = sample("gptq_order", LLAMA), []
+    for path in (made.write(tmp_path / "quantised"), made.write_floats(tmp_path / "floats")):
+        model = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
+        with model.folder:
+            loaded = model.load(choose_kernels("auto", "CPU"), GEOMETRY, lambda done, count: None)
+        found.append(np.concatenate(logits(loaded, ROWS)))
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_array_equal(*found)

@@ -1,0 +1,157 @@
+"""Folders with quantised matrices: they are read as floats; what contradicts itself is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+from mindbatch.errors import CheckpointError
+from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.quantisation import open_whole
+from mindbatch.models.registry import describe, tensor_specs
+from quantised_folders import METHODS, Sample, sample
+from small_configs import LLAMA
+
+MATRIX = "model.layers.0.mlp.down_proj"  # [32, 48]
+
+
+def opened(folder: Path, config: dict[str, Any]) -> ModelFolder:
+    return open_whole(folder, config, str(folder / "config.json"), ())
+
+
+def checked(path: Path, config: dict[str, Any]) -> None:
+    with opened(path, config) as folder:
+        arch = describe(config)
+        check_tensors(arch, tensor_specs(arch), folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_quantised_matrix_is_read_as_the_floats_that_it_stands_for(tmp_path: Path, method: str) -> None:
+    made = sample(method, LLAMA)
+    checked(made.write(tmp_path), made.config)
+    with opened(tmp_path, made.config) as folder:
+        assert sorted(folder.names) == sorted(made.floats)
+        for name, floats in made.floats.items():
+            np.testing.assert_array_equal(folder.floats(name), floats)
+        rows, columns = slice(3, 30), slice(8, 41)
+        part = folder.floats(f"{MATRIX}.weight", rows=rows, columns=columns)
+        np.testing.assert_array_equal(part, made.floats[f"{MATRIX}.weight"][rows, columns])
+
+
+@pytest.mark.parametrize(("method", "is_kept"), [("int8", True), ("packed", False), ("awq", False)])
+def test_integers_with_a_scale_for_each_output_are_given_as_they_are(
+    tmp_path: Path, method: str, is_kept: bool
+) -> None:
+    made = sample(method, LLAMA)
+    with opened(made.write(tmp_path), made.config) as folder:
+        assert isinstance(folder, QuantisedFolder)
+        assert folder.integers("model.norm.weight") is None
+        found = folder.integers(f"{MATRIX}.weight", rows=slice(2, 9), columns=slice(1, 40))
+        assert (found is not None) == is_kept
+        if found is not None:
+            np.testing.assert_array_equal(found.numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
+            np.testing.assert_array_equal(found.scales, made.tensors[f"{MATRIX}.weight_scale"][2:9, 0])
+
+
+def broken(end: str, at: Any, value: Any) -> Any:
+    """Puts a value into a tensor of the matrix."""
+
+    def change(made: Sample) -> None:
+        made.tensors[f"{MATRIX}.{end}"][at] = value
+
+    return change
+
+
+def without(end: str) -> Any:
+    return lambda made: made.tensors.pop(f"{MATRIX}.{end}")
+
+
+def reshaped(end: str, cut: Any) -> Any:
+    def change(made: Sample) -> None:
+        name = f"{MATRIX}.{end}"
+        made.tensors[name] = np.ascontiguousarray(made.tensors[name][cut])
+
+    return change
+
+
+def recast(end: str, dtype: Any) -> Any:
+    def change(made: Sample) -> None:
+        name = f"{MATRIX}.{end}"
+        made.tensors[name] = made.tensors[name].astype(dtype)
+
+    return change
+
+
+def setting(key: str, value: Any) -> Any:
+    def change(made: Sample) -> None:
+        made.config["quantization_config"] = made.config["quantization_config"] | {key: value}
+
+    return change
+
+
+def twice(made: Sample) -> None:
+    made.tensors[f"{MATRIX}.weight"] = made.floats[f"{MATRIX}.weight"]
+
+
+def not_quantised(made: Sample) -> None:
+    made.tensors.clear()
+    made.tensors.update(made.floats)
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("gptq", broken("scales", (0, 3), np.nan), "scales: 1 of 96 scales are not above 0 and finite: nan"),
+    ("gptq", broken("scales", (0, slice(3, 5)), 0), "2 of 96 scales are not above 0 and finite: 0, 0"),
+    ("awq", broken("scales", (1, 0), -0.5), "finite: -0.5"),
+    (
+        "int8",
+        broken("weight_scale", 4, np.inf),
+        "weight_scale: 1 of 32 scales are not above 0 and finite: inf",
+    ),
+    (
+        "gptq",
+        broken("g_idx", 5, 3),
+        "g_idx: 1 of 48 inputs are in groups that are not there, such as 3; allowed",
+    ),
+    ("packed_order", broken("weight_g_idx", 5, -1), "such as -1; allowed: 0..2"),
+    ("packed", broken("weight_shape", 1, 47), "weight_shape: [32, 47]; weight_packed holds [32, 48]"),
+    ("gptq", without("scales"), f"tensor '{MATRIX}.scales' is missing; GPTQ, 4 bits, groups of 16 needs it"),
+    ("gptq_order", without("g_idx"), f"tensor '{MATRIX}.g_idx' is missing"),
+    ("int8", without("weight"), f"tensor '{MATRIX}.weight' is missing"),
+    ("gptq", reshaped("qzeros", slice(2)), "has shape [2, 4], needed is [3, 4] for 32 outputs and 48 inputs"),
+    ("awq", reshaped("qweight", slice(40)), "has shape [32, 40], needed is [32, 48]"),
+    ("int8", recast("weight", np.int32), "has dtype I32, needed is I8"),
+    ("gptq", setting("bits", 8), "(GPTQ, 8 bits, groups of 16, as config.json says)"),
+    (
+        "gptq",
+        setting("group_size", 32),
+        "needed is [1, 48] for 48 outputs and 32 inputs (GPTQ, 4 bits, groups of 32",
+    ),
+    ("gptq", twice, f"is stored as '{MATRIX}.qweight', too"),
+    (
+        "gptq",
+        not_quantised,
+        "GPTQ, 4 bits, groups of 16; no tensor is stored so, as *.qweight",
+    ),
+    ("awq", setting("group_size", -1), "needed is [1, 32]"),
+]
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    made = sample("gptq", LLAMA)
+    for change in (without("scales"), reshaped("g_idx", slice(7)), recast("qzeros", np.int64)):
+        change(made)
+    with pytest.raises(CheckpointError) as refused:
+        checked(made.write(tmp_path), made.config)
+    assert len(refused.value.faults) == 3
+
+
+@pytest.mark.parametrize(("method", "change", "said"), REFUSED)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, method: str, change: Any, said: str) -> None:
+    made = sample(method, LLAMA)
+    change(made)
+    with pytest.raises(CheckpointError) as refused:
+        checked(made.write(tmp_path), made.config)
+    assert said in str(refused.value)
