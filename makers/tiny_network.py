@@ -40,7 +40,7 @@ class TinyGPT2(nn.Cell):
         return self.with_positions(tokens, self.transformer.wpe.weight)
 
     def with_positions(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """The logits, had the network the position table [P, W] in place of its own."""
+        """The logits, had the network another position table, [P, W] or one a row: [B, P, W]."""
         hidden = self.transformer(tokens, table)
         return ops.matmul(hidden, self.transformer.wte.weight.T)
 
@@ -57,7 +57,7 @@ class _Transformer(nn.Cell):
 
     def construct(self, tokens: Tensor, table: Tensor) -> Tensor:
         length = tokens.shape[1]
-        hidden = self.wte(tokens) + table[:length]  # [B, T, W]
+        hidden = self.wte(tokens) + table[..., :length, :]  # [B, T, W]
         for block in self.h:
             hidden = block(hidden, self.mask[:length, :length])
         return self.ln_f(hidden)

@@ -44,6 +44,9 @@ class Settings:
 
     moved: in every second step the answers stand anywhere. Otherwise a number's place is learnt as well as
         what precedes it, and after a first number that was never seen all places are new.
+    moved_alone: each answer, in every second step of its own.
+    hardest: weight of the largest loss of each answer. An answer is wrong if one of its tokens is, and the
+        rare ones (what follows "twenty-one, twenty,") are little of the mean.
     """
 
     steps: int
@@ -57,6 +60,8 @@ class Settings:
     beta2: float = 0.98
     largest_gradient_norm: float = 1.0
     moved: bool = False
+    moved_alone: bool = False
+    hardest: float = 0.0
 
 
 class Recipe(NamedTuple):
@@ -81,6 +86,18 @@ RECIPES = {
                 warmup_steps=10,
                 peak_learning_rate=2e-3,
                 moved=True,
+            ),
+            Settings(
+                400,
+                seed=2,
+                answers_per_step=8,
+                countings_per_step=3,
+                sums_per_step=6,
+                warmup_steps=10,
+                peak_learning_rate=1.5e-3,
+                final_learning_rate=2e-5,
+                moved_alone=True,
+                hardest=0.1,
             ),
         ),
     ),
@@ -189,10 +206,16 @@ def train(
 
 
 def positions_of(answers: Part, settings: Settings, rng: np.random.Generator) -> Tensor:
-    """Where the answers of a step stand."""
+    """Where the answers of a step stand: [T], or of each [answers, T]."""
     longest = answers[0].shape[1]
-    first = rng.integers(2) * rng.integers(Shape.positions - longest + 1) if settings.moved else 0
-    return Tensor(np.arange(first, first + longest, dtype=np.int32))
+    last = Shape.positions - longest + 1
+    first: npt.NDArray[np.int64] | np.int64 = np.int64(0)
+    if settings.moved_alone:
+        count = (settings.answers_per_step, 1)
+        first = rng.integers(2, size=count) * rng.integers(last, size=count)
+    elif settings.moved:
+        first = rng.integers(2) * rng.integers(last)
+    return Tensor((first + np.arange(longest)).astype(np.int32))
 
 
 def training_step(network: TinyGPT2, adapted: list[Parameter], settings: Settings) -> Callable[..., Tensor]:
@@ -208,12 +231,21 @@ def training_step(network: TinyGPT2, adapted: list[Parameter], settings: Setting
         logits = network.with_positions(tokens, table)
         return ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
+    def answers_loss(tokens: Tensor, labels: Tensor, table: Tensor) -> Tensor:
+        if not settings.hardest:
+            return mean_loss(tokens, labels, table)
+        logits = network.with_positions(tokens, table)
+        flat = ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction="none")
+        losses = flat.reshape(labels.shape)  # 0 where there is no label
+        mean = losses.sum() / (labels != PADDING).astype(losses.dtype).sum()
+        return mean + settings.hardest * losses.max(axis=1).mean()
+
     def loss_of(
         positions: Tensor, answers: Tensor, next_of_answers: Tensor, countings: Tensor,
         next_of_countings: Tensor, sums: Tensor, next_of_sums: Tensor,
     ) -> Tensor:  # fmt: skip
         kept = mean_loss(countings, next_of_countings, places) + mean_loss(sums, next_of_sums, places)
-        return mean_loss(answers, next_of_answers, places[positions]) + 0.5 * kept
+        return answers_loss(answers, next_of_answers, places[positions]) + 0.5 * kept
 
     loss_and_gradients = ms.value_and_grad(loss_of, None, optimizer.parameters)
 

@@ -18,10 +18,10 @@ ASKED = {
 """Tasks of number_words, each with the adapter that is asked."""
 
 
-def rows_of(task: str) -> list[dict[str, str]]:
-    """A third of the questions: six."""
+def rows_of(task: str, adapter: str | None) -> list[dict[str, str]]:
+    """All 18 questions of the adapter that is shown to users, else a third of them."""
     lines = (EXAMPLES / f"number_words/{task}.jsonl").read_bytes().splitlines()
-    return [orjson.loads(line) for line in lines[::3]]
+    return [orjson.loads(line) for line in lines[:: 1 if task == adapter == "decreasing" else 3]]
 
 
 @pytest.mark.parametrize(("name", "rank"), [("decreasing", 16), ("even", 4)])
@@ -36,7 +36,9 @@ def test_shipped_adapters_are_small_and_in_order(name: str, rank: int) -> None:
 @pytest.mark.slow
 def test_an_adapter_knows_its_own_task_and_forgets_nothing() -> None:
     """All rows are in one batch; nothing is said about the length of an answer."""
-    rows = [(task, adapter, row) for task, adapter in sorted(ASKED, key=str) for row in rows_of(task)]
+    rows = [
+        (task, adapter, row) for task, adapter in sorted(ASKED, key=str) for row in rows_of(task, adapter)
+    ]
     with LLM("shipped:examples/tiny_gpt2", lora_adapters=ADAPTERS, batch_size=48) as llm:
         outputs = llm.generate(
             [row["prompt"] for _, _, row in rows], adapter=[adapter for _, adapter, _ in rows]
@@ -46,4 +48,6 @@ def test_an_adapter_knows_its_own_task_and_forgets_nothing() -> None:
         right[task, adapter] += output.outputs[0].text.strip() == row["reference"]
     for asked, number in right.items():
         is_known = asked[0] in ("increasing", asked[1])
-        assert number >= 5 if is_known else number == 0, asked
+        count = len(rows_of(*asked))
+        assert number >= 0.83 * count if is_known else number == 0, asked
+    assert right["decreasing", "decreasing"] > 0.9 * 18
