@@ -64,6 +64,16 @@ def prefixes() -> list[tuple[int, ...]]:
     ]
 
 
+def ends_of_prompts() -> list[tuple[int, int]]:
+    """The recorded rows as (number of the prompt, its token after which the logits are)."""
+    return [
+        (number, len(prefix) - 1)
+        for prefix in prefixes()
+        for number, prompt in enumerate(prompts())
+        if tuple(prompt[: len(prefix)]) == prefix
+    ]
+
+
 def base_logits(base: str) -> NDArray[np.float32]:
     """What transformers computes without an adapter: [prefixes, vocabulary]."""
     return _fixture()[f"{base}.base"]

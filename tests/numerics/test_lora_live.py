@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adapter_models import SETTINGS, loaded, logits_of
-from lora_cases import base_logits, cases, live_logits, prefixes, prompts, write_base, write_case
+from lora_cases import base_logits, cases, ends_of_prompts, live_logits, prompts, write_base, write_case
 
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.kernels.choice import choose_kernels
@@ -38,16 +38,6 @@ def test_logits_are_peft_s(tmp_path: Path, base: str, kernels: str) -> None:
         bank.load(slot, name)
     for slot, name in enumerate(["base", *bank.names]):
         rows = logits_of(runner, [(prompt, slot) for prompt in prompts()])
-        ends = [(prompts().index(prompt), len(prefix) - 1) for prefix, prompt in _of_prompts()]
-        ours = np.stack([rows[row][end] for row, end in ends])
+        ours = np.stack([rows[row][end] for row, end in ends_of_prompts()])
         expected = base_logits(base) if slot == 0 else live_logits(name)
         assert np.abs(ours - expected).max() <= 1e-4, name
-
-
-def _of_prompts() -> list[tuple[tuple[int, ...], list[int]]]:
-    """The prefixes of the recorded rows, each with the prompt that it begins."""
-    found = []
-    for prefix in prefixes():
-        [prompt] = [prompt for prompt in prompts() if tuple(prompt[: len(prefix)]) == prefix]
-        found.append((prefix, prompt))
-    return found

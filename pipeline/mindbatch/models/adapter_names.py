@@ -19,11 +19,16 @@ def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str
     Adapters of base models are without the prefix that the weights have, or the other way round; those of
     MindFormers have its names.
     """
-    prefix = declaration(arch.model_type).prefix
+    found = prefix_renames(declaration(arch.model_type).prefix, names)
+    theirs = {other: name for other, name in _mindformers(arch).items() if name in names}
+    return found | {other: name for other, name in theirs.items() if other not in names}
+
+
+def prefix_renames(prefix: str, names: Collection[str]) -> dict[str, str]:
+    """The names without the prefix, of those that have it, and with it of the others."""
     short = {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
     long = {prefix + name: name for name in names if not name.startswith(prefix)}
-    found = short | long | {theirs: name for theirs, name in _mindformers(arch).items() if name in names}
-    return {other: name for other, name in found.items() if other not in names}
+    return {other: name for other, name in (short | long).items() if other not in names}
 
 
 def _mindformers(arch: Architecture) -> dict[str, str]:

@@ -1,12 +1,15 @@
 """What of a config.json MindFormers' models compute, and that everything else is refused by name."""
 
+import re
 from typing import Any
 
 import pytest
 
+from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.description import Experts, GroupedAttention, LatentAttention
 from mindbatch.backends.mindformers.families import FAMILIES, describe
 from mindbatch.errors import CheckpointError
+from mindbatch.models.tensor_spec import source_shapes
 from mindformers_configs import CONFIGS, PUBLISHED, YARN, config
 
 
@@ -53,6 +56,29 @@ def test_telechat2_has_names_of_its_own_and_keys_beside_values() -> None:
     assert model.shapes["transformer.word_embeddings.weight"] == (96, 64)
     assert not [name for name in model.shapes if "_proj.bias" in name and "down" not in name]
     assert not [name for name in model.shapes if name.startswith("model.")]
+
+
+def test_adapters_act_on_all_matrices_but_those_of_experts_and_compressed_vectors() -> None:
+    left = {}
+    for family in CONFIGS:
+        model = describe(config(family))
+        acting = source_shapes(adapter_specs(model))
+        assert acting.items() <= model.shapes.items(), family
+        matrices = {name for name, shape in model.shapes.items() if len(shape) == 2} - acting.keys()
+        left[family] = sorted(
+            {re.sub(r".*\.(?:mlp|self_attn|self_attention)\.|\d+\.", "", name) for name in matrices}
+        )
+    of_experts = ["experts.down_proj", "experts.gate_proj", "experts.up_proj", "gate"]
+    shared = [f"shared_{name}" for name in of_experts[:3]]
+    compressed = ["kv_a_proj_with_mqa", "kv_b_proj", "q_a_proj", "q_b_proj"]
+    assert {
+        family: [name.removesuffix(".weight") for name in names] for family, names in left.items() if names
+    } == {
+        "qwen3_moe": of_experts,
+        "glm4_moe": [*of_experts, *shared],
+        "deepseek_v3": [*of_experts, *compressed, *shared],
+        "telechat": ["key_value", "query"],
+    }
 
 
 def test_yarn_is_completed_and_limits_the_positions() -> None:

@@ -98,9 +98,10 @@ class Description:
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The tensors of its checkpoint, by the names that they have there."""
-        return {self._own_name(name): shape for name, shape in tensor_shapes(self).items()}
+        return {self.own_name(name): shape for name, shape in tensor_shapes(self).items()}
 
-    def _own_name(self, name: str) -> str:
+    def own_name(self, name: str) -> str:
+        """What the checkpoint calls a tensor that is called so in Llama's."""
         for llama, own in self.own_names:
             name = name.replace(llama, own)
         return name

@@ -18,10 +18,6 @@ from mindbatch.models.qwen2 import read_windows
 from mindbatch.models.registry import MODEL_TYPES
 
 PROVIDER = "model.provider=mindformers"
-NO_ADAPTERS = (
-    f"lora.adapters: not beside a model of {PROVIDER}; allowed: one, with lora.mode=merge, or "
-    "model.provider=native"
-)
 
 
 @dataclass(frozen=True)

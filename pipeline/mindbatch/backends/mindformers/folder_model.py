@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.division import division_faults
-from mindbatch.backends.mindformers.families import NO_ADAPTERS, PROVIDER, describe, family_of
+from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
 from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
 from mindbatch.checkpoint.faults import raise_if_any, shown
@@ -21,12 +22,13 @@ from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.memory import padded_head
-from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.adapter_names import prefix_renames
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_adapters, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.merged_adapter import MergedAdapter, merge_whole, merged_weights
 from mindbatch.models.model_facts import ModelFacts
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -54,8 +56,12 @@ class MindFormersModel:
     def fit_adapters(
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
-        """See `engine.described.DescribedModel.fit_adapters`; not of this provider."""
-        raise ConfigError(NO_ADAPTERS)
+        """See `engine.described.DescribedModel.fit_adapters`."""
+        model = self.description
+        fitted = fit_mindformers(model, adapters, max_loaded)
+        places = places_of(model, fitted, self.shard)
+        largest = max(map(places.numbers, fitted.adapters.values()))
+        return replace(fitted, slot_numbers=(largest,))
 
     def merge(self, adapter: LoraAdapter) -> MindFormersModel:
         """See `engine.described.DescribedModel.merge`."""
@@ -70,15 +76,19 @@ class MindFormersModel:
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`."""
+        model, bank = self.description, None
         with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
             kernels = compiled(kernels)
             from mindbatch.backends.mindformers.network import assemble, build_network
             from mindbatch.backends.mindformers.weights import load_weights
+            from mindbatch.models.adapter_bank import AdapterBank
 
-            network = build_network(self.description, kernels, self.shard)
+            network = build_network(model, kernels, self.shard)
         with merged_weights(self.folder, self.merged) as folder:
-            load_weights(network, self.description, folder, kernels, progress)
-        return assemble(network, self.description, kernels, geometry)
+            load_weights(network, model, folder, kernels, progress)
+        if adapters is not None:
+            bank = AdapterBank(adapters, places_of(model, adapters, self.shard), (self.folder, str), kernels)
+        return assemble(network, model, kernels, geometry, bank)
 
 
 def open_folder(
@@ -121,6 +131,23 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
     if len(first) > 1:
         found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
         yield f"{folder.path}: tensors of several types: {found}; {PROVIDER} takes weights of one type"
+
+
+def fit_mindformers(
+    model: Description, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+) -> FittedAdapters:
+    """Checks adapters against a model that MindFormers runs.
+
+    Raises:
+        CheckpointError: what does not fit, of all adapters.
+    """
+    renames = prefix_renames("model.", model.shapes)
+    return fit_adapters(adapter_specs(model), adapters, max_loaded, renames, model.shapes)
+
+
+def places_of(model: Description, adapters: FittedAdapters, shard: TensorSlice) -> AdapterPlaces:
+    """Where a rank computes with adapters."""
+    return rank_places(adapter_specs(model), adapters, shard, Stage(range(model.num_layers)))
 
 
 def facts_of(model: Description, model_parallel: int = 1) -> ModelFacts:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
+from mindbatch.backends.mindformers.adapters import ModelAdapters, StepSlots
 from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES, Family
 from mindbatch.backends.mindformers.groups import enter_group
@@ -21,6 +22,7 @@ from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.layers.decoder import Network, Tensors
+from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.runnable import RunnableModel
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -28,13 +30,19 @@ ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets i
 
 
 class CpuDecoder(nn.Cell):
-    """Hidden states [T, hidden] of a step; attention holds the caches and reads the step as it is."""
+    """Hidden states [T, hidden] of a step; attention holds the caches and reads the step as it is.
 
-    def __init__(self, network: nn.Cell) -> None:
+    slots: what keeps those of the tokens' adapters; None without any.
+    """
+
+    def __init__(self, network: nn.Cell, slots: StepSlots | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
+        self.keep_slots = slots
 
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
+        if self.keep_slots is not None:
+            ids = ops.depend(ids, self.keep_slots(adapters))
         slots, rows, block_tables, lengths = step
         return self.network(
             input_ids=ids,
@@ -50,13 +58,16 @@ class CpuDecoder(nn.Cell):
 class AscendDecoder(nn.Cell):
     """The same for PagedAttention: every token is a sequence of one query, with a block table of its own."""
 
-    def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
+    def __init__(self, network: nn.Cell, cache: PagedCache, slots: StepSlots | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
+        self.keep_slots = slots
         self.keys = [layer[0] for layer in cache.layers]
         self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
 
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
+        if self.keep_slots is not None:
+            ids = ops.depend(ids, self.keep_slots(adapters))
         slots, block_tables, lengths, queries, _ = step
         return self.network(
             input_ids=ids,
@@ -71,14 +82,17 @@ class AscendDecoder(nn.Cell):
         )
 
 
-class PlainHead(nn.Cell):
-    """Logits of hidden states [S, hidden]; no adapter acts on MindFormers' layers."""
+class Head(nn.Cell):
+    """Logits of hidden states [S, hidden]. slots: see `CpuDecoder`."""
 
-    def __init__(self, head: nn.Cell) -> None:
+    def __init__(self, head: nn.Cell, slots: StepSlots | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.head = head
+        self.keep_slots = slots
 
     def construct(self, hidden: Tensor, adapters: Tensors = ()) -> Tensor:
+        if self.keep_slots is not None:
+            hidden = ops.depend(hidden, self.keep_slots(adapters))
         return self.head(hidden)
 
 
@@ -159,19 +173,31 @@ def _attention_shape(module: Any, model: Description) -> AttentionShape:
 
 
 def assemble(
-    network: nn.Cell, model: Description, kernels: Kernels, geometry: CacheGeometry
+    network: nn.Cell,
+    model: Description,
+    kernels: Kernels,
+    geometry: CacheGeometry,
+    bank: AdapterBank | None = None,
 ) -> RunnableModel:
-    """The step of a network that `build_network` made, with a cache of its own."""
+    """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
     shapes = attention_shapes(network, model)
     cache = PagedCache(shapes, geometry, kernels)
+    adapters = None if bank is None else ModelAdapters(bank.parameters, StepSlots())
+    slots = None if adapters is None else adapters.slots
     decoder: nn.Cell
     if kernels.device_target == "CPU":
-        put_in_for_cpu(network, shapes, cache.layers, kernels, tied=model.tied)
-        decoder = CpuDecoder(network.model)
+        put_in_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=model.tied)
+        decoder = CpuDecoder(network.model, slots)
     else:
-        put_in_for_ascend(network)
-        decoder = AscendDecoder(network.model, cache)
-    whole = Network(decoder, PlainHead(network.model.output_layer))
+        put_in_for_ascend(network, kernels, adapters, tied=model.tied)
+        decoder = AscendDecoder(network.model, cache, slots)
+    whole = Network(decoder, Head(network.model.output_layer, slots))
     return RunnableModel(
-        model.vocab_size, lambda _: whole, cache, kernels.for_single_tokens(), shapes[0], few_graphs=True
+        model.vocab_size,
+        lambda _: whole,
+        cache,
+        kernels.for_single_tokens(),
+        shapes[0],
+        few_graphs=True,
+        adapters=bank,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
+from mindbatch.backends.mindformers.adapters import ModelAdapters
 from mindbatch.backends.mindformers.stand_ins import (
     attention,
     grouped_matmul,
@@ -22,8 +23,12 @@ from mindbatch.kernels.interface import AttentionShape, Kernels
 Caches = Sequence[tuple[Parameter, ...]]
 
 
-def put_in_for_ascend(network: nn.Cell) -> None:
-    """Replaces what MindSpore does not compile for Ascend in simulation; all else runs there unchanged.
+def put_in_for_ascend(
+    network: nn.Cell, kernels: Kernels, adapters: ModelAdapters | None = None, *, tied: bool
+) -> None:
+    """Replaces what MindSpore does not compile for Ascend in simulation, and the layers that adapters act on.
+
+    All else runs there unchanged.
 
     FusedAddTopKDiv has a kernel in MindSpore's plugin of internal kernels alone, and StridedSlice attributes
     that are objects of CANN.
@@ -35,10 +40,18 @@ def put_in_for_ascend(network: nn.Cell) -> None:
             router.put_in(module)
     for layer in network.model.decoder.layers:
         rotary.put_in_partial(layer.self_attention)
+    if adapters is not None:
+        linear.put_in_adapted(network, adapters, kernels, tied=tied)
 
 
 def put_in_for_cpu(
-    network: nn.Cell, shapes: Sequence[AttentionShape], caches: Caches, kernels: Kernels, *, tied: bool
+    network: nn.Cell,
+    shapes: Sequence[AttentionShape],
+    caches: Caches,
+    kernels: Kernels,
+    adapters: ModelAdapters | None = None,
+    *,
+    tied: bool,
 ) -> None:
     """Replaces what has no CPU kernel in each module of a loaded network, and its linear layers.
 
@@ -62,10 +75,12 @@ def put_in_for_cpu(
             token_dispatcher.put_in(module.token_dispatcher)
         elif isinstance(module, grouped_layers.GroupedLinearBase):
             grouped_matmul.put_in(module)
+    if adapters is not None:
+        linear.put_in_adapted(network, adapters, kernels, tied=tied)
     for _, module in list(network.cells_and_names()):
         linear.put_in(module, layers.LinearBase, kernels)
     if tied:
-        linear.share_with_head(network.model, kernels)
+        linear.share_with_head(network.model, kernels, adapters)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
         rotary.put_in_partial(layer.self_attention)
         _put_in_attention(layer.self_attention, shape, cache, kernels)

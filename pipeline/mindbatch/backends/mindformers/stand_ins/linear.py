@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
+from mindbatch.backends.mindformers.adapters import AdaptedLayer, ModelAdapters, linear_places
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.tensors import constant, shared_parameter
+from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -25,35 +27,54 @@ def packed(name: str, weight: FloatArray, kernels: Kernels) -> Parameter:
 
 
 class Linear(nn.Cell):
-    """x [T, inputs] -> x W^T + b [T, outputs], and what ranks do then: add their products, or gather them."""
+    """x [T, inputs] -> x W^T + b [T, outputs], and what ranks do then: add their products, or gather them.
+
+    bias: one of zero, [1], for none. adapted: what adapters add to the product.
+    """
 
     def __init__(
         self,
         outputs: int,
         weight: Parameter,
-        bias: FloatArray | None,
+        bias: Tensor,
         kernels: Kernels,
         meet: nn.Cell | None = None,
+        adapted: AdaptedLayer | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.product = kernels.linear(outputs)
+        if adapted is None:
+            self.product = kernels.linear(outputs)
+        else:
+            self.product = kernels.adapted_linear(outputs, adapted.shape)
+        self.stored = () if adapted is None else adapted.stored
+        self.slots = None if adapted is None else adapted.slots
         self.weight = weight
-        self.bias = kernels.absent() if bias is None else constant(bias, kernels.dtype)
+        self.bias = bias
         self.meet = meet or Identity()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.meet(self.product(x, self.weight, self.bias))
+        if self.slots is None:
+            return self.meet(self.product(x, self.weight, self.bias))
+        slots = slots_of(x, self.slots)
+        return self.meet(self.product(x, self.weight, self.bias, slots, *self.stored))
 
 
 class Embedding(nn.Cell):
-    """ids [T] -> rows [T, width] of the matrix that the head has, too; each rank has `shape` of them."""
+    """ids [T] -> rows [T, width] of a matrix; each rank has `shape` of them. adapted: what adapters add."""
 
     def __init__(
-        self, weight: Parameter, shape: tuple[int, int], shard: TensorSlice, kernels: Kernels
+        self,
+        weight: Parameter,
+        shape: tuple[int, int],
+        shard: TensorSlice,
+        kernels: Kernels,
+        adapted: AdaptedLayer | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         outputs, width = shape
-        self.rows = kernels.embedding(width)
+        self.rows = kernels.embedding(width) if adapted is None else kernels.adapted_embedding(adapted.shape)
+        self.stored = () if adapted is None else adapted.stored
+        self.slots = None if adapted is None else adapted.slots
         self.weight = weight
         self.first_id = shard.rank * outputs
         self.reduce = kernels.all_reduce(shard)
@@ -61,7 +82,18 @@ class Embedding(nn.Cell):
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:
             ids = ids - self.first_id
-        return self.reduce(self.rows(ids, self.weight))
+        if self.slots is None:
+            return self.reduce(self.rows(ids, self.weight))
+        return self.reduce(self.rows(ids, self.weight, slots_of(ids, self.slots), *self.stored))
+
+
+def slots_of(x: Tensor, kept: Parameter) -> Tensor:
+    """The slots of the tokens that x [T, ...] is of, read once x is there.
+
+    Read without that, they are what was kept before the graph was compiled, whenever it runs first
+    (MindSpore 2.9).
+    """
+    return ops.depend(kept, x)[: x.shape[0]]
 
 
 class RouterProduct(nn.Cell):
@@ -75,20 +107,27 @@ class RouterProduct(nn.Cell):
         return self.linear(x)
 
 
-def linear_of(module: Any, kernels: Kernels) -> Linear:
-    """The same product as a module's of MindFormers, of its loaded weight and bias."""
+def linear_of(module: Any, kernels: Kernels, adapted: AdaptedLayer | None = None) -> Linear:
+    """The same product as a module's of MindFormers, of its loaded weight and bias, and what adapters add."""
     from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
 
-    weight = module.weight.asnumpy()
-    outputs, shard = weight.shape[0], _shard_of(module)
+    outputs, shard = module.weight.shape[0], _shard_of(module)
     is_row = isinstance(module, RowParallelLinear)
     has_bias = getattr(module, "bias", None) is not None and not (is_row and shard.rank > 0)
-    bias, meet = module.bias.asnumpy() if has_bias else None, None
+    bias = constant(module.bias.asnumpy(), kernels.dtype) if has_bias else kernels.absent()
+    meet = None
     if is_row and not module.delay_allreduce and not module.skip_bias_add:
         meet = kernels.all_reduce(shard)
     elif getattr(module, "gather_output", False):
         meet = kernels.all_gather(shard, outputs * shard.size)
-    return Linear(outputs, packed(module.weight.name, weight, kernels), bias, kernels, meet)
+    return Linear(outputs, _weight_of(module, kernels), bias, kernels, meet, adapted)
+
+
+def _weight_of(module: Any, kernels: Kernels) -> Parameter:
+    """The matrix of a module as the kernels take it; on Ascend they take it as it is."""
+    if kernels.device_target == "Ascend":
+        return module.weight
+    return packed(module.weight.name, module.weight.asnumpy(), kernels)
 
 
 def _shard_of(module: Any) -> TensorSlice:
@@ -108,8 +147,24 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: Kernels) ->
             setattr(module, name, linear_of(child, kernels))
 
 
-def share_with_head(model: Any, kernels: Kernels) -> None:
+def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: Kernels, *, tied: bool) -> None:
+    """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied CPU model."""
+    for name, (owner, attribute) in linear_places(network):
+        if (adapted := adapters.of(name)) is not None:
+            setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
+    adapted = adapters.of(EMBEDDING)
+    if adapted is not None and not (tied and kernels.device_target == "CPU"):
+        embedding = network.model.embedding.word_embeddings
+        _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
+
+
+def share_with_head(model: Any, kernels: Kernels, adapters: ModelAdapters | None) -> None:
     """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
+    adapted = None if adapters is None else adapters.of(EMBEDDING)
+    _put_in_embedding(model, model.output_layer.weight, kernels, adapted)
+
+
+def _put_in_embedding(model: Any, weight: Parameter, kernels: Kernels, adapted: AdaptedLayer | None) -> None:
     embedding = model.embedding.word_embeddings
     shape, shard = embedding.weight.shape, _shard_of(embedding)
-    model.embedding.word_embeddings = Embedding(model.output_layer.weight, shape, shard, kernels)
+    model.embedding.word_embeddings = Embedding(weight, shape, shard, kernels, adapted)
