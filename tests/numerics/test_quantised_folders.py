@@ -9,6 +9,7 @@ from adapter_models import GEOMETRY, logits
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.described import open_model
 from mindbatch.kernels.choice import choose_kernels
+from mindbatch.kernels.native_library import find_library
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
@@ -31,6 +32,30 @@ def test_a_rank_loads_the_numbers_that_the_integers_stand_for(
             found.append(load_weights(describe(made.config), folder, kernels, shard).parameters)
     for name, parameter in found[1].items():
         np.testing.assert_array_equal(np.asarray(found[0][name]), np.asarray(parameter))
+
+
+@pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
+@pytest.mark.parametrize("shard", [WHOLE, TensorSlice(1, 2)], ids=["whole", "rank"])
+def test_int8_keeps_the_integers_and_scales_of_a_folder(tmp_path: Path, shard: TensorSlice) -> None:
+    """Rounding the floats again would change them: many rows have -128, which is never given out."""
+    made = sample("int8", LLAMA)
+    kernels = choose_kernels("native", "CPU", quantization="int8")
+    with open_model(ModelConfig(checkpoint_name_or_path=str(made.write(tmp_path)))).folder as folder:
+        packed = np.asarray(
+            load_weights(describe(made.config), folder, kernels, shard).parameters["layers.0.mlp.up.weight"]
+        )
+    parts = [f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up")]
+    rows = slice(*shard.bounds(48))
+    numbers = np.concatenate([made.tensors[f"{part}.weight"][rows] for part in parts])
+    scales = np.concatenate([made.tensors[f"{part}.weight_scale"][rows] for part in parts])
+    for output, (row, scale) in enumerate(zip(numbers, scales, strict=True)):
+        panel, column = packed[output // 32].tobytes(), output % 32
+        words = np.frombuffer(panel[:-256], np.int8).reshape(-1, 32, 4)
+        np.testing.assert_array_equal(words[:, column].reshape(-1)[: len(row)], row)
+        assert not words[:, column].reshape(-1)[len(row) :].any()
+        tail = np.frombuffer(panel[-256:-128], np.float32), np.frombuffer(panel[-128:], np.int32)
+        assert tail[0][column] == np.float32(scale[0])
+        assert tail[1][column] == 128 * row.astype(np.int32).sum()
 
 
 def test_a_quantised_model_gives_the_logits_of_its_floats(tmp_path: Path) -> None:

@@ -103,6 +103,15 @@ class Kernels(ABC):
         Returns how many finite numbers the kernels' type of weights does not reach.
         """
 
+    def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
+        """The same of int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
+        raise NotImplementedError
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether weights are packed as int8 with a scale for each output."""
+        return False
+
     @abstractmethod
     def linear(self, outputs: int) -> Operation:
         """Cell (x [T, inputs], packed weight, bias [outputs] or [1] for none) -> [T, outputs]."""

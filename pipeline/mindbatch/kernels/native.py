@@ -17,7 +17,7 @@ from mindbatch.kernels.memory import FLOAT32, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import Infer, MakeCell, first_type, float32, second_type
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.native_weights import native_weights
+from mindbatch.kernels.native_weights import Int8Weights, native_weights
 from mindbatch.kernels.program.recording import RecordedCell
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
@@ -92,6 +92,14 @@ class NativeKernels(Kernels):
 
     def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
         return self._weights.pack(packed, first_output, rows)
+
+    @property
+    def keeps_integers(self) -> bool:
+        return isinstance(self._weights, Int8Weights)
+
+    def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
+        assert isinstance(self._weights, Int8Weights)
+        self._weights.pack_integers(packed, first_output, numbers, scales)
 
     def linear(self, outputs: int) -> Operation:
         def shape(x: Shape, weight: Shape, bias: Shape) -> Shape:

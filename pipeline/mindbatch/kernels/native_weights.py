@@ -71,6 +71,31 @@ class RoundedWeights(NativeWeights):
         return self._library.pack(_KINDS[self.type], rows, packed, first_output)
 
 
+class Int8Weights(RoundedWeights):
+    """[panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32)."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        super().__init__(INT8, library)
+
+    def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
+        """See `Kernels.pack_integers`."""
+        words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
+        offsets = 128 * numbers.sum(axis=1, dtype=np.int32)
+        done = 0
+        while done < len(numbers):
+            panel, column = divmod(first_output + done, PANEL)
+            rows = slice(done, min(done + PANEL - column, len(numbers)))
+            columns = slice(column, column + rows.stop - done)
+            tail = packed[panel, -_TAILS[INT8] :]
+            into = packed[panel, : -_TAILS[INT8]].view(np.int32).reshape(-1, PANEL)
+            into[: words.shape[1], columns] = words[rows].T
+            tail[: 4 * PANEL].view(np.float32)[columns] = scales[rows]
+            tail[4 * PANEL :].view(np.int32)[columns] = offsets[rows]
+            done = rows.stop
+
+
 def native_weights(kind: NumberType, library: NativeLibrary) -> NativeWeights:
     """The layout for numbers of a type."""
-    return Float32Weights() if kind == FLOAT32 else RoundedWeights(kind, library)
+    if kind == FLOAT32:
+        return Float32Weights()
+    return Int8Weights(library) if kind == INT8 else RoundedWeights(kind, library)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.floats import converted
+from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.interface import Kernels
@@ -89,6 +91,11 @@ def _load(
     first = 0
     for part in spec.parts:
         name = names(part.source)
+        if kernels.keeps_integers and isinstance(folder, QuantisedFolder) and folder.has_integers(name):
+            for integers in _integers(part, spec.sharding, folder, name, shard):
+                kernels.pack_integers(array, first, *integers)
+                first += len(integers.numbers)
+            continue
         for floats in _rows(part, spec.sharding, folder, name, shard):
             rows = _narrowed(floats, kernels, folder, name)
             if spec.layout is Layout.PACKED:
@@ -134,3 +141,13 @@ def _rows(
         return
     for row in range(low, high, ROWS_AT_ONCE):
         yield folder.floats(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)), columns=inputs)
+
+
+def _integers(
+    part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
+) -> Iterator[ScaledIntegers]:
+    """The same of a matrix whose integers the kernels keep."""
+    low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
+    inputs = slice(*part.input_bounds(sharding, shard))
+    for row in range(low, high, ROWS_AT_ONCE):
+        yield folder.integers(name, slice(row, min(row + ROWS_AT_ONCE, high)), inputs)

@@ -74,12 +74,12 @@ class QuantisedFolder(ModelFolder):
             return super().floats(name, rows=rows, columns=columns)
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
-    def integers(
-        self, name: str, *, rows: slice | None = None, columns: slice | None = None
-    ) -> ScaledIntegers | None:
-        """The same of a matrix that is stored in 8 bits with a scale for each output; None of any other."""
-        if name not in self._modules:
-            return None
+    def has_integers(self, name: str) -> bool:
+        """Whether it is a matrix that is stored in 8 bits with a scale for each output."""
+        return name in self._modules and self._matrix(name).has_row_scales
+
+    def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
+        """Some outputs and inputs of such a matrix, as they are stored."""
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str) -> GroupedMatrix:

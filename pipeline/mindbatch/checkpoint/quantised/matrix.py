@@ -57,10 +57,14 @@ class GroupedMatrix:
         grouped *= scales[:, :, None]
         return codes
 
-    def integers(self, rows: slice, columns: slice) -> ScaledIntegers | None:
-        """The same as int8 with a scale for each output, where that is how they are stored."""
-        if self.scales.shape[1] > 1 or not isinstance(self.zeros, int):
-            return None
+    @property
+    def has_row_scales(self) -> bool:
+        """Whether each output has one scale, and the codes less their zero are numbers of int8."""
+        return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
+
+    def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
+        """Some outputs and inputs of such a matrix."""
+        assert self.has_row_scales
         codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
         return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
 

@@ -48,12 +48,12 @@ def test_integers_with_a_scale_for_each_output_are_given_as_they_are(
     made = sample(method, LLAMA)
     with opened(made.write(tmp_path), made.config) as folder:
         assert isinstance(folder, QuantisedFolder)
-        assert folder.integers("model.norm.weight") is None
-        found = folder.integers(f"{MATRIX}.weight", rows=slice(2, 9), columns=slice(1, 40))
-        assert (found is not None) == is_kept
-        if found is not None:
-            np.testing.assert_array_equal(found.numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
-            np.testing.assert_array_equal(found.scales, made.tensors[f"{MATRIX}.weight_scale"][2:9, 0])
+        assert not folder.has_integers("model.norm.weight")
+        assert folder.has_integers(f"{MATRIX}.weight") == is_kept
+        if is_kept:
+            numbers, scales = folder.integers(f"{MATRIX}.weight", slice(2, 9), slice(1, 40))
+            np.testing.assert_array_equal(numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
+            np.testing.assert_array_equal(scales, made.tensors[f"{MATRIX}.weight_scale"][2:9, 0])
 
 
 def broken(end: str, at: Any, value: Any) -> Any:
