@@ -37,7 +37,7 @@ class Job:
         self.logs = self.folder / "logs"
         self.logs.mkdir(parents=True)
         self.setup = set_up(self._launch(launcher), FOUR, {})
-        plan = job_plan(self.setup, FRONT, "CPU")
+        plan = job_plan(self.setup, FRONT, "CPU", has_worlds=True)
         told = command(told_rank.main, str(self.folder))
         commands = {"rank": told, "scheduler": told}
         self.ranks: Ranks = start_ranks(self.setup, plan, NodeLogs(self.logs), commands=commands)

@@ -27,6 +27,7 @@ class JobSetup:
     """How the processes of a job are to be started, as seen from this node; nothing of it is refused later.
 
     copy: as which copy of the command a launcher has started this process.
+    ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
     """
 
     place: NodePlace
@@ -35,11 +36,18 @@ class JobSetup:
     launcher: str
     table: RankTable | None = None
     copy: StartedAs | None = None
+    ray_address: str | None = None
 
     @property
     def table_digest(self) -> str:
         """Of the rank table, which must be the same on all nodes; empty without one."""
         return "" if self.table is None else self.table.digest
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks are on this host; in a Ray cluster nobody knows before they are placed."""
+        is_placed = self.launcher != "ray" or self.ray_address is None
+        return is_placed and self.place.layout.num_nodes == 1
 
     @property
     def device_offset(self) -> int:
@@ -86,7 +94,8 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
         collected.faults += _node_faults(place, table, launch.rank_table)
     if collected.faults or key is None:
         raise ConfigError(collected.faults)
-    return JobSetup(place, key, starter, launch.launcher, table, copy)
+    ray_address = launch.ray_address or environment.get("RAY_ADDRESS") or None
+    return JobSetup(place, key, starter, launch.launcher, table, copy, ray_address)
 
 
 class _Collected:

@@ -75,7 +75,7 @@ class JobPlan:
     scheduler_host: the address of node 0, where the schedulers of all replicas run.
     device_of: the number of a global rank's device on its node.
     has_schedulers: whether the ranks of a replica find each other by MindSpore's scheduler; those with a rank
-    table on NPUs do not need one.
+    table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
     layout: Layout

@@ -34,7 +34,7 @@ class RayRanks:
     A cluster that was started for the job ends with it. Each replica has a placement group, each rank an
     actor in it, on whichever node Ray has found room; when an actor or its node dies, the rank has ended.
 
-    address: of the cluster; None is that of RAY_ADDRESS, or one that is started on this machine.
+    address: of the cluster; None is one that is started on this machine.
     topology: of the job. resources: of Ray's, for each rank. program: of a rank.
     log: takes what Ray prints. logs: a folder on all nodes for the logs of ranks; None are temporary ones.
 
@@ -57,7 +57,6 @@ class RayRanks:
         self._told: list[EndedProcess] = []
         self._failure: list[str] = []
         self._asked = self._answered = 0
-        address = address or os.environ.get("RAY_ADDRESS") or None
         _refuse_deaf(address)
         room = {
             "num_ranks": topology.replica_size,

@@ -27,14 +27,17 @@ class RankAdmission:
         check_memory: Callable[[Collection[int], MachineMemory], None] = lambda ranks, machine: None,
         *,
         replicas_are_local: bool,
+        has_worlds: bool,
     ) -> None:
         """`replicas_are_local`: all ranks of a replica are on one host.
 
+        has_worlds: they form a MindSpore world.
         check_memory: raises ConfigError where ranks need more than the machine has on which they are.
         """
         lora = lora or LoraConfig()
         self._job = {
             "replicas_are_local": replicas_are_local,
+            "has_worlds": has_worlds,
             "model": dataclasses.asdict(model),
             "runtime": dataclasses.asdict(runtime),
             "parallel": dataclasses.asdict(parallel),

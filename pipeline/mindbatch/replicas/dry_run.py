@@ -9,22 +9,22 @@ from pathlib import Path
 
 from mindbatch.launch.job_key import HIDDEN, VARIABLE
 from mindbatch.launch.preflight import JobSetup
-from mindbatch.launch.process_plan import ProcessSpec
+from mindbatch.launch.process_plan import JobPlan, ProcessSpec
 from mindbatch.replicas.process_commands import process_commands
-from mindbatch.replicas.start import job_plan, launcher_program
+from mindbatch.replicas.start import launcher_program
 
 _FREE_PORT = "(free port)"
 _PARENT = "(process id)"
 """Of who starts the process, without whom it ends."""
 
 
-def dry_run(setup: JobSetup, command: Sequence[str], device_target: str, logs: Path) -> Iterator[str]:
+def dry_run(setup: JobSetup, plan: JobPlan, command: Sequence[str], logs: Path) -> Iterator[str]:
     """The lines to print.
 
-    command: as it was given. logs: the folder of the logs on each node.
+    plan: of the job, whose front listens nowhere yet. command: as it was given.
+    logs: the folder of the logs on each node.
     """
     host, port = setup.place.meeting
-    plan = job_plan(setup, (host, 0), device_target)
     layout = setup.place.layout
     specs = [spec for replica in range(layout.topology.data_parallel) for spec in plan.replica(replica, 0, 0)]
     for node in range(layout.num_nodes):

@@ -20,6 +20,7 @@ from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
+from mindbatch.replicas.meeting_place import needs_world, shares_memory
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
 from mindbatch.replicas.remote_engine import RemoteEngine
@@ -47,17 +48,19 @@ def load_replicas(
     check_memory = partial(_refuse_beyond_memory, config, outlined)
     if here:
         check_memory(here)
+    has_worlds = needs_world(setup, model, runtime)
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
         parallel,
         config.lora,
         check_memory,
-        replicas_are_local=local_size > 0 and local_size % topology.replica_size == 0,
+        replicas_are_local=shares_memory(setup),
+        has_worlds=has_worlds,
     )
     say(*outlined.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, setup, node_logs(config, admission, logs), notice)
+    links, ranks = _started(config, setup, node_logs(config, admission, logs), notice, has_worlds)
     engine = RemoteEngine(
         outlined.settings,
         outlined.idle_engine(),
@@ -80,16 +83,17 @@ def load_replicas(
 
 
 def _started(
-    config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs, notice: Notice
+    config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs, notice: Notice, has_worlds: bool
 ) -> tuple[RankLinks, Ranks]:
     """The ranks of a job, and the connections that they make."""
-    topology, device = setup.place.layout.topology, config.runtime.device_target
+    topology = setup.place.layout.topology
+    plan = partial(job_plan, setup, device_target=config.runtime.device_target, has_worlds=has_worlds)
     if setup.launcher != "ray":
         links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
-        return links, start_ranks(setup, job_plan(setup, links.address, device), logs, notice)
+        return links, start_ranks(setup, plan(links.address), logs, notice)
     cluster = ray_ranks(config, setup, logs)
     links = RankLinks(cluster.host, setup.key, topology.world_size)
-    return links, start_in_ray(setup, job_plan(setup, links.address, device), logs, cluster)
+    return links, start_in_ray(setup, plan(links.address), logs, cluster)
 
 
 def _refuse_beyond_memory(

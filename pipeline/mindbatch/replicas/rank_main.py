@@ -81,7 +81,8 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
     rank = environment.rank % replica.world_size
     meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
-    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting, lora)
+    has_world = bool(job["has_worlds"])
+    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting, lora, has_world=has_world)
     link.send(READY)
     if loaded.is_leader:
         _lead(link, environment, loaded)

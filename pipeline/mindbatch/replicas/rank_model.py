@@ -81,18 +81,22 @@ def load_rank(
     notice: Notice,
     meeting: str | None = None,
     lora: LoraConfig | None = None,
+    *,
+    has_world: bool = True,
 ) -> RankModel:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
     topology: of the replica alone. notice, errors: see `build.load_model`.
     meeting: a name for these processes alone, where all are on one host; None where they are not.
+    has_world: they form a MindSpore world; without one they meet in memory only.
     """
 
     def join(kernels: Kernels) -> None:
-        from mindbatch.parallel.context import initialise, join_group  # MindSpore
+        if has_world:
+            from mindbatch.parallel.context import initialise, join_group  # MindSpore
 
-        initialise(runtime.device_target)
-        join_group(topology, rank)
+            initialise(runtime.device_target)
+            join_group(topology, rank)
         if meeting is not None:
             kernels.meet(topology, rank, meeting)
 

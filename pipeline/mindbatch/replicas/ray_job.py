@@ -25,7 +25,7 @@ def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRa
         resources["NPU"] = 1.0
     given = config.launch.log_dir
     return RayRanks(
-        config.launch.ray_address,
+        setup.ray_address,
         setup.place.layout.topology,
         resources,
         rank_main.main,

@@ -44,9 +44,12 @@ Commands = Mapping[str, Sequence[str]]
 """What processes run, by role."""
 
 
-def job_plan(setup: JobSetup, front: Address, device_target: str) -> JobPlan:
-    """What the processes are told. front: where the coordinating process listens."""
-    has_schedulers = setup.launcher != "rank_table" or device_target == "CPU"
+def job_plan(setup: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
+    """What the processes are told.
+
+    front: where the coordinating process listens. has_worlds: see `meeting_place.needs_world`.
+    """
+    has_schedulers = has_worlds and (setup.launcher != "rank_table" or device_target == "CPU")
     return JobPlan(setup.place.layout, front, setup.key, front[0], setup.device_of, has_schedulers)
 
 

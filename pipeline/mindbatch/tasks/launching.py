@@ -51,10 +51,15 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
 
 def _tell_of(config: ModelTaskConfig, setup: JobSetup) -> int:
     from mindbatch.replicas.dry_run import dry_run
+    from mindbatch.replicas.meeting_place import needs_world
+    from mindbatch.replicas.start import job_plan
 
+    has_worlds = needs_world(setup, config.model, config.runtime)
+    host, _ = setup.place.meeting
+    plan = job_plan(setup, (host, 0), config.runtime.device_target, has_worlds=has_worlds)
     logs = Path(config.launch.log_dir or "(temporary folder)")
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return _tell([*dry_run(setup, command, config.runtime.device_target, logs)])
+    return _tell([*dry_run(setup, plan, command, logs)])
 
 
 def _tell(lines: list[str]) -> int:

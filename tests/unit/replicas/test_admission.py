@@ -34,7 +34,7 @@ def folder(path: Path) -> Path:
 
 def admission(path: Path) -> RankAdmission:
     model = ModelConfig(checkpoint_name_or_path=str(path))
-    return RankAdmission(model, RUNTIME, PARALLEL, replicas_are_local=True)
+    return RankAdmission(model, RUNTIME, PARALLEL, replicas_are_local=True, has_worlds=False)
 
 
 def hello(**found: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_another_adapter_is_refused(tmp_path: Path) -> None:
         (path / "adapter_model.safetensors").write_bytes(bytes(2 << 20) + last)
     lora = LoraConfig({"law": str(ours), "base": None}, "law")
     config = ModelConfig(checkpoint_name_or_path=str(model))
-    admitted = RankAdmission(config, RUNTIME, PARALLEL, lora, replicas_are_local=True)
+    admitted = RankAdmission(config, RUNTIME, PARALLEL, lora, replicas_are_local=True, has_worlds=False)
     job = json.loads(json.dumps(admitted.job(2, hello())))
     assert LoraConfig(**job["lora"]) == lora
     admitted.check_model(2, {"digests": [*map(folder_digest, (model, ours))]})
@@ -107,7 +107,7 @@ def test_each_machine_is_asked_whether_its_ranks_fit(tmp_path: Path) -> None:
         asked.append((sorted(ranks), machine))
 
     model = ModelConfig(checkpoint_name_or_path=str(folder(tmp_path / "model")))
-    admitted = RankAdmission(model, RUNTIME, PARALLEL, None, check, replicas_are_local=True)
+    admitted = RankAdmission(model, RUNTIME, PARALLEL, None, check, replicas_are_local=True, has_worlds=False)
     memory = (8 * GIB, 5 * GIB, None)
     for rank, boot in ((0, "a"), (1, "b"), (2, "a")):  # two machines of one name
         admitted.job(rank, hello() | {"boot": boot, "memory": memory})

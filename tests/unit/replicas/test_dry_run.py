@@ -11,15 +11,21 @@ from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.dry_run import dry_run
+from mindbatch.replicas.start import job_plan
 
 KEY = {"MINDBATCH_JOB_KEY": "ab" * 32}
 LOGS = Path("/tmp/the logs")
-NODES = {"local_worker_num": 2, "master_addr": "127.0.0.1", "master_port": 47_118}
+# As the second node sees it, which does not ask whether the port is free.
+NODES = {"local_worker_num": 2, "master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
 COMMAND = ["mindbatch", "batch", "data.path=a b.jsonl", "launch.dry_run=true"]
 
 
-def lines(launch: LaunchConfig, topology: Topology, device_target: str = "CPU") -> list[str]:
-    return [*dry_run(set_up(launch, topology, KEY), COMMAND, device_target, LOGS)]
+def lines(
+    launch: LaunchConfig, topology: Topology, device_target: str = "CPU", *, has_worlds: bool = True
+) -> list[str]:
+    setup = set_up(launch, topology, KEY)
+    plan = job_plan(setup, (setup.place.meeting[0], 0), device_target, has_worlds=has_worlds)
+    return [*dry_run(setup, plan, COMMAND, LOGS)]
 
 
 def variables(line: str) -> dict[str, str]:
@@ -45,6 +51,14 @@ def test_every_process_of_every_node() -> None:
     assert (told["MS_NODE_ID"], told["MS_WORKER_NUM"], told["DEVICE_ID"]) == ("1", "2", "1")
     assert told["MINDBATCH_JOB_KEY"] == "(hidden)"
     assert "ab" * 8 not in "".join(found)
+
+
+def test_ranks_that_meet_in_memory_have_no_scheduler() -> None:
+    found = lines(LaunchConfig(), Topology(2, 2), has_worlds=False)
+    assert [line for line in found[1:] if not line.startswith("    ")] == [f"  rank_{n}" for n in range(4)]
+    told = variables(found[found.index("  rank_3") + 1])
+    assert (told["MINDBATCH_RANK"], told["RANK_ID"], told["RANK_SIZE"]) == ("3", "1", "2")
+    assert not [name for name in told if name.startswith("MS_")]
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no OpenMPI here")

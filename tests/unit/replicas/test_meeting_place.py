@@ -1,0 +1,77 @@
+"""Ranks form a MindSpore world only where the C++ kernels cannot do all that they do together."""
+
+from pathlib import Path
+
+import pytest
+
+from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.launch.preflight import JobSetup, set_up
+from mindbatch.launch.rank_table import Device, RankTable, Server
+from mindbatch.parallel.topology import Topology
+from mindbatch.replicas import meeting_place
+from mindbatch.replicas.meeting_place import needs_world, shares_memory
+
+# As the second node sees it, which does not ask whether the port is free.
+NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
+KEY = {"MINDBATCH_JOB_KEY": "ab" * 32}
+FOUR = Topology(2, 2)
+
+
+@pytest.fixture(autouse=True)
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the kernels had been built here."""
+    library = NativeLibrary(Path("kernels.so"), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(meeting_place, "find_library", lambda: library)
+
+
+def setup_of(topology: Topology = FOUR, **launch: object) -> JobSetup:
+    return set_up(LaunchConfig(**launch), topology, KEY)  # type: ignore[arg-type]
+
+
+def world(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
+    return needs_world(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("launcher", ["dynamic", "msrun", "rank_table"])
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (1, 1, 2), (1, 2, 2)])
+def test_one_host_with_the_kernels_needs_none(launcher: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    topology, table = Topology(*sizes), None
+    if launcher == "rank_table":
+        devices = tuple(Device(number) for number in range(topology.world_size))
+        table = tmp_path / "table.json"
+        table.write_bytes(RankTable.numbered("1.0", [Server("10.0.0.1", devices)]).to_bytes())
+    setup = setup_of(topology, launcher=launcher, rank_table=None if table is None else str(table))
+    assert shares_memory(setup)
+    assert not world(setup)
+    assert not world(setup, kernels="native")
+
+
+def test_other_kernels_and_providers_meet_through_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert world(setup_of(), kernels="reference")
+    assert world(setup_of(), device_target="Ascend")
+    assert world(setup_of(), provider="mindformers")
+    assert not world(setup_of(Topology(4)), provider="mindformers"), "a replica of one rank meets nobody"
+    monkeypatch.setattr(meeting_place, "find_library", lambda: None)
+    assert world(setup_of())
+
+
+@pytest.mark.parametrize(("local", "is_whole"), [(2, True), (1, False)])
+def test_ranks_of_several_nodes_form_one(local: int, is_whole: bool) -> None:
+    setup = setup_of(local_worker_num=local, **NODES)
+    assert shares_memory(setup) is is_whole
+    assert world(setup)
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "is_own"),
+    [(None, {}, True), ("head:6379", {}, False), (None, {"RAY_ADDRESS": "head:6379"}, False)],
+)
+def test_a_ray_cluster_that_was_there_may_have_several_hosts(
+    given: str | None, variables: dict[str, str], is_own: bool
+) -> None:
+    setup = set_up(LaunchConfig("ray", ray_address=given), FOUR, variables)
+    assert setup.ray_address == (given or variables.get("RAY_ADDRESS"))
+    assert shares_memory(setup) is is_own
+    assert world(setup) is not is_own
