@@ -1,4 +1,4 @@
-"""Ranks of one replica in real processes, without a front: a scheduler, the ranks, the leader's answers.
+"""Ranks of one replica in real processes, without a front: the ranks, the leader's answers.
 
 As a program (`python rank_group.py JOB OUT`) it is one of these processes.
 """
@@ -30,21 +30,22 @@ def free_port() -> int:
         return port
 
 
-def variables(rank: int | None, size: int, port: int) -> dict[str, str]:
-    """Of MindSpore's dynamic cluster; None is the scheduler."""
-    own = {"MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"} if rank is None else {"MS_ROLE": "MS_WORKER"}
-    if rank is not None:
-        own |= {"MS_NODE_ID": str(rank), "RANK_ID": str(rank), "RANK_SIZE": str(size)}
-    shared = {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port), "MS_WORKER_NUM": str(size)}
-    return own | shared | {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+def variables(rank: int | None, size: int, port: int | None) -> dict[str, str]:
+    """Of a process; None is the scheduler. port: of MindSpore's dynamic cluster; None is without one."""
+    own = {"RANK_ID": str(rank), "RANK_SIZE": str(size)} if rank is not None else {}
+    if port is not None:
+        role, node = ("MS_SCHED", "sched") if rank is None else ("MS_WORKER", str(rank))
+        own |= {"MS_ROLE": role, "MS_NODE_ID": node, "MS_WORKER_NUM": str(size)}
+        own |= {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port)}
+    return own | {"GLOG_v": "3", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @contextmanager
-def processes(job: Path, out: Path, size: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The scheduler and the ranks; none outlives the block."""
-    port, started = free_port(), []
+def processes(job: Path, out: Path, size: int, *, has_world: bool) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The ranks, and before them the scheduler of a MindSpore world; none outlives the block."""
+    port, started = free_port() if has_world else None, []
     try:
-        for rank in (None, *range(size)):
+        for rank in (*([None] if has_world else []), *range(size)):
             with open(out / f"rank_{rank}.log", "wb") as log:
                 started.append(
                     subprocess.Popen(
@@ -79,7 +80,7 @@ def answers(
 
     size: processes, of `stages` pipeline stages. device_map: see `Topology`.
     model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
-    through_mindspore: the ranks do not share memory.
+    through_mindspore: the ranks form a world and do not share memory.
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
@@ -88,10 +89,10 @@ def answers(
     asked = {"model": model, "runtime": runtime, "requests": requests}
     job.write_text(json.dumps({"topology": topology, "meeting": meeting, **asked}))
     answer = out / "answers.json"
-    with processes(job, out, size) as started:
+    with processes(job, out, size, has_world=through_mindspore) as started:
         deadline = time.monotonic() + SECONDS
         while not answer.exists():
-            ended = [process for process in started[1:] if process.poll() is not None]
+            ended = [process for process in started[-size:] if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 logs = [log.read_text(errors="replace")[-2500:] for log in sorted(out.glob("rank_*.log"))]
                 raise AssertionError("\n----\n".join(logs))
@@ -118,7 +119,7 @@ def outputs_of(engine: Any, requests: Sequence[dict[str, Any]]) -> dict[str, Any
 
 def main(job_path: str, out: str) -> None:
     """One of the processes."""
-    if os.environ["MS_ROLE"] == "MS_SCHED":
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
         from mindspore.communication import init
 
         init()
@@ -135,7 +136,8 @@ def main(job_path: str, out: str) -> None:
     *sizes, device_map = job["topology"]
     topology = Topology(*sizes, tuple(device_map) if isinstance(device_map, list) else device_map)
     rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
-    loaded = load_rank(model, runtime, topology, rank, lambda text: None, job["meeting"])
+    meeting = job["meeting"]
+    loaded = load_rank(model, runtime, topology, rank, lambda text: None, meeting, has_world=meeting is None)
     if loaded.is_leader:
 
         def announce(address: tuple[str, int]) -> None:
