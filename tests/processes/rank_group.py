@@ -80,16 +80,19 @@ def answers(
 
     size: processes, of `stages` pipeline stages. device_map: see `Topology`.
     model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
-    through_mindspore: the ranks form a world and do not share memory.
+    through_mindspore: the ranks do not share memory, and form a MindSpore world, as MindFormers' networks
+        do in any case.
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
     meeting = None if through_mindspore else secrets.token_hex(16)
     topology = [1, size // stages, stages, device_map]
+    has_world = through_mindspore or model.get("provider") == "mindformers"
     asked = {"model": model, "runtime": runtime, "requests": requests}
-    job.write_text(json.dumps({"topology": topology, "meeting": meeting, **asked}))
+    met = {"topology": topology, "meeting": meeting, "has_world": has_world}
+    job.write_text(json.dumps(met | asked))
     answer = out / "answers.json"
-    with processes(job, out, size, has_world=through_mindspore) as started:
+    with processes(job, out, size, has_world=has_world) as started:
         deadline = time.monotonic() + SECONDS
         while not answer.exists():
             ended = [process for process in started[-size:] if process.poll() is not None]
@@ -136,8 +139,8 @@ def main(job_path: str, out: str) -> None:
     *sizes, device_map = job["topology"]
     topology = Topology(*sizes, tuple(device_map) if isinstance(device_map, list) else device_map)
     rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
-    meeting = job["meeting"]
-    loaded = load_rank(model, runtime, topology, rank, lambda text: None, meeting, has_world=meeting is None)
+    meeting, has_world = job["meeting"], job["has_world"]
+    loaded = load_rank(model, runtime, topology, rank, lambda text: None, meeting, has_world=has_world)
     if loaded.is_leader:
 
         def announce(address: tuple[str, int]) -> None:
