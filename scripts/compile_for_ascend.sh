@@ -23,13 +23,7 @@ except BackendError as error:
 PYTHON
 }
 
-unset PYTHONDONTWRITEBYTECODE
-
-prepare_venv test
-cd "$root"
+prepare_tests
 make_stub_libraries || fail "Ascend cannot be simulated here"
-compile_by() {
-    "$venv_python" -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
-}
-compile_by -m on_demand tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
-compile_by -m "simulation and not on_demand" tests/numerics/test_mindformers_{layout,legacy}.py
+run_step -m on_demand tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
+run_step -m "simulation and not on_demand" tests/numerics/test_mindformers_{layout,legacy}.py

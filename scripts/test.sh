@@ -21,11 +21,7 @@ check() {
     "$venv_python" -m "$@"
 }
 
-# Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
-unset PYTHONDONTWRITEBYTECODE
-
-prepare_venv test
-cd "$root"
+prepare_tests
 check ruff format --check .
 check ruff check .
 check mypy &  # where nothing is cached it takes half a minute of one processor

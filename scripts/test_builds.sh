@@ -6,9 +6,6 @@ set -euo pipefail
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 
-unset PYTHONDONTWRITEBYTECODE
-
-prepare_venv test
-cd "$root"
-"$venv_python" -m pytest --numprocesses 2 --dist loadfile -m "builds and not on_demand" --durations 5 \
+prepare_tests
+run_step -m "builds and not on_demand" \
     tests/e2e/test_wheel.py tests/fuzz/test_kernels.py "$@"

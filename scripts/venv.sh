@@ -28,6 +28,19 @@ prepare_venv() {
     echo "$stamp" >"$(stamp_file "$what")"
 }
 
+# Makes .venv ready for the tests, which run in the checkout's root.
+prepare_tests() {
+    # Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
+    unset PYTHONDONTWRITEBYTECODE
+    prepare_venv test
+    cd "$root"
+}
+
+# Runs tests of one of CI's later steps: its arguments are pytest's.
+run_step() {
+    "$venv_python" -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
+}
+
 # Becomes a module of ours, isolated from the current folder: run by $PYTHON, else by .venv, which is made ready.
 run_isolated() {
     if [[ -z ${PYTHON:-} ]]; then

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from model_folders import descriptions, random_tensor, write_folder
 from numpy.typing import NDArray
+from recording import pad_steps
 from safetensors.numpy import save_file
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -89,9 +90,16 @@ def loaded(
         return load_native(arch, model, kernels, GEOMETRY, adapters=fitted)
 
 
+def runner_of(model: RunnableModel) -> ModelRunner:
+    """Runs the model's steps; they are padded to one size, so that few graphs are compiled."""
+    runner = ModelRunner(model, SETTINGS)
+    pad_steps(runner, [SETTINGS.max_batched_tokens])
+    return runner
+
+
 def logits(model: RunnableModel, rows: Sequence[tuple[list[int], int]]) -> list[NDArray[np.float32]]:
     """Of every token of prompts, each with the adapter of a slot, computed in one step."""
-    return logits_of(ModelRunner(model, SETTINGS), rows)
+    return logits_of(runner_of(model), rows)
 
 
 def logits_of(

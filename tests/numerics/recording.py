@@ -14,6 +14,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step_graphs import StepGraphs
 
 Prefix = tuple[int, ...]
 Logits = dict[Prefix, NDArray[np.float32]]
@@ -22,10 +23,18 @@ MAX_BATCHED_TOKENS = 16
 
 def load(folder: Path, *, first_buckets: Sequence[int] = (1,), **options: Any) -> LLM:
     """A model with few graphs to compile: steps are padded to `first_buckets` or to max_batched_tokens."""
-    sizes = {"batch_size": 16, "max_batched_tokens": MAX_BATCHED_TOKENS, "cache_memory": "8MiB"} | options
+    sizes: dict[str, Any] = {"batch_size": 16, "max_batched_tokens": MAX_BATCHED_TOKENS}
+    sizes |= {"cache_memory": "8MiB"} | options
     llm = LLM(folder, **sizes)
-    llm._model.engine._runner._buckets = [*first_buckets, sizes["max_batched_tokens"]]
+    pad_steps(llm._model.engine._runner, [*first_buckets, sizes["max_batched_tokens"]])
     return llm
+
+
+def pad_steps(runner: Any, sizes: Sequence[int]) -> None:
+    """Steps are padded to one of these sizes, each with graphs of its own. Recorded steps are not padded."""
+    if isinstance(runner._network, StepGraphs):
+        assert runner._network._buckets
+        runner._network._buckets = [*sizes]
 
 
 class Recorder:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adapter_models import (
-    SETTINGS,
     loaded,
     logits,
     logits_of,
     prompts,
+    runner_of,
     targets_of,
     write_adapter,
     write_merged,
@@ -73,33 +73,38 @@ def model(folders: dict[str, Path], kernels: Kernels) -> RunnableModel:
     return model
 
 
+@pytest.fixture(scope="module")
+def runner(model: RunnableModel) -> ModelRunner:
+    return runner_of(model)
+
+
 def test_every_row_has_the_logits_of_its_merged_model(
-    case: str, model: RunnableModel, folders: dict[str, Path]
+    case: str, runner: ModelRunner, folders: dict[str, Path]
 ) -> None:
     """The C++ kernels compute merged models: test_equivalence.py compares the kinds without adapters."""
     plain = choose_kernels("native", "CPU")
-    found = logits(model, list(zip(prompts(case), SLOTS, strict=True)))
+    found = logits_of(runner, list(zip(prompts(case), SLOTS, strict=True)))
     names = ["base", *(f"{name}+" for name in RANKS)]
     for slot, name in enumerate(names):
         rows = [row for row, its in enumerate(SLOTS) if its == slot]
         alone = logits(loaded(folders[name], plain), [(prompts(case)[row], 0) for row in rows])
         for row, expected in zip(rows, alone, strict=True):
             np.testing.assert_allclose(found[row], expected, atol=1e-4, err_msg=name)
-    base = logits(model, [(prompts(case)[0], 0)])[0]
+    base = logits_of(runner, [(prompts(case)[0], 0)])[0]
     assert np.abs(found[0] - base).max() > 0.1, "the adapters must be seen to act"
 
 
-def test_logits_computed_after_the_step_are_those_of_the_step(case: str, model: RunnableModel) -> None:
+def test_logits_computed_after_the_step_are_those_of_the_step(case: str, runner: ModelRunner) -> None:
     """The head alone is another graph, and takes slots too."""
-    runner, rows = ModelRunner(model, SETTINGS), list(zip(prompts(case), SLOTS, strict=True))
+    rows = list(zip(prompts(case), SLOTS, strict=True))
     for whole, last in zip(logits_of(runner, rows), logits_of(runner, rows, 1), strict=True):
         np.testing.assert_allclose(last[0], whole[-1], atol=1e-5)
 
 
-def test_an_adapter_that_is_loaded_over_another(case: str, model: RunnableModel) -> None:
+def test_an_adapter_that_is_loaded_over_another(case: str, model: RunnableModel, runner: ModelRunner) -> None:
     """Nothing of the one before is left, also where the new one adds less; the graphs are the same."""
     assert model.adapters is not None
-    runner, prompt = ModelRunner(model, SETTINGS), prompts(case)[0]
+    prompt = prompts(case)[0]
     fourth = logits_of(runner, [(prompt, 4)])[0]
     try:
         model.adapters.load(2, "part")

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapter_models import SETTINGS, loaded, logits_of
+from adapter_models import loaded, logits_of, runner_of
 from lora_cases import base_logits, cases, ends_of_prompts, live_logits, prompts, write_base, write_case
 
-from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.parallel.context import initialise
 
@@ -32,7 +31,7 @@ def test_logits_are_peft_s(tmp_path: Path, base: str, kernels: str) -> None:
     names = [case for case, its in cases().items() if its["base"] == base]
     adapters = {name: write_case(tmp_path / name, name) for name in names}
     model = loaded(write_base(tmp_path / "base", base), choose_kernels(kernels, "CPU"), adapters)
-    runner, bank = ModelRunner(model, SETTINGS), model.adapters
+    runner, bank = runner_of(model), model.adapters
     assert bank is not None
     for slot, name in enumerate(bank.names, start=1):
         bank.load(slot, name)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_folders import MINDFORMERS_FIXTURE, descriptions, fixture, ragged, write_folder
-from recording import MAX_BATCHED_TOKENS, Run, difference, load
+from recording import MAX_BATCHED_TOKENS, Run, difference, load, pad_steps
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.backends.mindformers.families import FAMILIES, describe
@@ -28,9 +28,7 @@ def prompts_of(case: str) -> list[list[int]]:
 
 def load_mindformers(folder: Path, **options: Any) -> LLM:
     """All steps are padded to one size: three graphs a model."""
-    llm = load(folder, provider="mindformers", **options)
-    llm._model.engine._runner._buckets = [MAX_BATCHED_TOKENS]  # type: ignore[attr-defined]
-    return llm
+    return load(folder, provider="mindformers", first_buckets=(), **options)
 
 
 ON_DEMAND = ("qwen3_yarn", "deepseek_v3")  # YaRN or its absence; groups are in test_mindformers_routing.py
@@ -82,11 +80,11 @@ def test_greedy_tokens_alone_and_in_a_ragged_batch(case: str, alone: Run) -> Non
 def test_a_token_is_computed_alike_in_steps_of_any_size(case: str, alone: Run) -> None:
     """To the last digit: a resumed run has other batches than an unbroken one, and equals it."""
     runner = alone.llm._model.engine._runner
-    runner._buckets = [4]  # type: ignore[attr-defined]
+    pad_steps(runner, [4])
     try:
         small = Run(alone.llm, prompts_of(case)[:1], DecodingParams(max_new_tokens=4), max_batched_tokens=4)
     finally:
-        runner._buckets = [MAX_BATCHED_TOKENS]  # type: ignore[attr-defined]
+        pad_steps(runner, [MAX_BATCHED_TOKENS])
     assert difference(small.logits, alone.logits) == 0
 
 
