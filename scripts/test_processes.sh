@@ -7,5 +7,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 
 prepare_tests
-run_step -m "processes and not on_demand" \
-    tests/distributed tests/e2e tests/harness "$@"
+run_step -m "processes and not on_demand" tests/distributed tests/e2e tests/harness "$@"

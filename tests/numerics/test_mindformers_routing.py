@@ -42,8 +42,10 @@ def expected(logits: Array, k: int, groups: int, taken: int, bias: Array) -> Arr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "groups", "taken"), [(4, 4, 2), (2, 8, 1), (4, 1, 1)])
-@pytest.mark.parametrize("is_corrected", [True, False])
+@pytest.mark.parametrize(
+    ("k", "groups", "taken", "is_corrected"),
+    [(4, 4, 2, True), (2, 8, 1, True), (4, 1, 1, True), (4, 4, 2, False)],
+)
 def test_experts_and_weights(k: int, groups: int, taken: int, is_corrected: bool) -> None:
     initialise("CPU")
     numbers = np.random.default_rng(k + groups)

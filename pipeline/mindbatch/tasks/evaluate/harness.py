@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from mindbatch.closing import Closing
 from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
-from mindbatch.llm import LLM
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.screen_text import data_output, printable, say
 from mindbatch.storage import write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
+from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.results import CONFIG, RESULTS
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.loading_line import LoadingLine
 
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks
@@ -54,8 +52,9 @@ def run_harness(config: EvaluateConfig) -> int:
     columns, home = columns_of(config), Path(config.output.dir or "")
     scores: dict[str, Scores] = {}
     digest = cache(file_digest)
-    for _, group in groupby(columns, key=lambda column: column.checkpoint):
-        with _LentModel(config, home) as model:
+    for _, grouped in groupby(columns, key=lambda column: column.checkpoint):
+        group = [*grouped]
+        with LentModel(config, group[0], home) as model:
             for column in group:
                 scores[column.name] = _scores_of(config, column, tasks, home, model, digest)
     results = {
@@ -85,7 +84,7 @@ def _scores_of(
     column: Column,
     tasks: HarnessTasks,
     home: Path,
-    model: _LentModel,
+    model: LentModel,
     digest_file: Callable[[Path], str],
 ) -> Scores:
     """Of a column: those of an earlier command if all that they depend on is the same, or else new ones."""
@@ -102,7 +101,7 @@ def _scores_of(
     if (finished := _finished(folder / RESULTS, fingerprint)) is not None:
         return scores_of(finished)
     options = {name: value for name, value in asked.items() if name != "tasks"}
-    found = evaluated(MindBatchLM(llm=model.of(column), adapter=column.adapter), tasks, **options)
+    found = evaluated(MindBatchLM(llm=model.llm, adapter=column.adapter), tasks, **options)
     folder.mkdir(parents=True, exist_ok=True)
     for name, samples in found.pop("samples", {}).items():
         write_whole(
@@ -119,28 +118,6 @@ def _finished(path: Path, fingerprint: str) -> dict[str, Any] | None:
     except (OSError, orjson.JSONDecodeError):
         return None
     return found if isinstance(found, dict) and found.get(FINGERPRINT) == fingerprint else None
-
-
-class _LentModel(Closing):
-    """The model of several columns, loaded when the first of them has anything to run."""
-
-    def __init__(self, config: EvaluateConfig, home: Path) -> None:
-        self._config, self._home = config, home
-        self._llm: LLM | None = None
-
-    def close(self) -> None:
-        """Closes the model, if it was loaded."""
-        if self._llm is not None:
-            self._llm.close()
-
-    def of(self, column: Column) -> LLM:
-        """For a column."""
-        if self._llm is None:
-            made = run_config(self._config, column, Path(), self._home, is_scored=False)
-            made.lora = self._config.lora  # those of all its columns
-            with LoadingLine() as line:
-                self._llm = LLM.from_config(made, line, logs=self._home / "logs")
-        return self._llm
 
 
 def harness_page(scores: dict[str, Scores]) -> str:

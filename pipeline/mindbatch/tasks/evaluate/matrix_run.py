@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
-from mindbatch.closing import Closing
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import StepResult
@@ -25,6 +24,7 @@ from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob
 from mindbatch.run.moving_bar import MovingBar
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
+from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.questions import Question, needed
 from mindbatch.tasks.evaluate.requests import (
     answer_rows,
@@ -34,7 +34,6 @@ from mindbatch.tasks.evaluate.requests import (
     write_requests,
 )
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.loading_line import LoadingLine
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
 KINDS = (GENERATION, CHOICES, LIKELIHOOD)
@@ -73,7 +72,7 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
         for name, group in by_model:
-            with _SharedModel(config, group[0], progress, home) as model:
+            with _SharedModel(config, group[0], home, progress) as model:
                 for column in group:
                     done.append(_run_column(config, column, requests[name], home, model))
     return done
@@ -146,32 +145,21 @@ class _Progress:
         self._bar.set(self._before, self._total, self._name)
 
 
-class _SharedModel(Closing):
-    """The model of several runs, loaded when the first of them has a row to run.
+class _SharedModel(LentModel):
+    """The model of several runs.
 
     digest_file: reads each file once for the fingerprints of all. finished: folders of runs that have ended.
     """
 
-    def __init__(self, config: EvaluateConfig, column: Column, progress: _Progress, home: Path) -> None:
-        self._config, self._column, self._home = config, column, home
-        self._llm: LLM | None = None
+    def __init__(self, config: EvaluateConfig, column: Column, home: Path, progress: _Progress) -> None:
+        super().__init__(config, column, home)
         self.progress = progress
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()
 
-    def close(self) -> None:
-        """Closes the model, if it was loaded."""
-        if self._llm is not None:
-            self._llm.close()
-
     def lend(self, folder: RunFolder) -> _Borrowed:
         """For one run."""
-        if self._llm is None:
-            made = run_config(self._config, self._column, Path(), self._home, is_scored=False)
-            made = replace(made, lora=self._config.lora)  # those of all its columns
-            with LoadingLine() as line:
-                self._llm = LLM.from_config(made, line, logs=self._home / "logs")
-        return _Borrowed(self._llm, self.progress.add)
+        return _Borrowed(self.llm, self.progress.add)
 
 
 class _Borrowed:
