@@ -84,8 +84,11 @@ def test_norms_of_whole_rows_are_not_in_a_rank_s_folder(tmp_path: Path) -> None:
 def test_a_folder_that_has_the_adapter_is_refused(tmp_path: Path) -> None:
     base, adapter = folders(tmp_path, "llama_classic")
     reshard(base, tmp_path / "merged", adapter)
-    with pytest.raises(ConfigError, match="has this adapter merged already, with scaling 2 .reshard.json"):
-        LLM(tmp_path / "merged", lora_adapters={"law": adapter}, lora_mode="merge")
+    for mode in ("merge", "live"):
+        with pytest.raises(
+            ConfigError, match="has this adapter merged already, with scaling 2 .reshard.json"
+        ):
+            LLM(tmp_path / "merged", lora_adapters={"law": adapter}, lora_mode=mode)
 
 
 @pytest.mark.slow

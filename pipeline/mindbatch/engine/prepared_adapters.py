@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import located
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
+from mindbatch.checkpoint.lora.plan import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.described import DescribedModel
@@ -59,7 +60,8 @@ def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAda
 
     Raises:
         CheckpointError: what is wrong with them, or does not fit the model, of all.
-        ConfigError: the model's provider runs no adapters, or does not merge them.
+        ConfigError: the model's provider runs no adapters, or does not merge them; or its weights have
+            one already.
     """
     if not lora.names:
         return PreparedAdapters()
@@ -74,4 +76,10 @@ def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAda
         return PreparedAdapters(KnownAdapters({name: None}, name), None, merged, warnings)
     live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
     fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
+    if fitted is not None:
+        digests = {
+            f"lora.adapters.{name}={each.adapter.path}": each.merged_digest
+            for name, each in fitted.adapters.items()
+        }
+        refuse_merged_before(digests, described.folder.path)
     return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

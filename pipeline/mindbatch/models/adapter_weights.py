@@ -17,6 +17,7 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.low_rank import LowRank
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.plan import digest_in
 from mindbatch.kernels.low_rank import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -42,10 +43,15 @@ RowScales = Mapping[str, RowScale]
 
 @dataclass(frozen=True)
 class FittedAdapter:
-    """An adapter that fits a model. weights: what it does, by the name of the model's tensor."""
+    """An adapter that fits a model.
+
+    weights: what it does, by the name of the model's tensor. merged_digest: as `LoraPlan.digest` is, were it
+    merged.
+    """
 
     adapter: LoraAdapter
     weights: Mapping[str, AdaptedModule]
+    merged_digest: str = ""
 
     @property
     def num_parameters(self) -> int:
@@ -91,7 +97,8 @@ def fit_adapters(
         with collecting(faults), located(f"lora.adapters.{name}"):
             weights = adapted_weights(adapter, shapes, renames, transposed, tied)
             raise_if_any([*_beside_faults(weights, acting)], str(adapter.path))
-            fitted[name] = FittedAdapter(adapter, weights)
+            digest = digest_in(adapter, weights, shapes, transposed)
+            fitted[name] = FittedAdapter(adapter, weights, digest)
     raise_if_any(faults)
     return FittedAdapters(fitted, min(max_loaded or len(fitted), len(fitted)))
 

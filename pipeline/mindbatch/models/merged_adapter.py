@@ -99,7 +99,7 @@ def _planned(
         tied=tensors.tied,
         find_base=partial(_base_weight, folder, tensors.shapes),
     )
-    refuse_merged_before(plan, "lora.adapters", folder.path)
+    refuse_merged_before({f"lora.adapters={plan.path}": plan.digest}, folder.path)
     return MergedAdapter(plan, stored)
 
 

@@ -56,13 +56,7 @@ class LoraPlan:
     @property
     def digest(self) -> str:
         """Tells the adapter from others, wherever it is and whatever its scaling."""
-        arrays = (array for module in self.modules.values() for array in module.arrays.values())
-        shards = (shard for array in arrays for shard in array.shards)
-        found = sorted((shard.name, shard.digest) for shard in shards)
-        is_turned = any(
-            weight in self.inputs_first for weight, each in self.modules.items() if not each.of_tokens
-        )
-        return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
+        return _digest(self.modules, self.inputs_first)
 
     @property
     def scalings(self) -> dict[str, str]:
@@ -134,15 +128,41 @@ def plan_lora(
     faults = [*_dtype_faults(modules, shapes, dtypes), *_bias_faults(modules, shapes)]
     faults += _tied_faults(modules, tied or {})
     raise_if_any(faults, str(adapter.path))
-    kept = {weight: module for weight, module in modules.items() if weight in shapes}
-    turned = frozenset(
-        weight for weight, module in kept.items() if is_turned(adapter, module, weight, transposed)
-    )
+    kept, turned = _merged_modules(adapter, modules, shapes, transposed)
     normed = [weight for weight, module in kept.items() if module.has_magnitude]
     if normed and find_base is None:
         raise CheckpointError(f"{adapter.path}: use_dora: norms need the model's own tensors")
     bases = {weight: find_base(weight, weight in turned) for weight in normed} if find_base else {}
     return LoraPlan(adapter.path, adapter.settings, kept, turned, bases)
+
+
+def digest_in(
+    adapter: LoraAdapter,
+    modules: Mapping[str, AdaptedModule],
+    shapes: Mapping[str, Shape],
+    transposed: Collection[str] | None,
+) -> str:
+    """`LoraPlan.digest` of an adapter that fits a model. modules: of `adapted_weights`, as the others."""
+    return _digest(*_merged_modules(adapter, modules, shapes, transposed))
+
+
+def _merged_modules(
+    adapter: LoraAdapter,
+    modules: Mapping[str, AdaptedModule],
+    shapes: Mapping[str, Shape],
+    transposed: Collection[str] | None,
+) -> tuple[dict[str, AdaptedModule], frozenset[str]]:
+    """The modules that have a tensor of their own, and those of them that are stored [inputs, outputs]."""
+    kept = {weight: module for weight, module in modules.items() if weight in shapes}
+    turned = (weight for weight, module in kept.items() if is_turned(adapter, module, weight, transposed))
+    return kept, frozenset(turned)
+
+
+def _digest(modules: Mapping[str, AdaptedModule], inputs_first: Collection[str]) -> str:
+    arrays = (array for module in modules.values() for array in module.arrays.values())
+    found = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
+    is_turned = any(weight in inputs_first for weight, each in modules.items() if not each.of_tokens)
+    return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
 
 
 def merged_before(path: Path) -> dict[str, float]:
@@ -153,14 +173,20 @@ def merged_before(path: Path) -> dict[str, float]:
     return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
 
 
-def refuse_merged_before(plan: LoraPlan, key: str, path: Path) -> None:
-    """ConfigError where the checkpoint has the adapter already. key: that asks for the merge."""
+def refuse_merged_before(digests: Mapping[str, str], path: Path) -> None:
+    """ConfigError where the checkpoint has adapters already.
+
+    digests: `LoraPlan.digest` of each, by the key=value that gives it.
+    """
     before = merged_before(path)
-    if plan.digest in before:
-        raise ConfigError(
-            f"{key}={plan.path}: {path} has this adapter merged already, with scaling "
-            f"{before[plan.digest]:g} ({MARKER_NAME} says so); it would be added twice"
-        )
+    faults = [
+        f"{given}: {path} has this adapter merged already, with scaling {before[digest]:g} "
+        f"({MARKER_NAME} says so); it would be added twice"
+        for given, digest in digests.items()
+        if digest in before
+    ]
+    if faults:
+        raise ConfigError(faults)
 
 
 def _is_number(value: object) -> bool:

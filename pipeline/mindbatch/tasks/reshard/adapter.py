@@ -40,7 +40,7 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
         find_base=partial(base_weight, files=opened.files, sets=opened.source.ranks),
     )
     opened.notes += adapter.warnings
-    refuse_merged_before(plan, "lora.merge", opened.source.path)
+    refuse_merged_before({f"lora.merge={plan.path}": plan.digest}, opened.source.path)
     opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
     return plan
 
