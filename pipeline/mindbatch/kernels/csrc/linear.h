@@ -4,14 +4,16 @@
 // output element is one chain of sums over the groups in rising order, whatever the number of rows, the tile it
 // falls in and the thread that computes it. So a row's result does not depend on the other rows of its batch. The
 // blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel's
-// slice of kGroupsAtOnce stays in the first-level cache while the tiles of x pass by.
+// slice of kGroupsAtOnce stays in the caches of its core while the tiles of x pass by.
 //
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
-// rows a tile has at most, and how a group is added. What it makes of x for a step is a Kind::Rows.
+// rows a tile has at most, and how a group is added.
 
 constexpr int kVecs = kPanel / kLanes;
-constexpr int64_t kGroupsAtOnce = 128;
+constexpr int64_t kGroupsAtOnce = 256;
 constexpr int64_t kRowBytes = kPanel * 4;
+// How far ahead a tile takes x and the panel from the second-level cache to the first: both are streams of memory.
+constexpr int64_t kWordsAhead = 192, kGroupsAhead = 4;
 
 // What a tile prefetches at each group: the line at `bytes` and the one `second` bytes behind it; then `step` further.
 struct Ahead {
@@ -19,7 +21,7 @@ struct Ahead {
   int64_t step, second;
 };
 
-// acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Rows, Kind::kWords], panel: [groups, kPanel].
+// acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
 template <class Kind, int Rows>
 inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, float* acc, Ahead ahead) {
   typedef typename Kind::Sum Sum;
@@ -30,7 +32,11 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
     __builtin_prefetch(ahead.bytes, 0, 2);
     __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
     ahead.bytes += ahead.step;
-    Kind::template add<Rows>(x + g * Rows * Kind::kWords, panel + g * kRowBytes, sum);
+    const typename Kind::Word* words = x + g * Rows * Kind::kWords;
+    __builtin_prefetch(words + kWordsAhead);
+    __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes);
+    __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
+    Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
   }
   for (int r = 0; r < Rows; r++)
     for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, (Vec)sum[r][v]);
@@ -53,6 +59,73 @@ struct Tiling {
   int64_t height(int64_t tile_index) const { return begin(tile_index + 1) - begin(tile_index); }
 };
 
+// Turns vectors v[i][j] into v[j][i]: each round puts a vector of the first half between those of the second.
+inline void transpose(Vec (&v)[kLanes]) {
+  IntVec low, high;
+  for (int i = 0; i < kLanes; i++) {
+    low[i] = i / 2 + i % 2 * kLanes;
+    high[i] = low[i] + kLanes / 2;
+  }
+  for (int round = 1; round < kLanes; round *= 2) {
+    Vec mixed[kLanes];
+    for (int i = 0; i < kLanes / 2; i++) {
+      mixed[2 * i] = __builtin_shuffle(v[i], v[i + kLanes / 2], low);
+      mixed[2 * i + 1] = __builtin_shuffle(v[i], v[i + kLanes / 2], high);
+    }
+    for (int i = 0; i < kLanes; i++) v[i] = mixed[i];
+  }
+}
+
+// to[word][row] = rows[row][word]: `count` words of 4 bytes of at most kLanes rows.
+inline void lay_out(const float* const* rows, int64_t height, int64_t count, float* to) {
+  int64_t word = 0;
+  for (; word + kLanes <= count; word += kLanes) {
+    Vec block[kLanes] = {};
+    for (int64_t r = 0; r < height; r++) block[r] = load(rows[r] + word);
+    transpose(block);
+    for (int64_t w = 0; w < kLanes; w++) {
+      // What is behind the rows is written over by the words that follow; behind the last word nothing is ours.
+      const bool is_within = (word + w) * height + kLanes <= count * height;
+      store_part(to + (word + w) * height, block[w], is_within ? kLanes : static_cast<int>(height));
+    }
+  }
+  for (; word < count; word++)
+    for (int64_t r = 0; r < height; r++) __builtin_memcpy(to + word * height + r, rows[r] + word, 4);
+}
+
+// x as its tiles read it: [slice of kGroupsAtOnce][tile][group][word][row]. scales: [rows], for kinds that have any.
+template <class Kind>
+struct TiledRows {
+  const typename Kind::Word* words;
+  const float* scales;
+};
+
+template <class Kind>
+inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
+  typedef typename Kind::Word Word;
+  static_assert(sizeof(Word) == 4 && Kind::kTileRows <= kLanes, "rows are transposed as vectors of 4 bytes");
+  const int64_t count = padded_depth(a.depth, Kind::kKind) / Kind::kGroup * Kind::kWords;  // words of a row
+  float* tiled = scratch(0, a.rows * (count + 1));
+  float* scales = tiled + a.rows * count;
+  if (a.rows == 1) return {Kind::words(a.x, a.depth, reinterpret_cast<Word*>(tiled), scales), scales};
+  auto body = [&](int64_t t, int thread) {
+    const int64_t first = tiling.begin(t), height = tiling.height(t), slice = kGroupsAtOnce * Kind::kWords;
+    Word* own = reinterpret_cast<Word*>(scratch(1 + thread, height * count));
+    const float* rows[Kind::kTileRows];
+    for (int64_t r = 0; r < height; r++) {
+      const float* x = a.x + (first + r) * a.depth;
+      rows[r] = reinterpret_cast<const float*>(Kind::words(x, a.depth, own + r * count, scales + first + r));
+    }
+    for (int64_t word = 0; word < count; word += slice) {
+      const int64_t some = count - word < slice ? count - word : slice;
+      lay_out(rows, height, some, tiled + word * a.rows + first * some);
+      for (int64_t r = 0; r < height; r++) rows[r] += some;
+    }
+  };
+  parallel_for(tiling.tiles, body);
+  return {reinterpret_cast<const Word*>(tiled), scales};
+}
+
 // Adds the bias, where there is one, to values [rows, kPanel] of a panel and writes them to its columns of y.
 // value: (row, offset in the panel) -> Vec.
 template <class Value>
@@ -68,10 +141,18 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
   }
 }
 
+// Fetches the lines of y that a tile's sums go to, so that the stores behind its last slice do not wait for memory.
+inline void own_lines(const LinearArgs& a, int64_t first, int64_t height, int64_t column) {
+  for (int64_t r = first; r < first + height; r++) {
+    __builtin_prefetch(a.y + r * a.columns + column, 1);
+    __builtin_prefetch(a.y + r * a.columns + column + kPanel / 2, 1);
+  }
+}
+
 // One panel of outputs for all rows; `acc` holds [rows, kPanel]. While the tiles compute with one slice of weights
 // they read the next one into the second-level cache, each its share: so memory is read during all of the arithmetic.
 template <class Kind>
-inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const typename Kind::Rows& x, int64_t p,
+inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledRows<Kind>& x, int64_t p,
                          float* acc) {
   __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
   const int64_t all = padded_depth(a.depth, Kind::kKind) / Kind::kGroup;
@@ -80,9 +161,11 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const typena
     const int64_t groups = all - g < kGroupsAtOnce ? all - g : kGroupsAtOnce;
     const char* slice = panel + g * kRowBytes;
     Ahead ahead = {slice + groups * kRowBytes, kRowBytes / tiling.tiles, tiling.tiles == 1 ? kRowBytes / 2 : 0};
+    const bool is_last = g + groups == all;
     for (int64_t t = 0; t < tiling.tiles; t++) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
-      const typename Kind::Word* words = x.words + (first * all + g * height) * Kind::kWords;
+      if (is_last) own_lines(a, first, height, p * kPanel);
+      const typename Kind::Word* words = x.words + (g * a.rows + first * groups) * Kind::kWords;
       pick_tile<Kind, Kind::kTileRows>(height)(words, slice, groups, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
@@ -105,7 +188,7 @@ inline void each_panel(const LinearArgs& a, Body body) {
 template <class Kind>
 void linear(const LinearArgs& a) {
   const Tiling tiling(a.rows, Kind::kTileRows);
-  const typename Kind::Rows x = Kind::pack(a, tiling);
+  const TiledRows<Kind> x = tile_rows<Kind>(a, tiling);
   each_panel(a, [&](int64_t p, int thread) {
     linear_panel<Kind>(a, tiling, x, p, scratch(1 + thread, a.rows * kPanel));
   });

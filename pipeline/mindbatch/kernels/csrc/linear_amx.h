@@ -3,7 +3,7 @@
 // of TDPBF16PS, which is not the one of the other instruction sets. x is packed as [16 rows][64 bytes of depth][row].
 
 struct AmxBfloat16 : Bfloat16 {
-  static Rows rows(const float*) { return {nullptr}; }
+  static TiledRows<Bfloat16> rows(const float*) { return {nullptr, nullptr}; }
 
   // Writes a row to its place in each tile; returns its scale.
   static float write(const float* x, int64_t depth, char* to, int) {
@@ -24,7 +24,7 @@ struct AmxBfloat16 : Bfloat16 {
 };
 
 struct AmxInt8 : Int8 {
-  static Rows rows(const float* scales) { return {nullptr, scales}; }
+  static TiledRows<Int8> rows(const float* scales) { return {nullptr, scales}; }
 
   static float write(const float* x, int64_t depth, char* to, int thread) {
     const int64_t padded = padded_depth(depth, kKind);

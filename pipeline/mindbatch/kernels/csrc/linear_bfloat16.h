@@ -24,9 +24,8 @@ struct Bfloat16Words {
   typedef int32_t Word;
   static constexpr int kCount = 1, kTileRows = 14;
 
-  static void write(float first, float second, int32_t* words) {
-    words[0] = static_cast<int32_t>(float_bits(first) >> 16 | (float_bits(second) & 0xffff0000u));
-  }
+  typedef uint16_t Number;
+  static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
 
   template <int Rows>
   __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, Vec (*sum)[kVecs]) {
@@ -42,10 +41,8 @@ struct Bfloat16Words {
   typedef float Word;
   static constexpr int kCount = 2, kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 3 : 2);
 
-  static void write(float first, float second, float* words) {
-    words[0] = first;
-    words[1] = second;
-  }
+  typedef float Number;
+  static float number(float x) { return to_bfloat16(x); }
 
   template <int Rows>
   __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
@@ -56,8 +53,8 @@ struct Bfloat16Words {
       second[v] = (Vec)(pairs & static_cast<int32_t>(0xffff0000u));
     }
     for (int r = 0; r < Rows; r++) {
-      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[2 * r + 1]) * second[v] + sum[r][v];
-      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[2 * r]) * first[v] + sum[r][v];
+      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[Rows + r]) * second[v] + sum[r][v];
+      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[r]) * first[v] + sum[r][v];
     }
   }
 };
@@ -70,36 +67,25 @@ struct Bfloat16 {
   typedef Bfloat16Words::Word Word;
   typedef Vec Sum;
 
-  struct Rows {
-    const Word* words;  // [tile][pair][row][kWords]
-  };
-
   template <int Rows>
   __attribute__((always_inline)) static void add(const Word* x, const char* panel, Vec (*sum)[kVecs]) {
     Bfloat16Words::add<Rows>(x, panel, sum);
   }
 
-  static Rows pack(const LinearArgs& a, const Tiling& tiling) {
-    const int64_t pairs = padded_depth(a.depth, kBfloat16) / kGroup;
-    Word* packed = reinterpret_cast<Word*>(scratch(0, a.rows * pairs * kWords));
-    auto body = [&](int64_t t, int) {
-      const int64_t first = tiling.begin(t), height = tiling.height(t);
-      Word* to = packed + first * pairs * kWords;
-      for (int64_t p0 = 0; p0 < pairs; p0 += 8)
-        for (int64_t r = 0; r < height; r++) {
-          const float* x = a.x + (first + r) * a.depth;
-          for (int64_t p = p0; p < p0 + 8; p++) {
-            const float low = 2 * p < a.depth ? to_bfloat16(x[2 * p]) : 0;
-            const float high = 2 * p + 1 < a.depth ? to_bfloat16(x[2 * p + 1]) : 0;
-            Bfloat16Words::write(low, high, to + (p * height + r) * kWords);
-          }
-        }
-    };
-    parallel_for(tiling.tiles, body);
-    return {packed};
+  // A row, rounded, and zeros behind it.
+  static const Word* words(const float* x, int64_t depth, Word* to, float*) {
+    typedef Bfloat16Words::Number Number;
+    char* numbers = reinterpret_cast<char*>(to);
+    for (int64_t k = 0; k < depth; k++) {
+      const Number number = Bfloat16Words::number(x[k]);
+      __builtin_memcpy(numbers + k * static_cast<int64_t>(sizeof number), &number, sizeof number);
+    }
+    const auto padding = static_cast<size_t>(padded_depth(depth, kKind) - depth) * sizeof(Number);
+    __builtin_memset(numbers + depth * static_cast<int64_t>(sizeof(Number)), 0, padding);
+    return to;
   }
 
-  static void store(const LinearArgs& a, const Rows&, const float* acc, const char*, int64_t first_column) {
+  static void store(const LinearArgs& a, const TiledRows<Bfloat16>&, const float* acc, const char*, int64_t first_column) {
     store_rows(a, first_column, [&](int64_t r, int64_t i) { return load(acc + r * kPanel + i); });
   }
 

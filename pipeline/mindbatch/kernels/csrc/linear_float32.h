@@ -7,10 +7,6 @@ struct Float32 {
   typedef float Word;
   typedef Vec Sum;
 
-  struct Rows {
-    const float* words;
-  };
-
   template <int Rows>
   __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
     Vec w[kVecs];
@@ -21,23 +17,9 @@ struct Float32 {
     }
   }
 
-  // Lays the tiles of x out as [tile][k][row], so that a tile is one stream of memory; one row is that already.
-  static Rows pack(const LinearArgs& a, const Tiling& tiling) {
-    if (a.rows == 1) return {a.x};
-    float* packed = scratch(0, a.rows * a.depth);
-    auto body = [&](int64_t t, int) {
-      const int64_t first = tiling.begin(t), height = tiling.height(t);
-      float* to = packed + first * a.depth;
-      for (int64_t k0 = 0; k0 < a.depth; k0 += 16)
-        for (int64_t r = 0; r < height; r++)
-          for (int64_t k = k0; k < a.depth && k < k0 + 16; k++)
-            to[k * height + r] = a.x[(first + r) * a.depth + k];
-    };
-    parallel_for(tiling.tiles, body);
-    return {packed};
-  }
+  static const float* words(const float* x, int64_t, float*, float*) { return x; }
 
-  static void store(const LinearArgs& a, const Rows&, const float* acc, const char*, int64_t first_column) {
+  static void store(const LinearArgs& a, const TiledRows<Float32>&, const float* acc, const char*, int64_t first_column) {
     store_rows(a, first_column, [&](int64_t r, int64_t i) { return load(acc + r * kPanel + i); });
   }
 

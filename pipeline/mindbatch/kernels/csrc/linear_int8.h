@@ -87,8 +87,8 @@ struct Int8Words {
       odd[v] = (IntVec)(four >> 8);
     }
     for (int r = 0; r < Rows; r++) {
-      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[2 * r]), even[v]);
-      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[2 * r + 1]), odd[v]);
+      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[r]), even[v]);
+      for (int v = 0; v < kVecs; v++) sum[r][v] += add_pairs(splat_int(x[Rows + r]), odd[v]);
     }
   }
 };
@@ -101,36 +101,27 @@ struct Int8 {
   typedef int32_t Word;
   typedef IntVec Sum;
 
-  struct Rows {
-    const int32_t* words;  // [tile][group of 4][row][kWords]
-    const float* scales;   // [rows]
-  };
-
   template <int Rows>
   __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[kVecs]) {
     Int8Words::add<Rows>(x, panel, sum);
   }
 
-  static Rows pack(const LinearArgs& a, const Tiling& tiling) {
-    const int64_t depth = padded_depth(a.depth, kInt8), groups = depth / kGroup;
-    float* memory = scratch(0, a.rows * (groups * kWords + 1));
-    int32_t* words = reinterpret_cast<int32_t*>(memory);
-    float* scales = memory + a.rows * groups * kWords;
-    auto body = [&](int64_t t, int thread) {
-      const int64_t first = tiling.begin(t), height = tiling.height(t);
-      int8_t* bytes = reinterpret_cast<int8_t*>(scratch(1 + thread, groups));
-      __builtin_memset(bytes + a.depth, 0, static_cast<size_t>(depth - a.depth));
-      for (int64_t r = 0; r < height; r++) {
-        scales[first + r] = quantise(a.x + (first + r) * a.depth, a.depth, bytes);
-        for (int64_t g = 0; g < groups; g++)
-          Int8Words::write(bytes + g * kGroup, words + (first * groups + g * height + r) * kWords);
-      }
-    };
-    parallel_for(tiling.tiles, body);
-    return {words, scales};
+  // A row, rounded, and zeros behind it. Its bytes are first written to the end of its words, none of which is
+  // written before its own bytes are read.
+  static const int32_t* words(const float* x, int64_t depth, int32_t* to, float* scale) {
+    const int64_t groups = padded_depth(depth, kKind) / kGroup;
+    int8_t* bytes = reinterpret_cast<int8_t*>(to + (kWords - 1) * groups);
+    __builtin_memset(bytes + depth, 0, static_cast<size_t>(groups * kGroup - depth));
+    *scale = quantise(x, depth, bytes);
+    for (int64_t g = 0; g < groups; g++) {
+      int8_t four[kGroup];
+      __builtin_memcpy(four, bytes + g * kGroup, kGroup);
+      Int8Words::write(four, to + g * kWords);
+    }
+    return to;
   }
 
-  static void store(const LinearArgs& a, const Rows& x, const float* acc, const char* tail, int64_t first_column) {
+  static void store(const LinearArgs& a, const TiledRows<Int8>& x, const float* acc, const char* tail, int64_t first_column) {
     const float* scales = reinterpret_cast<const float*>(tail);
     store_rows(a, first_column, [&](int64_t r, int64_t i) {
       IntVec sum = load_ints(acc + r * kPanel + i);
