@@ -269,6 +269,23 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
         check_cache(case, native, reference, step[0])
 
 
+@pytest.mark.parametrize("window", [0, pytest.param(290, marks=pytest.mark.slow)])
+def test_a_token_attends_alike_in_every_step(library: NativeLibrary, window: int) -> None:
+    """Bit for bit, over more than one chunk of positions: alone, in a short step, in a long one."""
+    case = Case(6, 2, 20, 16, ((0, 531),), window=window)
+    (slots, rows, tables, lengths), filled = step_of(case)
+    qkv = numbers(len(slots), case.shape.qkv_width)
+    zeros = [np.zeros((*filled.shape, case.kv_heads, case.head_dim), np.float32)] * 2
+    step = OneStep(NativeKernels(library).attention(case.shape), *native_layout(case, *zeros))
+    for variant in library.variants:
+        library.set_variant(variant)
+        together = outputs(step, [qkv, slots, rows, tables, lengths])[0]
+        for first, last in ((0, 40), (40, 513), (513, 514), (514, 531)):
+            q, s, r, n = (array[first:last] for array in (qkv, slots, rows, lengths))
+            apart = outputs(step, [q, s, r, tables, n])[0]
+            np.testing.assert_array_equal(apart, together[first:last], variant)
+
+
 def check_cache(case: Case, native: OneStep, reference: OneStep, slots: NDArray[np.int32]) -> None:
     """Both wrote the step's keys and values to the same places."""
     block, offset = np.divmod(slots[slots >= 0], case.block_size)

@@ -1,17 +1,56 @@
 // Paged attention: writes the step's keys and values into the cache, then every token attends to its sequence.
 //
 // Queries that read the same keys (neighbouring tokens of one sequence, the query heads of one key/value head)
-// are taken together in tiles, so that a cached block is loaded once for all of them. The softmax is exact
-// (maximum, exponentials, sum, in order of position), so a tile changes nothing in any row's arithmetic.
+// are taken together in tiles, and a span of tiles passes over the context in chunks, so that what is cached is
+// loaded once for all of them and no matrix of scores leaves a core's caches: after Dao et al., "FlashAttention"
+// (2022). Within a chunk they take its parts in turn, which stay in the first-level cache. After each chunk a query
+// has the largest score so far, and sums over the positions in their order. Chunks begin at multiples of their size,
+// so that neither a tile, nor its companions, nor the threads change anything in any query's arithmetic.
 // Cache layout after Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention" (2023).
 
 constexpr int kTileQueries = 8;
+constexpr int64_t kSpanTiles = 16;
+constexpr int64_t kChunk = 256, kPart = 64;  // positions; a chunk is whole blocks, so a longer block is one
+constexpr float kNoScore = -__builtin_inff();
 
+// Queries that are computed at once: heads of neighbouring tokens of one sequence.
 struct QueryTile {
-  int64_t first_token, tokens;  // neighbouring tokens of one sequence
+  int64_t first_token, tokens;
   int64_t kv_head, first_head, heads;
   int64_t begin, end;  // union of the positions that they see
 };
+
+// Of a query, over the chunks so far: the largest score, and the sum of exp(score - top).
+struct Running {
+  float top, sum;
+};
+
+// What a tile works with. queries: [Queries, head_dim], scaled. result: [Queries, padded_head_dim], the values weighed
+// by exp(score - top). scores: [Queries, stride], of a chunk, then their exponentials.
+struct TileMemory {
+  float *queries, *result, *scores;
+  Running* running;
+  int64_t stride;
+};
+
+// A chunk of a sequence's positions, from `first` on; what of it a tile reads, now or at all, counted from there.
+struct Chunk {
+  const int32_t* table;
+  int64_t first, begin, end;
+
+  Chunk within(int64_t from, int64_t to) const {
+    return {table, first, from > begin ? from : begin, to < end ? to : end};
+  }
+};
+
+inline int64_t chunk_size(const AttentionArgs& a) {
+  return a.block_size < kChunk ? kChunk / a.block_size * a.block_size : a.block_size;
+}
+
+inline const float* keys_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+  const int64_t block = table[position / a.block_size];
+  return a.key_cache + (block * a.kv_heads + kv_head) * a.head_dim * a.block_size + position % a.block_size;
+}
 
 inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
   const int64_t length = a.lengths[token];
@@ -38,121 +77,150 @@ inline void write_cache(const AttentionArgs& a) {
   parallel_for((a.tokens + kTokens - 1) / kTokens, body);
 }
 
-// Where the scores of a tile begin: whole blocks and whole vectors before the first position that it sees, so
-// that the lane of a position depends on nothing else.
-inline int64_t scores_origin(const AttentionArgs& a, const QueryTile& tile) {
-  const int64_t step = a.block_size > kLanes ? a.block_size : kLanes;
-  return tile.begin / step * step;
-}
-
-// scores[q][position - origin] = queries[q] . key(position), for whole blocks, which `Lanes` divide.
-template <class Lanes, int Queries>
-inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const int32_t* table,
-                         const float* queries, float* scores, int64_t stride) {
-  const int64_t first_block = scores_origin(a, tile) / a.block_size;
-  const int64_t last_block = (tile.end - 1) / a.block_size;
-  for (int64_t b = first_block; b <= last_block; b++) {
-    const float* keys = a.key_cache + (table[b] * a.kv_heads + tile.kv_head) * a.head_dim * a.block_size;
-    for (int64_t s = 0; s < a.block_size; s += Lanes::kCount) {
-      typename Lanes::Type sum[Queries];
-      for (int q = 0; q < Queries; q++) sum[q] = typename Lanes::Type{};
-      for (int64_t d = 0; d < a.head_dim; d++) {
-        const typename Lanes::Type key = Lanes::load(keys + d * a.block_size + s);
-        for (int q = 0; q < Queries; q++) sum[q] = queries[q * a.head_dim + d] * key + sum[q];
-      }
-      float* to = scores + (b - first_block) * a.block_size + s;
-      for (int q = 0; q < Queries; q++) Lanes::store(to + q * stride, sum[q]);
-    }
+// scores[q][i] = queries[q] . key(i) for vectors of neighbouring positions.
+template <class Lanes, int Queries, int Vectors>
+inline void score_vectors(const AttentionArgs& a, const float* const* keys, const TileMemory& m, int64_t i) {
+  typename Lanes::Type sum[Queries][Vectors];
+  for (int q = 0; q < Queries; q++)
+    for (int v = 0; v < Vectors; v++) sum[q][v] = typename Lanes::Type{};
+  for (int64_t d = 0; d < a.head_dim; d++) {
+    typename Lanes::Type key[Vectors];
+    for (int v = 0; v < Vectors; v++) key[v] = Lanes::load(keys[v] + d * a.block_size);
+    for (int q = 0; q < Queries; q++)
+      for (int v = 0; v < Vectors; v++) sum[q][v] = m.queries[q * a.head_dim + d] * key[v] + sum[q][v];
   }
+  for (int q = 0; q < Queries; q++)
+    for (int v = 0; v < Vectors; v++) Lanes::store(m.scores + q * m.stride + i + v * Lanes::kCount, sum[q][v]);
 }
 
-// Turns scores[begin, end) into probabilities and zeros the rest of [0, padded).
-inline void softmax(float* scores, int64_t begin, int64_t end, int64_t padded) {
-  for (int64_t i = 0; i < begin; i++) scores[i] = 0;
-  for (int64_t i = end; i < padded; i++) scores[i] = 0;
-  // Vectors start at multiples of the lanes, so a position's lane does not depend on the tile.
-  const int64_t from = begin / kLanes * kLanes;
-  float top = scores[begin];
-  for (int64_t i = begin; i < end; i++) top = scores[i] > top ? scores[i] : top;
-  Vec sum{};
-  for (int64_t i = from; i < end; i += kLanes) {
-    Vec e = vexp(load(scores + i) - top);
-    if (i < begin || i + kLanes > end)
-      for (int l = 0; l < kLanes; l++)
-        if (i + l < begin || i + l >= end) e[l] = 0;
+// The scores of part of a chunk, in whole vectors of `Lanes`, which divide a block.
+template <class Lanes, int Queries>
+inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
+  constexpr int kVectors = kLanes == 16 ? 2 : 1;
+  const auto keys = [&](int64_t i) { return keys_at(a, chunk.table, tile.kv_head, chunk.first + i); };
+  int64_t i = chunk.begin / Lanes::kCount * Lanes::kCount;
+  for (; i + (kVectors - 1) * Lanes::kCount < chunk.end; i += kVectors * Lanes::kCount) {
+    const float* from[kVectors];
+    for (int v = 0; v < kVectors; v++) from[v] = keys(i + v * Lanes::kCount);
+    score_vectors<Lanes, Queries, kVectors>(a, from, m, i);
+  }
+  if (i >= chunk.end) return;
+  const float* from = keys(i);
+  score_vectors<Lanes, Queries, 1>(a, &from, m, i);
+}
+
+// Turns scores[begin, end) into exponentials, and the others of the chunk into zeros. Returns what became of
+// exp(score - top) of the chunks before, as a factor. (Not inlined: rounded alike for tiles of every size.)
+__attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64_t end, const Chunk& chunk,
+                                             Running& running) {
+  // Vectors start at multiples of the lanes, so that a position's lane does not depend on the tile.
+  const int64_t from = begin / kLanes * kLanes, to = (end + kLanes - 1) / kLanes * kLanes;
+  for (int64_t i = chunk.begin; i < from; i++) scores[i] = 0;
+  for (int64_t i = to; i < chunk.end; i++) scores[i] = 0;
+  for (int64_t i = from; i < begin; i++) scores[i] = kNoScore;
+  for (int64_t i = end; i < to; i++) scores[i] = kNoScore;
+  Vec largest = splat(running.top), sum{};
+  for (int64_t i = from; i < to; i += kLanes) largest = vmax(load(scores + i), largest);
+  float top = largest[0];
+  for (int l = 1; l < kLanes; l++) top = largest[l] > top ? largest[l] : top;
+  for (int64_t i = from; i < to; i += kLanes) {
+    const Vec e = vexp(load(scores + i) - top);
     store(scores + i, e);
     sum = sum + e;
   }
-  const float inverse = 1.0f / sum_lanes(sum);
-  for (int64_t i = from; i < end; i += kLanes) store(scores + i, load(scores + i) * inverse);
+  const float before = vexp(splat(running.top - top))[0];
+  running = {top, running.sum * before + sum_lanes(sum)};
+  return before;
 }
 
-// out[q][0 .. kVecWidth * lanes) of the values, `Width` vectors of the head at a time.
+// Adds the values of part of a chunk, `Width` vectors of the head from `d` on.
 template <int Queries, int Width>
-inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const int32_t* table, int64_t d,
-                         const float* scores, int64_t stride, float* out) {
+inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, int64_t d,
+                         const TileMemory& m) {
   Vec sum[Queries][Width];
   for (int q = 0; q < Queries; q++)
-    for (int v = 0; v < Width; v++) sum[q][v] = Vec{};
-  const int64_t origin = scores_origin(a, tile);
-  for (int64_t position = tile.begin; position < tile.end;) {
-    const int64_t block = position / a.block_size, offset = position % a.block_size;
+    for (int v = 0; v < Width; v++) sum[q][v] = load(m.result + q * a.padded_head_dim + d + v * kLanes);
+  for (int64_t i = chunk.begin; i < chunk.end;) {
+    const int64_t block = (chunk.first + i) / a.block_size, offset = (chunk.first + i) % a.block_size;
     int64_t count = a.block_size - offset;
-    if (count > tile.end - position) count = tile.end - position;
-    const float* values = a.value_cache + d +
-                          ((table[block] * a.kv_heads + tile.kv_head) * a.block_size + offset) * a.padded_head_dim;
-    const float* p = scores + position - origin;
+    if (count > chunk.end - i) count = chunk.end - i;
+    const float* values =
+        a.value_cache + d +
+        ((chunk.table[block] * a.kv_heads + tile.kv_head) * a.block_size + offset) * a.padded_head_dim;
+    const float* p = m.scores + i;
     for (int64_t j = 0; j < count; j++)
       for (int v = 0; v < Width; v++) {
         const Vec value = load(values + j * a.padded_head_dim + v * kLanes);
-        for (int q = 0; q < Queries; q++) sum[q][v] = p[q * stride + j] * value + sum[q][v];
+        for (int q = 0; q < Queries; q++) sum[q][v] = p[q * m.stride + j] * value + sum[q][v];
       }
-    position += count;
+    i += count;
   }
   for (int q = 0; q < Queries; q++)
-    for (int v = 0; v < Width; v++) store(out + q * a.padded_head_dim + d + v * kLanes, sum[q][v]);
+    for (int v = 0; v < Width; v++) store(m.result + q * a.padded_head_dim + d + v * kLanes, sum[q][v]);
 }
 
 template <int Queries>
-void attend(const AttentionArgs& a, const QueryTile& tile, float* memory) {
-  const int32_t* table = a.block_tables + static_cast<int64_t>(a.rows[tile.first_token]) * a.blocks_per_row;
-  const int64_t origin = scores_origin(a, tile);
-  const int64_t stride = ((tile.end - origin + a.block_size - 1) / a.block_size) * a.block_size + kLanes;
-  float* queries = memory;
-  float* result = queries + Queries * a.head_dim;
-  float* scores = result + Queries * a.padded_head_dim;
-  const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  for (int q = 0; q < Queries; q++) {
-    const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
-    const float* from = a.qkv + token * width + head * a.head_dim;
-    for (int64_t d = 0; d < a.head_dim; d++) queries[q * a.head_dim + d] = from[d] * a.scale;
-  }
+void score(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   if (a.block_size % kLanes == 0)
-    score_blocks<AllLanes, Queries>(a, tile, table, queries, scores, stride);
+    score_blocks<AllLanes, Queries>(a, tile, chunk, m);
   else
-    score_blocks<FewLanes, Queries>(a, tile, table, queries, scores, stride);
-  for (int q = 0; q < Queries; q++) {
-    const int64_t token = tile.first_token + q / tile.heads;
-    softmax(scores + q * stride, first_visible(a, token) - origin, a.lengths[token] - origin, stride);
-  }
+    score_blocks<FewLanes, Queries>(a, tile, chunk, m);
+}
+
+template <int Queries>
+void weigh(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   int64_t d = 0;
   constexpr int kWide = kLanes == 16 ? 2 : 1;
   for (; d + kWide * kLanes <= a.padded_head_dim; d += kWide * kLanes)
-    weigh_values<Queries, kWide>(a, tile, table, d, scores, stride, result);
-  for (; d < a.padded_head_dim; d += kLanes) weigh_values<Queries, 1>(a, tile, table, d, scores, stride, result);
-  for (int q = 0; q < Queries; q++) {
-    const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
-    __builtin_memcpy(a.out + (token * a.heads + head) * a.head_dim, result + q * a.padded_head_dim,
-                     static_cast<size_t>(a.head_dim) * 4);
+    weigh_values<Queries, kWide>(a, tile, chunk, d, m);
+  for (; d < a.padded_head_dim; d += kLanes) weigh_values<Queries, 1>(a, tile, chunk, d, m);
+}
+
+// Scores become exponentials, each query's of the positions that it sees.
+inline void soften(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
+  for (int64_t q = 0; q < tile.tokens * tile.heads; q++) {
+    const int64_t token = tile.first_token + q / tile.heads;
+    const Chunk seen = chunk.within(first_visible(a, token) - chunk.first, a.lengths[token] - chunk.first);
+    float *scores = m.scores + q * m.stride, *result = m.result + q * a.padded_head_dim;
+    if (seen.begin >= seen.end) {
+      for (int64_t i = chunk.begin; i < chunk.end; i++) scores[i] = 0;
+      continue;
+    }
+    const float before = exponentials(scores, seen.begin, seen.end, chunk, m.running[q]);
+    for (int64_t d = 0; d < a.padded_head_dim; d += kLanes) store(result + d, load(result + d) * before);
   }
 }
 
-using AttendFn = void (*)(const AttentionArgs&, const QueryTile&, float*);
+using TileFunction = void (*)(const AttentionArgs&, const QueryTile&, const Chunk&, const TileMemory&);
+
+struct TileFunctions {
+  TileFunction score, weigh;
+};
 
 template <int Queries>
-inline AttendFn pick_attend(int64_t queries) {
-  if constexpr (Queries == 0) return nullptr;
-  else return queries == Queries ? &attend<Queries> : pick_attend<Queries - 1>(queries);
+inline TileFunctions pick_functions(int64_t queries) {
+  if constexpr (Queries == 0) return {};
+  else return queries == Queries ? TileFunctions{score<Queries>, weigh<Queries>} : pick_functions<Queries - 1>(queries);
+}
+
+inline void begin_tile(const AttentionArgs& a, const QueryTile& tile, const TileMemory& m) {
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  for (int64_t q = 0; q < tile.tokens * tile.heads; q++) {
+    const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
+    const float* from = a.qkv + token * width + head * a.head_dim;
+    for (int64_t d = 0; d < a.head_dim; d++) m.queries[q * a.head_dim + d] = from[d] * a.scale;
+    m.running[q] = {kNoScore, 0};
+    __builtin_memset(m.result + q * a.padded_head_dim, 0, static_cast<size_t>(a.padded_head_dim) * 4);
+  }
+}
+
+inline void end_tile(const AttentionArgs& a, const QueryTile& tile, const TileMemory& m) {
+  for (int64_t q = 0; q < tile.tokens * tile.heads; q++) {
+    const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
+    const float inverse = 1.0f / m.running[q].sum;
+    float* out = a.out + (token * a.heads + head) * a.head_dim;
+    for (int64_t d = 0; d < a.head_dim; d++) out[d] = m.result[q * a.padded_head_dim + d] * inverse;
+  }
 }
 
 // The tokens from `first` on that share a table row and stand one after the other, `most` at the most.
@@ -164,6 +232,67 @@ inline int64_t run_length(const AttentionArgs& a, int64_t first, int64_t most) {
   return count;
 }
 
+// A tile of a span, and what of the current chunk it reads.
+struct SpanTile {
+  QueryTile queries;
+  TileMemory memory;
+  TileFunctions functions;
+  Chunk chunk;
+};
+
+// Tiles of one sequence that pass over its context together.
+struct Span {
+  SpanTile tiles[kSpanTiles];
+  int64_t count = 0;
+
+  // Tokens and heads of one key/value head. memory: span_floats.
+  Span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, float* memory) {
+    const int64_t stride = chunk_size(a) + kLanes, last = whole.first_token + whole.tokens;
+    for (int64_t t = whole.first_token; t < last; t += tile_tokens, count++) {
+      QueryTile tile = whole;
+      tile.first_token = t;
+      tile.tokens = last - t < tile_tokens ? last - t : tile_tokens;
+      tile.begin = first_visible(a, t);
+      tile.end = a.lengths[t + tile.tokens - 1];
+      float *result = memory + kTileQueries * a.head_dim, *scores = result + kTileQueries * a.padded_head_dim;
+      float* running = scores + kTileQueries * stride;
+      const TileMemory its = {memory, result, scores, reinterpret_cast<Running*>(running), stride};
+      tiles[count] = {tile, its, pick_functions<kTileQueries>(tile.tokens * tile.heads), {}};
+      memory = running + kTileQueries * 2;
+      begin_tile(a, tile, its);
+    }
+  }
+
+  void attend(const AttentionArgs& a, const int32_t* table, int64_t first, int64_t size) {
+    for (int64_t t = 0; t < count; t++)
+      tiles[t].chunk = Chunk{table, first, 0, size}.within(tiles[t].queries.begin - first, tiles[t].queries.end - first);
+    each_part(a, size, &TileFunctions::score);
+    for (int64_t t = 0; t < count; t++) soften(a, tiles[t].queries, tiles[t].chunk, tiles[t].memory);
+    each_part(a, size, &TileFunctions::weigh);
+  }
+
+  void each_part(const AttentionArgs& a, int64_t size, TileFunction TileFunctions::* function) const {
+    for (int64_t i = 0; i < size; i += kPart)
+      for (int64_t t = 0; t < count; t++) {
+        const Chunk part = tiles[t].chunk.within(i, i + kPart);
+        if (part.begin < part.end) (tiles[t].functions.*function)(a, tiles[t].queries, part, tiles[t].memory);
+      }
+  }
+};
+
+inline int64_t span_floats(const AttentionArgs& a) {
+  return kSpanTiles * kTileQueries * (a.head_dim + a.padded_head_dim + chunk_size(a) + kLanes + 2);
+}
+
+// Tokens and heads that attend together, over the union of what they see.
+inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, int thread) {
+  Span span(a, whole, tile_tokens, scratch(1 + thread, span_floats(a)));
+  const int64_t size = chunk_size(a);
+  const int32_t* table = a.block_tables + static_cast<int64_t>(a.rows[whole.first_token]) * a.blocks_per_row;
+  for (int64_t first = whole.begin / size * size; first < whole.end; first += size) span.attend(a, table, first, size);
+  for (int64_t t = 0; t < span.count; t++) end_tile(a, span.tiles[t].queries, span.tiles[t].memory);
+}
+
 void attention(const AttentionArgs& a) {
   write_cache(a);
   const int64_t group = a.heads / a.kv_heads;
@@ -171,20 +300,17 @@ void attention(const AttentionArgs& a) {
   const int64_t tile_tokens = kTileQueries / tile_heads;
   const int64_t head_tiles = (group + tile_heads - 1) / tile_heads;
   int64_t* starts = reinterpret_cast<int64_t*>(scratch(0, (a.tokens + 1) * 2));
-  int64_t tiles = 0, longest = 0;
-  for (int64_t t = 0; t < a.tokens; tiles++) {
-    starts[tiles] = t;
-    t += a.lengths[t] > 0 ? run_length(a, t, tile_tokens) : 1;
-    longest = a.lengths[t - 1] > longest ? a.lengths[t - 1] : longest;
+  int64_t spans = 0;
+  for (int64_t t = 0; t < a.tokens; spans++) {
+    starts[spans] = t;
+    t += a.lengths[t] > 0 ? run_length(a, t, tile_tokens * kSpanTiles) : 1;
   }
-  starts[tiles] = a.tokens;
-  const int64_t memory_floats =
-      kTileQueries * (a.head_dim + a.padded_head_dim + longest + 2 * a.block_size + 2 * kLanes);
-  const int64_t tasks_per_tile = a.kv_heads * head_tiles;
+  starts[spans] = a.tokens;
+  const int64_t tasks_per_span = a.kv_heads * head_tiles;
   auto body = [&](int64_t task, int thread) {
-    const int64_t index = tiles - 1 - task / tasks_per_tile;  // the last tokens have the longest contexts
+    const int64_t index = spans - 1 - task / tasks_per_span;  // the last tokens have the longest contexts
     const int64_t head_tile = task % head_tiles, first = starts[index], last = starts[index + 1] - 1;
-    const int64_t kv_head = task % tasks_per_tile / head_tiles;
+    const int64_t kv_head = task % tasks_per_span / head_tiles;
     const int64_t first_head = kv_head * group + head_tile * tile_heads;
     const int64_t heads = (kv_head + 1) * group - first_head < tile_heads ? (kv_head + 1) * group - first_head
                                                                          : tile_heads;
@@ -193,10 +319,9 @@ void attention(const AttentionArgs& a) {
                        static_cast<size_t>(heads * a.head_dim) * 4);
       return;
     }
-    const QueryTile tile = {first, last - first + 1, kv_head, first_head, heads, first_visible(a, first),
-                            a.lengths[last]};
-    float* memory = scratch(1 + thread, memory_floats);
-    pick_attend<kTileQueries>(tile.tokens * heads)(a, tile, memory);
+    const QueryTile whole = {first, last - first + 1, kv_head, first_head, heads, first_visible(a, first),
+                             a.lengths[last]};
+    attend_span(a, whole, tile_tokens, thread);
   };
-  parallel_for(tiles * tasks_per_tile, body);
+  parallel_for(spans * tasks_per_span, body);
 }
