@@ -276,7 +276,7 @@ def test_a_token_attends_alike_in_every_step(library: NativeLibrary, window: int
     (slots, rows, tables, lengths), filled = step_of(case)
     qkv = numbers(len(slots), case.shape.qkv_width)
     zeros = [np.zeros((*filled.shape, case.kv_heads, case.head_dim), np.float32)] * 2
-    step = OneStep(NativeKernels(library).attention(case.shape), *native_layout(case, *zeros))
+    step = OneStep(compiled(NativeKernels(library)).attention(case.shape), *native_layout(case, *zeros))
     for variant in library.variants:
         library.set_variant(variant)
         together = outputs(step, [qkv, slots, rows, tables, lengths])[0]
