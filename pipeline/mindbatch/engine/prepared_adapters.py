@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.adapter_weights import FittedAdapters
+
+Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,38 @@ def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraA
     for name, folder in lora.folders.items():
         try:
             if folder not in opened:
-                opened[folder] = open_adapter(*folder, base=None if base is None else str(base))
+                opened[folder] = _open_once(folder, None if base is None else str(base))
         except (CheckpointError, ConfigError) as error:
             faults += [f"lora.adapters.{name}: {fault}" for fault in error.faults]
     if faults:
         raise CheckpointError(faults)
     return {name: opened[folder] for name, folder in lora.folders.items()}
+
+
+_opened: dict[tuple[AdapterFolder, str | None, Stamp], LoraAdapter] = {}
+
+
+def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
+    """As it was opened before in this process, if its files are the same: a run asks for digests first.
+
+    What is loaded is compared with what was opened in any case.
+    """
+    key = (folder, base, _stamp(folder.path))
+    if key not in _opened:
+        _opened[key] = open_adapter(*folder, base=base)
+    return _opened[key]
+
+
+def _stamp(path: Path) -> Stamp:
+    """What tells that a file beside the adapter's, or of it, has been written."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        return tuple(
+            (entry.name, (at := entry.stat()).st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
+        )
+    except OSError:  # `open_adapter` says what is wrong
+        return ()
 
 
 def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAdapters:

@@ -79,7 +79,7 @@ def fingerprint_fields(
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES), digest_file),
         "adapter": None,
         "assistant": _assistant_digest(model, topology, digest_file),
-        **_adapter_fields(config),
+        **_adapter_fields(config, folder.path.resolve()),
         "model.type": model.type,
         "model.dtype": model.dtype,
         **_quantization(model),
@@ -95,12 +95,12 @@ def fingerprint_fields(
     return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
 
 
-def _adapter_fields(config: BatchConfig) -> dict[str, Any]:
-    """Nothing where there are none: as in the runs from before they could be given."""
+def _adapter_fields(config: BatchConfig, home: Path) -> dict[str, Any]:
+    """Nothing where there are none: as in the runs from before they could be given. home: of the model."""
     lora, column = config.lora, config.data.adapter_column
     if not lora.names:
         return {}
-    opened = open_adapters(lora)
+    opened = open_adapters(lora, home)
     digests = {
         f"{ADAPTERS}{name}": f"sha256:{opened[name].digest}" if name in opened else "base"
         for name in lora.names
@@ -144,7 +144,7 @@ def _quantization(model: ModelConfig) -> dict[str, str]:
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
-    """Nothing where there are none: as in the runs from before they could be given."""
+    """Nothing where there are none: as in the runs from before they could be given. home: of the model."""
     return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
 
 

@@ -1,5 +1,6 @@
 """Adapters of the section `lora` beside the shipped model: named in faults, under every name, and counted."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,12 @@ from adapter_folders import write_mindformers_adapter
 from safetensors.numpy import load_file
 from safetensors_writer import safetensors_bytes
 
+from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
+from mindbatch.engine import prepared_adapters
 from mindbatch.engine.described import open_model
-from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
+from mindbatch.engine.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, TensorSlice
 from peft_folders import TINY, write_adapter
@@ -93,3 +96,21 @@ def test_numbers_of_a_slot(tmp_path: Path, part: ModelPart, numbers: list[int]) 
     live = prepared({str(rank): write_adapter(tmp_path / str(rank), rank, 1) for rank in (2, 5)}, part).live
     assert live is not None
     assert live.slot_numbers == tuple(5 * number for number in numbers)
+
+
+def test_an_adapter_is_opened_once_until_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opened = write_adapter(tmp_path / "a", 2, 1), []
+
+    def counting(path: Path, *given: object, **named: object) -> LoraAdapter:
+        opened.append(path)
+        return open_adapter(path, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepared_adapters, "open_adapter", counting)
+    digests = [open_adapters(LoraConfig({name: str(folder)}))[name].digest for name in ("law", "med")]
+    assert (len(opened), len({*digests})) == (1, 1)
+    shutil.rmtree(folder)
+    write_adapter(folder, 2, 3)
+    assert open_adapters(LoraConfig({"law": str(folder)}))["law"].digest != digests[0]
+    assert len(opened) == 2

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
@@ -57,7 +57,11 @@ def damage(file: StoredFile, name: str) -> str:
 
 def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
     """A tensor's SHA-256 before its first byte."""
-    return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
+    return hashlib.sha256(_start(dtype, shape))
+
+
+def _start(dtype: str, shape: Iterable[int]) -> bytes:
+    return f"{dtype} {[*shape]}\n".encode()
 
 
 def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
@@ -66,6 +70,30 @@ def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | by
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
+
+
+class Marked(NamedTuple):
+    """A tensor's SHA-256, and a BLAKE2b of the same bytes, which takes half the time to compute again."""
+
+    digest: str
+    mark: bytes
+
+
+def marked_digest(file: StoredFile, name: str) -> Marked:
+    """Both of a file's tensor, read once."""
+    info = file.info(name)
+    digest, mark = started_digest(info.dtype, info.shape), hashlib.blake2b(_start(info.dtype, info.shape))
+    for chunk in file.chunks(name):
+        digest.update(chunk)
+        mark.update(chunk)
+    return Marked(digest.hexdigest(), mark.digest())
+
+
+def mark_of(dtype: str, shape: Iterable[int], data: memoryview) -> bytes:
+    """The mark of a tensor's dtype, shape and bytes."""
+    mark = hashlib.blake2b(_start(dtype, shape))
+    mark.update(data)
+    return mark.digest()
 
 
 def tensor_digest(file: StoredFile, name: str) -> str:

@@ -14,7 +14,9 @@ from zlib import crc32
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import (
     Digests,
+    Marked,
     damage,
+    marked_digest,
     read_digests,
     tensor_digest,
     verify_files,
@@ -99,8 +101,17 @@ class TensorSet:
     def checked_digests(self, names: Iterable[str]) -> dict[str, str]:
         """The same. CheckpointError names those that are not as digests.json says."""
         found = self.computed_digests(names)
-        raise_if_any([damage(self.file(name), name) for name in found if self._is_damaged(name, found[name])])
+        self._check(found)
         return found
+
+    def marked_digests(self, names: Iterable[str]) -> dict[str, Marked]:
+        """The same, each with its mark."""
+        found = in_threads(lambda name: marked_digest(self.file(name), name), names)
+        self._check({name: each.digest for name, each in found.items()})
+        return found
+
+    def _check(self, found: Mapping[str, str]) -> None:
+        raise_if_any([damage(self.file(name), name) for name in found if self._is_damaged(name, found[name])])
 
     def _is_damaged(self, name: str, digest: str) -> bool:
         recorded = self.digest(name)

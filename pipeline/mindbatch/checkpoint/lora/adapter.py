@@ -166,10 +166,12 @@ def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
     """Where the tensors are stored, each checked against its digest, if it has one."""
     arrays: dict[str, StoredArray] = {}
     names = [name for roles in found.modules.values() for name in roles.values()]
-    for name, digest in tensors.checked_digests(names).items():
+    for name, marked in tensors.marked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
         whole = full_region(shape)
-        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
+        arrays[name] = StoredArray(
+            name, shape, (ArrayShard(path, name, marked.digest, whole, whole, marked.mark),)
+        )
     return arrays
 
 
