@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapter_models import GEOMETRY, SETTINGS, logits, logits_of
+from adapter_models import GEOMETRY, logits_of, runner_of
 from lora_cases import base_logits, cases, ends_of_prompts, live_logits, prompts, write_base, write_case
 
 from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.config_reader import NONE_IGNORED
 from mindbatch.parallel.context import initialise
@@ -27,7 +26,7 @@ def test_logits_are_peft_s_in_any_batch(tmp_path: Path) -> None:
     assert isinstance(described, MindFormersModel)
     kernels = choose_kernels("auto", "CPU")
     model = described.load(kernels, GEOMETRY, lambda done, total: None, described.fit_adapters(opened))
-    runner, bank = ModelRunner(model, SETTINGS), model.adapters
+    runner, bank = runner_of(model), model.adapters
     assert bank is not None
     for slot, name in enumerate(bank.names, start=1):
         bank.load(slot, name)
@@ -39,5 +38,5 @@ def test_logits_are_peft_s_in_any_batch(tmp_path: Path) -> None:
         assert np.abs(ours - expected).max() <= 1e-4, name
         alone[slot] = rows[0]
     mixed = [(prompts()[0], slot) for slot in (2, 0, 1, 3)]
-    for (_, slot), found in zip(mixed, logits(model, mixed), strict=True):
+    for (_, slot), found in zip(mixed, logits_of(runner, mixed), strict=True):
         np.testing.assert_array_equal(found, alone[slot])

@@ -63,7 +63,7 @@ class Composition:
     @property
     def unresolved_yaml(self) -> str:
         """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
-        return self._yaml(self.tree)
+        return self._yaml({})
 
     def finish(self) -> TaskConfig:
         """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
@@ -128,16 +128,20 @@ class Composition:
         config: TaskConfig = _built(self.schema, _resolved(tree, self.keys, self.log))
         return config
 
-    def _yaml(self, tree: DictConfig) -> str:
-        """A tree as YAML, each ${...} as written, but for the keys that are not kept.
+    def _yaml(self, replaced: Mapping[str, Any]) -> str:
+        """The tree as YAML, each ${...} as written, but for the keys that are not kept.
 
         In place of a section for which options were listed stand the list, and its keys that were given.
+        replaced: values by key in place of those of the tree.
         """
-        content: Any = OmegaConf.to_container(tree, resolve=False)
-        for place, _, leaf in (
-            name.rpartition(".") for name, key in self.keys.keys.items() if not key.is_kept
-        ):
-            (content[place] if place else content).pop(leaf)
+        content: Any = OmegaConf.to_container(self.tree, resolve=False)
+        for name, key in self.keys.keys.items():
+            place, _, leaf = name.rpartition(".")
+            section = content[place] if place else content
+            if not key.is_kept:
+                section.pop(leaf)
+            elif name in replaced:
+                section[leaf] = replaced[name]
         if self.listing is None:
             return OmegaConf.to_yaml(OmegaConf.create(content))
         group = self.listing.group
@@ -151,11 +155,14 @@ class Composition:
         A path written with ${...} or `shipped:` stays as it is, and so does standard input. Nothing is
         resolved: what ${...} stands for could be a secret.
         """
-        kept = self.tree.copy()
-        for name, text in _written_values(self.tree, self.keys).items():
-            if self.keys.keys[name].is_path:
-                OmegaConf.update(kept, name, _portable(text, value_at(config, name)), merge=False)
-        return self._yaml(kept)
+        written = _written_values(self.tree, self.keys).items()
+        return self._yaml(
+            {
+                name: _portable(text, value_at(config, name))
+                for name, text in written
+                if self.keys.keys[name].is_path
+            }
+        )
 
     def _settings(self, config: TaskConfig) -> dict[str, Any]:
         """The value of every key of `config`, nested by section, for the record of a run: plain JSON types.
