@@ -12,8 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    GemmaConfig,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Starcoder2Config,
+)
 
+CLASSES = (
+    GemmaConfig,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Starcoder2Config,
+)
 TARGET = Path(__file__).parents[1] / "tests/unit/models/config_defaults.json"
 OWN: dict[str, dict[str, Any]] = {
     "minimind": {
@@ -61,8 +82,7 @@ def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, 
 
 def main() -> None:
     """Writes the file."""
-    classes = (GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
-    recorded = {each.model_type: defaults_of(each) for each in classes}
+    recorded = {each.model_type: defaults_of(each) for each in CLASSES}
     content = {"transformers": transformers.__version__, "defaults": recorded | OWN}
     TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 FIXTURE = Path(__file__).parent / "fixtures/models.npz"
 MINDFORMERS_FIXTURE = FIXTURE.with_name("mindformers.npz")
+DENSE = FIXTURE.with_name("dense.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 

@@ -140,7 +140,7 @@ def test_every_fault_is_told_at_once(
     flags = ("--model_type", "bloom_7b", "--input_data", "p.txt", "--model_parallel", "2", "--device_id", "1")
     assert refused(monkeypatch, capsys, *flags) == [
         "generate_custom.py: --model_type 'bloom_7b': no folder, and no name that begins with one of gemma, "
-        "gpt2, llama, minimind, mistral, qwen2, qwen3",
+        "gpt2, granite, llama, minimind, mistral, phi3, qwen2, qwen3, starcoder2",
         "generate_custom.py: p.txt, line 2: the line is empty",
         "generate_custom.py: p.txt, line 3: not valid UTF-8: byte 0xff at position 0",
         "generate_custom.py: --model_parallel 2: has no effect without --use_parallel True",

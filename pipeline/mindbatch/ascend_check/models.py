@@ -36,11 +36,20 @@ _GROUPED: dict[str, Any] = {
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gemma": _GROUPED,
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "granite": _GROUPED
+    | {
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 2.0,
+    },
     "llama": _GROUPED,
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
+    "phi3": _GROUPED,
     "qwen2": _GROUPED,
     "qwen3": _GROUPED | {"attention_bias": False},
+    "starcoder2": _GROUPED,
 }
 
 

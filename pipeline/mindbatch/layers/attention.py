@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import AttentionShape, Kernels
-from mindbatch.kernels.layer import Layer
+from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
@@ -29,7 +29,10 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
 
 
 class SelfAttention(Layer):
-    """qkv projection, rotary positions (where the model has them), paged attention, output projection."""
+    """qkv projection, rotary positions (where the model has them), paged attention, output projection.
+
+    after: takes the output [T, hidden_size] and gives what the layer adds; None where that is the output.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class SelfAttention(Layer):
         cache: tuple[Parameter, Parameter],
         kernels: Kernels,
         shard: TensorSlice,
+        after: Operation | None = None,
     ) -> None:
         shape = attention_shape(arch, layer, shard)
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
@@ -50,6 +54,7 @@ class SelfAttention(Layer):
         self.key_cache, self.value_cache = cache
         self.attend = kernels.attention(shape)
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
+        self.after = after
 
     def construct(
         self,
@@ -61,4 +66,5 @@ class SelfAttention(Layer):
         qkv = self.qkv(x, adapters)
         if self.is_rotary:
             qkv = self.rotary(qkv, *angles, self.query_norm, self.key_norm)
-        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)
+        output = self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)
+        return output if self.after is None else self.after(output)

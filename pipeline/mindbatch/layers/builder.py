@@ -58,7 +58,12 @@ class Layers:
     def embedding(self, factor: float = 1.0) -> Operation:
         """Rows of the token embedding times a factor."""
         rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
-        return rows if factor == 1.0 else ScaledRows(rows, self.kernels.scaled(factor))
+        scaled = self.scaled(factor)
+        return rows if scaled is None else ScaledRows(rows, scaled)
+
+    def scaled(self, factor: float) -> Operation | None:
+        """Takes x [T, width] and gives x * factor; None for a factor of 1."""
+        return None if factor == 1.0 else self.kernels.scaled(factor)
 
     def learned_positions(self) -> Operation:
         """Rows of a table, to be added to the embedding."""
@@ -81,22 +86,25 @@ class Layers:
         weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
         return AddNorm(weight, bias, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
 
-    def attention(self, name: str, index: int) -> Operation:
-        """Self-attention of block `index`, with rotary positions where the architecture has them."""
+    def attention(self, name: str, index: int, after: Operation | None = None) -> Operation:
+        """Self-attention of block `index`, with rotary positions where the architecture has them.
+
+        after: of the output, before it is added.
+        """
         cache = self.caches[index - self.stage.layers.start]
-        return SelfAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard)
+        return SelfAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard, after)
 
     def mlp(self, name: str) -> Operation:
         """down(act(up(x)))."""
         return self._mlp(name, gated=False)
 
-    def gated_mlp(self, name: str) -> Operation:
-        """down(act(gate(x)) * up(x)); `up` holds both, the gate first."""
-        return self._mlp(name, gated=True)
+    def gated_mlp(self, name: str, after: Operation | None = None) -> Operation:
+        """down(act(gate(x)) * up(x)); `up` holds both, the gate first. after: as of `attention`."""
+        return self._mlp(name, True, after)
 
-    def _mlp(self, name: str, gated: bool) -> Operation:
+    def _mlp(self, name: str, gated: bool, after: Operation | None = None) -> Operation:
         activation = self.kernels.activation(self.arch.activation, gated)
-        return Mlp(name, activation, self.weights, self.kernels, self.shard)
+        return Mlp(name, activation, self.weights, self.kernels, self.shard, after)
 
     def block(
         self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation
@@ -139,4 +147,5 @@ class Layers:
 
     def _head(self) -> Operation:
         name = "embedding.weight" if self.arch.tied else "head.weight"
-        return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard)
+        after = self.scaled(self.arch.logits_factor)
+        return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)

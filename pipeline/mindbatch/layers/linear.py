@@ -76,13 +76,22 @@ class VocabularyHead(Layer):
     """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole.
 
     base: the parameter; adapters have the head by its own name, also where it is the token embedding.
+    after: takes the rank's logits and gives them as the model has them; None where they are so.
     """
 
     def __init__(
-        self, base: str, vocab_size: int, weights: Weights, kernels: Kernels, shard: TensorSlice
+        self,
+        base: str,
+        vocab_size: int,
+        weights: Weights,
+        kernels: Kernels,
+        shard: TensorSlice,
+        after: Operation | None = None,
     ) -> None:
         self.product = product("head.weight", weights, kernels, weights.absent, base)
         self.gather = kernels.all_gather(shard, vocab_size)
+        self.after = after
 
     def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
-        return self.gather(self.product(hidden, adapters))
+        logits = self.product(hidden, adapters)
+        return self.gather(logits if self.after is None else self.after(logits))

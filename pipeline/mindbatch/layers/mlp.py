@@ -15,14 +15,25 @@ if TYPE_CHECKING:
 
 
 class Mlp(Layer):
-    """down(activation(up(x))); gated models hold gate and up in one matrix, the gate first."""
+    """down(activation(up(x))); gated models hold gate and up in one matrix, the gate first.
+
+    after: as of `SelfAttention`.
+    """
 
     def __init__(
-        self, name: str, activation: Operation, weights: Weights, kernels: Kernels, shard: TensorSlice
+        self,
+        name: str,
+        activation: Operation,
+        weights: Weights,
+        kernels: Kernels,
+        shard: TensorSlice,
+        after: Operation | None = None,
     ) -> None:
         self.up = ColumnLinear(f"{name}.up", weights, kernels)
         self.activation = activation
         self.down = RowLinear(f"{name}.down", weights, kernels, shard)
+        self.after = after
 
     def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.down(self.activation(self.up(x, adapters)), adapters)
+        output = self.down(self.activation(self.up(x, adapters)), adapters)
+        return output if self.after is None else self.after(output)

@@ -25,6 +25,7 @@ class Architecture:
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.
     tied: the head is the token embedding.
+    embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
     model_type: str
@@ -46,3 +47,6 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    embedding_factor: float = 1.0
+    residual_factor: float = 1.0
+    logits_factor: float = 1.0

@@ -95,6 +95,14 @@ class ConfigReader:
         self._seen.add(key)
         return self._config.get(key, self._defaults.get(key))
 
+    def has(self, *keys: str) -> bool:
+        """Whether the configuration has any of the keys, with a value or null."""
+        return any(key in self._config for key in keys)
+
+    def take_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Takes other defaults from here on, where a model type has had several."""
+        self._defaults = defaults
+
     def ignore(self, keys: Iterable[str]) -> None:
         """Declares keys that do not change this model's mathematics."""
         self._seen.update(keys)

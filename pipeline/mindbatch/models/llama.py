@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.rope import read_rotary
+from mindbatch.models.rope import RotaryReader, read_rotary
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def describe_family(
     output_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
+    epsilon_key: str = "rms_norm_eps",
+    rotary: RotaryReader = read_rotary,
 ) -> Architecture:
     """What all relatives of Llama read from config.json in the same way.
 
@@ -77,10 +79,10 @@ def describe_family(
         head_dim=head_dim,
         intermediate_size=reader.positive("intermediate_size", default_intermediate),
         max_positions=max_positions,
-        norm_epsilon=reader.number("rms_norm_eps"),
+        norm_epsilon=reader.number(epsilon_key),
         activation=reader.choice("hidden_act", ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
-        rotary=read_rotary(reader, head_dim, max_positions),
+        rotary=rotary(reader, head_dim, max_positions),
         windows=windows or (0,) * layers,
         attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=qkv_bias,

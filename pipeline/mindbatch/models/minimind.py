@@ -1,12 +1,19 @@
-"""minimind: MiniMind's dense model, which has Llama's shape; its mixture of experts is refused."""
+"""minimind: MiniMind's dense models, of Llama's shape and since 2026 of Qwen3's; experts are refused.
+
+Source: model/model_minimind.py of github.com/jingyaogong/minimind.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
+
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
+from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import plain_frequencies, read_rotary
 
 # Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
 DEFAULTS = llama.DEFAULTS | {
@@ -21,6 +28,8 @@ DEFAULTS = llama.DEFAULTS | {
     "rope_theta": 1e6,
     "tie_word_embeddings": True,
 }
+# The same class since minimind-3.
+DEFAULTS_OF_3 = DEFAULTS | {"hidden_size": 768, "num_key_value_heads": 4, "rms_norm_eps": 1e-6}
 
 # Settings of the mixture of experts: without effect in a dense model.
 EXPERT_KEYS = (
@@ -32,15 +41,61 @@ EXPERT_KEYS = (
     "seq_aux",
     "norm_topk_prob",
 )
+# Their exports have all of these: the class writes whatever it has.
+KEYS_OF_3 = ("num_experts", "moe_intermediate_size", "head_dim")
+
+# What inference_rope_scaling stands for, whatever else the configuration says.
+FAST, SLOW, FACTOR, ORIGINAL = 32, 1, 16, 2048
+YARN = {
+    "beta_fast": FAST,
+    "beta_slow": SLOW,
+    "factor": FACTOR,
+    "original_max_position_embeddings": ORIGINAL,
+    "attention_factor": 1.0,
+    "type": "yarn",
+}
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a dense `minimind` configuration."""
     reader.needs("use_moe", [False])
-    reader.needs("inference_rope_scaling", [False])
     reader.ignore(EXPERT_KEYS)
+    if reader.has(*KEYS_OF_3):
+        return _describe_3(reader)
+    reader.needs("inference_rope_scaling", [False])
     width = reader.positive("hidden_size") * 8 // 3
     return llama.describe_family(reader, default_intermediate=-(-width // 64) * 64)
+
+
+def _describe_3(reader: ConfigReader) -> Architecture:
+    reader.take_defaults(DEFAULTS_OF_3)
+    reader.ignore(KEYS_OF_3)
+    width = math.ceil(reader.positive("hidden_size") * math.pi / 64) * 64
+    return llama.describe_family(reader, default_intermediate=width, qk_norm=True, rotary=_read_rotary)
+
+
+def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """MiniMind's own: a scaling that its switch does not ask for has no effect there, so it is refused."""
+    if not reader.flag("inference_rope_scaling"):
+        reader.needs("rope_scaling", [None])
+        return read_rotary(reader, head_dim, max_positions)
+    reader.needs("rope_scaling", [YARN])
+    return Rotary(_yarn(head_dim, reader.number("rope_theta"), max_positions))
+
+
+def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
+    """YaRN's frequencies; its ramp ends at the last pair, where transformers' may end behind it."""
+    frequencies, pairs = plain_frequencies(theta, head_dim), head_dim // 2
+    if max_positions <= ORIGINAL:
+        return tuple(map(float, frequencies))
+
+    def pair_with(rotations: float) -> float:
+        """The (fractional) pair that turns `rotations` times over the original context."""
+        return head_dim * math.log(ORIGINAL / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = max(math.floor(pair_with(FAST)), 0), min(math.ceil(pair_with(SLOW)), pairs - 1)
+    slowed = np.clip((np.arange(pairs, dtype=np.float32) - low) / max(high - low, 0.001), 0, 1)
+    return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
 MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -16,7 +16,9 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
-MODEL_TYPES = ("gemma", "gpt2", "llama", "minimind", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = (
+    "gemma", "gpt2", "granite", "llama", "minimind", "mistral", "phi3", "qwen2", "qwen3", "starcoder2"
+)  # fmt: skip
 # These are described as far as their checkpoints can be cut and renamed, and no further.
 ONLY_CUT = ("chatglm",)
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"

@@ -7,7 +7,7 @@ Interpolation" (2023); llama3: the Llama 3.1 release; yarn: Peng et al., "YaRN" 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from mindbatch.models.config_reader import ConfigReader
 
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]
+
+RotaryReader = Callable[[ConfigReader, int, int], Rotary]
+"""From a configuration, the size of a head, and the positions that the model has."""
 
 
 def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -40,8 +43,7 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
     _refuse_partial(reader, key, scaling)
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32)
-    frequencies = np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
+    frequencies = plain_frequencies(theta, head_dim)
     if not isinstance(kind, str) or kind not in SCALINGS:
         reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
         return Rotary(tuple(frequencies))
@@ -55,6 +57,21 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
         unknown = first_lines(sorted(map(shown, scaling)), str, noun="parameters")
         reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(unknown)}")
     return Rotary(tuple(float(value) for value in scaled), factor)
+
+
+def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
+    """The inverse frequency of each pair among `rotary_dim` numbers of a head."""
+    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32)
+    return np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
+
+
+def rotary_width(reader: ConfigReader, head_dim: int) -> int:
+    """How many numbers of a head are rotated, by partial_rotary_factor."""
+    width = int(head_dim * min(reader.number("partial_rotary_factor"), 1.0))
+    if width < 2 or width % 2 or reader.number("partial_rotary_factor") > 1:
+        reader.fault("partial_rotary_factor", f"must leave an even number of a head's {head_dim} numbers")
+        return 2
+    return width
 
 
 def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:

@@ -56,7 +56,8 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("runtime.block_size=7", "runtime.block_size=7: must be one of 8, 16, 32, 64, 128"),
         (
             "model.type=llamma",
-            "model.type=llamma: must be one of auto, gemma, gpt2, llama, minimind, mistral, qwen2, qwen3; "
+            "model.type=llamma: must be one of auto, gemma, gpt2, granite, llama, minimind, "
+            "mistral, phi3, qwen2, qwen3, starcoder2; "
             "did you mean llama?",
         ),
         (

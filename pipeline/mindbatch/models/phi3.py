@@ -1,0 +1,98 @@
+"""phi3: Phi-3 and Phi-4, mini and larger. Llama's shape with fused matrices, a part of each head rotated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import plain_frequencies, rotary_width
+from mindbatch.models.tensor_spec import TensorSpec
+
+# Of transformers' Phi3Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 32064,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+    "original_max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 1.0,
+}
+LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
+LARGEST_FACTOR = 1e6
+_WHOLE = {"q_proj.weight": "qkv_proj", "gate_proj.weight": "gate_up_proj"}
+_SCALING_KEYS = ("type", "short_factor", "long_factor")
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `phi3` configuration.
+
+    With longrope all of a sequence's tokens have other frequencies once it is longer than the original
+    context; here it may be as long as that and no longer, so that a token's key is computed once.
+    """
+    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
+    windows = (window,) * reader.positive("num_hidden_layers")
+    arch = llama.describe_family(reader, windows=windows, rotary=_read_rotary)
+    original = reader.positive("original_max_position_embeddings")
+    if reader.value("rope_scaling"):
+        return replace(arch, max_positions=min(arch.max_positions, original))
+    return arch
+
+
+def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    frequencies = plain_frequencies(reader.number("rope_theta"), rotary_width(reader, head_dim))
+    scaling, pairs = reader.value("rope_scaling"), len(frequencies)
+    if not scaling:
+        return Rotary(tuple(map(float, frequencies)))
+    if not isinstance(scaling, Mapping) or {*scaling} != {*_SCALING_KEYS} or scaling["type"] not in LONG:
+        reader.fault("rope_scaling", f"must be null or {{{', '.join(_SCALING_KEYS)}}} with type {LONG[0]}")
+    elif not all(_are_factors(scaling[key], pairs) for key in _SCALING_KEYS[1:]):
+        reader.fault("rope_scaling", f"short_factor and long_factor must be {pairs} numbers above 0 each")
+    else:
+        frequencies = frequencies / np.array(scaling["short_factor"], np.float32)
+        original = reader.positive("original_max_position_embeddings")
+        return Rotary(tuple(map(float, frequencies)), _attention_factor(max_positions, original))
+    return Rotary(tuple(map(float, frequencies)))
+
+
+def _are_factors(values: object, count: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(type(value) in (int, float) and 0 < value < LARGEST_FACTOR for value in values)
+    )
+
+
+def _attention_factor(max_positions: int, original: int) -> float:
+    """Of cosine and sine: Ding et al., "LongRoPE" (2024)."""
+    if max_positions <= original or original < 2:
+        return 1.0
+    return math.sqrt(1 + math.log(max_positions / original) / math.log(original))
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters; query, key and value are one tensor of the checkpoint, gate and up another."""
+    return [_fused(spec) for spec in llama.tensors(arch)]
+
+
+def _fused(spec: TensorSpec) -> TensorSpec:
+    """The spec with its parts taken from one tensor, one after another."""
+    whole = next((new for old, new in _WHOLE.items() if spec.parts[0].source.endswith(old)), None)
+    if whole is None:
+        return spec
+    source = f"{spec.parts[0].source.rsplit('.', 2)[0]}.{whole}.weight"
+    firsts = accumulate((part.outputs for part in spec.parts), initial=0)
+    parts = (
+        replace(part, source=source, first=first) for part, first in zip(spec.parts, firsts, strict=False)
+    )
+    return replace(spec, parts=tuple(parts))
+
+
+MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, defaults=DEFAULTS)

@@ -1,0 +1,105 @@
+"""phi3, granite, starcoder2 and MiniMind-3: what their configurations mean, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindbatch.errors import CheckpointError
+from mindbatch.models.minimind import YARN
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.tensor_spec import source_shapes
+from small_configs import LLAMA
+
+LONG = {"type": "longrope", "short_factor": [1.0, 2.0, 4.0, 4.0], "long_factor": [9.0] * 4}
+EXPORTED = {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 8, "use_moe": False}
+
+
+def config(model_type: str, **settings: Any) -> dict[str, Any]:
+    return LLAMA | {"model_type": model_type} | settings
+
+
+def test_longrope_is_computed_within_the_original_context() -> None:
+    long = {"rope_scaling": LONG, "max_position_embeddings": 4096, "original_max_position_embeddings": 256}
+    arch = describe(config("phi3", **long))
+    assert arch.max_positions == 256
+    assert arch.rotary is not None
+    expected = plain_frequencies(10000.0, 8) / np.array(LONG["short_factor"], np.float32)
+    np.testing.assert_allclose(arch.rotary.inverse_frequencies, expected)
+    assert arch.rotary.scale == pytest.approx((1 + 4 / 8) ** 0.5)
+    assert describe(config("phi3")).max_positions == 4096
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.4}, "must leave an even number of a head's 8 numbers"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "must be null or"),
+        ({"rope_scaling": LONG | {"factor": 2.0}}, "must be null or"),
+        ({"rope_scaling": [1]}, "must be null or"),
+        ({"rope_scaling": LONG | {"short_factor": [1.0]}}, "must be 4 numbers above 0 each"),
+        ({"rope_scaling": LONG | {"long_factor": [1.0, 1.0, 1.0, -1.0]}}, "must be 4 numbers above 0 each"),
+        ({"rope_scaling": LONG | {"short_factor": [1.0, 1.0, 1.0, 1e300]}}, "must be 4 numbers above 0"),
+    ],
+)
+def test_what_phi3_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        describe(config("phi3", **settings))
+
+
+def test_fused_matrices_are_one_tensor_each() -> None:
+    shapes = source_shapes(tensor_specs(describe(config("phi3", num_key_value_heads=2))))
+    assert shapes["model.layers.1.self_attn.qkv_proj.weight"] == ((4 + 2 + 2) * 8, 32)
+    assert shapes["model.layers.1.mlp.gate_up_proj.weight"] == (2 * 48, 32)
+    assert not [name for name in shapes if "q_proj" in name or "gate_proj" in name]
+
+
+def test_factors_of_granite() -> None:
+    arch = describe(config("granite", attention_multiplier=0.25, logits_scaling=4.0, residual_multiplier=0.5))
+    assert (arch.attention_scales, arch.logits_factor) == ((0.25, 0.25), 0.25)
+    assert (arch.residual_factor, arch.embedding_factor) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize("key", ["mlp_type", "norm_type"])
+def test_other_networks_of_starcoder2_are_refused(key: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{key}='other': not supported"):
+        describe(config("starcoder2", **{key: "other"}))
+
+
+def test_minimind_3_is_told_by_what_its_class_writes() -> None:
+    assert not describe(config("minimind")).qk_norm
+    arch = describe({"model_type": "minimind", "num_experts": 4})
+    assert arch.qk_norm
+    sizes = (arch.hidden_size, arch.kv_heads, arch.head_dim, arch.intermediate_size, arch.norm_epsilon)
+    assert sizes == (768, 4, 96, 2432, 1e-6)
+
+
+def test_yarn_of_minimind_3() -> None:
+    scaled = EXPORTED | {"inference_rope_scaling": True, "rope_scaling": YARN}
+    arch = describe(config("minimind", **scaled, max_position_embeddings=4096))
+    plain = plain_frequencies(1e6, 8)
+    assert arch.rotary is not None
+    assert arch.rotary.scale == 1.0
+    np.testing.assert_allclose(arch.rotary.inverse_frequencies[0], plain[0])
+    np.testing.assert_allclose(arch.rotary.inverse_frequencies[-1], plain[-1] / 16, rtol=1e-6)
+    short = describe(config("minimind", **scaled, max_position_embeddings=2048))
+    assert short.rotary is not None
+    np.testing.assert_allclose(short.rotary.inverse_frequencies, plain)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"inference_rope_scaling": True}, "inference_rope_scaling=True: not supported"),
+        (EXPORTED | {"rope_scaling": YARN}, "rope_scaling=.*not supported"),
+        (EXPORTED | {"inference_rope_scaling": True, "rope_scaling": YARN | {"factor": 4}}, "rope_scaling"),
+        (EXPORTED | {"use_moe": True}, "use_moe=True: not supported"),
+    ],
+)
+def test_what_minimind_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        describe(config("minimind", **settings))
