@@ -13,12 +13,14 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.native_model import fit_native, load_native
 from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
-from mindbatch.models.registry import describe
+from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import ModelPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
+    from mindbatch.backends.mindformers.description import Description
     from mindbatch.backends.mindformers.weight_bytes import WeightBytes
     from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.runnable import RunnableModel
 
 NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"
@@ -69,7 +71,7 @@ def _native(
     stage = Stage(range(len(layers)), part.stage, part.stages)
     adapters = _adapters(todo, whole, layers)
     model = load_native(
-        arch, NoWeights(arch), kernels, geometry, shard=part.shard, stage=stage, adapters=adapters
+        arch, NoWeights.of(arch), kernels, geometry, shard=part.shard, stage=stage, adapters=adapters
     )
     return WeightlessRank(model, arch.hidden_size)
 
@@ -80,7 +82,12 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
     if not lora.folders:
         return None
     fitted = fit_native(whole, open_adapters(lora), lora.max_loaded)
-    renamed = sources_of_layers(whole, layers)
+    sample = tensor_specs(with_layers(whole, layers))
+    return _of_layers(fitted, sources_of_layers(tensor_specs(whole), sample, layers))
+
+
+def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
+    """What acts on tensors of these names, by their others."""
     kept = {
         name: replace(each, weights={renamed[at]: how for at, how in each.weights.items() if at in renamed})
         for name, each in fitted.adapters.items()
@@ -98,7 +105,31 @@ def _mindformers(
     described = families.describe(todo["config"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
     network = build_network(described, kernels, part.shard)
     weights = weight_bytes(network, network.model.decoder.layers)
-    return WeightlessRank(assemble(network, described, kernels, geometry), described.hidden_size, weights)
+    bank = _mindformers_bank(todo, described, kernels, part)
+    return WeightlessRank(
+        assemble(network, described, kernels, geometry, bank), described.hidden_size, weights
+    )
+
+
+def _mindformers_bank(
+    todo: Mapping[str, Any], described: Description, kernels: Kernels, part: ModelPart
+) -> AdapterBank | None:
+    """The job's adapters beside the sampled layers; DoRA's norms are those of zeros."""
+    from mindbatch.backends.mindformers.adapter_specs import adapter_specs
+    from mindbatch.backends.mindformers.families import describe as describe_mindformers
+    from mindbatch.backends.mindformers.folder_model import fit_mindformers, places_of
+    from mindbatch.models.adapter_bank import AdapterBank
+
+    lora = LoraConfig(**todo.get("lora", {}))
+    if not lora.folders:
+        return None
+    whole = describe_mindformers(todo["whole"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
+    fitted = fit_mindformers(whole, open_adapters(lora), lora.max_loaded)
+    [layers] = todo["layers"]
+    renamed = sources_of_layers(adapter_specs(whole), adapter_specs(described), layers)
+    kept = _of_layers(fitted, renamed)
+    places = places_of(described, kept, part.shard)
+    return AdapterBank(kept, places, (NoWeights(described.shapes), str), kernels)
 
 
 def _legacy(

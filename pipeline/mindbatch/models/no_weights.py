@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from mindbatch.models.adapter_weights import with_head
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import layer_of
-from mindbatch.models.tensor_spec import shard_specs, source_shapes
+from mindbatch.models.tensor_spec import TensorSpec, shard_specs, source_shapes
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -23,19 +22,20 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 class NoWeights:
     """Stands for an opened folder (`ModelWeights`), of the whole model or of one rank."""
 
-    architecture: Architecture
+    shapes: Mapping[str, tuple[int, ...]]
     shard: TensorSlice = WHOLE
     path: Path = Path("no weights")
     stages: int = 1
 
-    @cached_property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        specs = tensor_specs(self.architecture)
-        return {**source_shapes(specs if self.shard.size == 1 else shard_specs(specs, self.shard))}
+    @classmethod
+    def of(cls, arch: Architecture, shard: TensorSlice = WHOLE) -> NoWeights:
+        """Of a model of ours."""
+        specs = tensor_specs(arch)
+        return cls(source_shapes(specs if shard.size == 1 else shard_specs(specs, shard)), shard)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self._shapes,)
+        return (*self.shapes,)
 
     def file_name(self, name: str) -> str:
         """There is no file."""
@@ -43,13 +43,13 @@ class NoWeights:
 
     def info(self, name: str) -> StoredTensor:
         """The shape that the model wants; float32."""
-        return StoredTensor(name, "F32", self._shapes[name], ())
+        return StoredTensor(name, "F32", self.shapes[name], ())
 
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None
     ) -> npt.NDArray[np.float32]:
         """Zeros."""
-        shape = self._shapes[name]
+        shape = self.shapes[name]
         if rows is not None:
             shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
         if columns is not None:
@@ -75,10 +75,15 @@ def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
     )
 
 
-def sources_of_layers(arch: Architecture, layers: Sequence[int]) -> dict[str, str]:
-    """The names in `with_layers` of the tensors of these layers, and of the ends, by their own names."""
-    own = [spec for spec in with_head(tensor_specs(arch)) if layer_of(spec) in (None, *layers)]
-    few = with_head(tensor_specs(with_layers(arch, layers)))
+def sources_of_layers(
+    whole: Sequence[TensorSpec], sample: Sequence[TensorSpec], layers: Sequence[int]
+) -> dict[str, str]:
+    """The names in a sample of the tensors of its layers, and of the ends, by those in the whole model.
+
+    whole, sample: of the models. layers: those of the whole model that the sample has.
+    """
+    own = [spec for spec in with_head(whole) if layer_of(spec) in (None, *layers)]
+    few = with_head(sample)
     return {
         part.source: other.source
         for spec, renamed in zip(own, few, strict=True)

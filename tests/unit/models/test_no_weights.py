@@ -23,7 +23,7 @@ ARCH = describe(CONFIG)
 
 def test_there_is_just_what_a_rank_wants() -> None:
     for shard in (WHOLE, TensorSlice(3, 4)):
-        held = NoWeights(ARCH, shard)
+        held = NoWeights.of(ARCH, shard)
         check_tensors(ARCH, shard_specs(tensor_specs(ARCH), shard), held)
     assert held.info("model.embed_tokens.weight").shape == (25, 32)
     assert held.floats("model.embed_tokens.weight", rows=slice(20, 30)).shape == (5, 32)
@@ -41,7 +41,8 @@ def test_a_sample_has_every_kind_of_layer() -> None:
 
 
 def test_tensors_of_some_layers_have_the_names_of_the_first() -> None:
-    names = sources_of_layers(ARCH, (1, 4))
+    sample = tensor_specs(with_layers(ARCH, (1, 4)))
+    names = sources_of_layers(tensor_specs(ARCH), sample, (1, 4))
     assert names["model.layers.4.mlp.up_proj.weight"] == "model.layers.1.mlp.up_proj.weight"
     assert names["model.layers.1.self_attn.q_proj.bias"] == "model.layers.0.self_attn.q_proj.bias"
     assert names["lm_head.weight"] == "lm_head.weight"

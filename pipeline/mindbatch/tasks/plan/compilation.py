@@ -100,7 +100,8 @@ def _rank(
     available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
     token_bytes = held.facts.cache_bytes_per_token(itemsize)
     whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
-    memory = DeviceMemory(available, numbers * itemsize, token_bytes, whole)
+    adapters = held.adapter_numbers(shard) * itemsize
+    memory = DeviceMemory(available, numbers * itemsize, token_bytes, whole, adapters)
     return RankReport(rank, held.stage, shard, held.layers, memory, held.counts)
 
 

@@ -63,9 +63,10 @@ def _outcome(graph: CompiledGraph) -> str:
 
 
 def _memory(memory: DeviceMemory) -> str:
+    adapters = f", adapters {size(memory.adapters)}" if memory.adapters else ""
     held = (
-        f"memory: weights {size(memory.weights)}, cache {size(memory.cache)} ({memory.tokens:,} tokens of "
-        f"{size(memory.bytes_per_token)})"
+        f"memory: weights {size(memory.weights)}{adapters}, cache {size(memory.cache)} "
+        f"({memory.tokens:,} tokens of {size(memory.bytes_per_token)})"
     )
     verdict = "fits" if memory.fits else "does NOT fit"
     return (

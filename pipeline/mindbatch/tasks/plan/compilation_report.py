@@ -13,12 +13,13 @@ from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes on one NPU. available: to weights and cache."""
+    """Bytes on one NPU. available: to weights, adapters and cache."""
 
     available: int
     weights: int
     bytes_per_token: int
     settings: EngineSettings
+    adapters: int = 0
 
     @property
     def tokens(self) -> int:
@@ -32,19 +33,20 @@ class DeviceMemory:
 
     @property
     def fits(self) -> bool:
-        return self.weights + self.cache <= self.available
+        return self.weights + self.adapters + self.cache <= self.available
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of the largest cache beside the weights."""
+        """Tokens of the largest cache beside weights and adapters."""
         block = self.settings.block_size
-        blocks = (self.available - self.weights) // (block * self.bytes_per_token) - 1
+        blocks = (self.available - self.weights - self.adapters) // (block * self.bytes_per_token) - 1
         return max(0, blocks * block)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "available_bytes": self.available,
             "weight_bytes": self.weights,
+            **({"adapter_bytes": self.adapters} if self.adapters else {}),
             "cache_bytes": self.cache,
             "cache_tokens": self.tokens,
             "bytes_per_token": self.bytes_per_token,

@@ -34,6 +34,7 @@ USED_TO_COMPILE = {
         "runtime.block_size",
     ),
     *("runtime.max_batched_tokens", "runtime.verbose"),
+    *("lora.adapters", "lora.max_loaded"),
 }
 
 

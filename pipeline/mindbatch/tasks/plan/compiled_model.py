@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.config.model_schema import ignored_keys
+from mindbatch.engine.prepared_adapters import open_adapters
 from mindbatch.engine.weightless import LEGACY, MINDFORMERS, NATIVE
 from mindbatch.errors import ConfigError
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, rank_places
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts
-from mindbatch.models.native_model import facts_of
+from mindbatch.models.native_model import facts_of, fit_native
 from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut, stage_specs
@@ -27,7 +30,8 @@ class CompiledStage:
     """What the ranks of a pipeline stage hold. facts: with the cache of one rank.
 
     layers: those of the stage that are compiled. counts: how many layers each of them stands for.
-    numbers: of a rank's weights; None where only the network that is built can tell.
+    numbers: of a rank's weights; None where only the network that is built can tell. adapter_numbers: of the
+    adapters that it may have loaded at a time.
     """
 
     stage: Stage
@@ -35,6 +39,7 @@ class CompiledStage:
     layers: tuple[int, ...]
     counts: tuple[int, ...] = ()
     numbers: Callable[[TensorSlice], int] | None = None
+    adapter_numbers: Callable[[TensorSlice], int] = lambda shard: 0
 
 
 @dataclass(frozen=True)
@@ -79,23 +84,55 @@ def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     arch, parallel = _architecture(config, job), config.parallel
     specs, size, device_map = tensor_specs(arch), parallel.model_parallel, parallel.layer_counts
     check_sizes(specs, size, parallel.pipeline_stage, device_map, keys="parallel.")
+    fitted = _fitted(config, partial(fit_native, arch))
     stages = tuple(
         CompiledStage(
             stage,
             facts_of(arch, size, len(stage.layers)),
             sampled_layers(arch, stage.layers) if config.layers == "sample" else (*stage.layers,),
             numbers=_counter(stage_specs(specs, stage)),
+            adapter_numbers=partial(_adapter_numbers, fitted, partial(_native_places, specs, stage)),
         )
         for stage in cut(specs, parallel.pipeline_stage, device_map)
     )
     facts = facts_of(arch, size, max(len(each.stage.layers) for each in stages))
-    told = {**job, "network": NATIVE, "layers": [each.layers for each in stages]}
+    layers = [each.layers for each in stages]
+    told = {**job, "network": NATIVE, "layers": layers, "lora": _lora(config)}
     return CompiledModel(facts, arch.num_layers, stages, told)
 
 
 def _counter(specs: list[TensorSpec]) -> Callable[[TensorSlice], int]:
     """Counts the numbers that a rank holds of these parameters."""
     return lambda shard: sum(spec.numbers(shard) for spec in specs)
+
+
+def _lora(config: PlanConfig) -> dict[str, Any]:
+    """The adapters, as the simulation is told of them."""
+    return {"adapters": config.lora.adapters, "max_loaded": config.lora.max_loaded}
+
+
+def _fitted(config: PlanConfig, fit: Callable[..., FittedAdapters]) -> FittedAdapters | None:
+    """The adapters, checked against the whole model; None without any that is a folder."""
+    opened = open_adapters(config.lora)
+    return fit(opened, config.lora.max_loaded) if opened else None
+
+
+def _native_places(
+    specs: list[TensorSpec], stage: Stage, fitted: FittedAdapters, shard: TensorSlice
+) -> AdapterPlaces:
+    return rank_places(specs, fitted, shard, stage)
+
+
+def _adapter_numbers(
+    fitted: FittedAdapters | None,
+    places: Callable[[FittedAdapters, TensorSlice], AdapterPlaces],
+    shard: TensorSlice,
+) -> int:
+    """Of all slots and of zeros for the base, each as large as the largest adapter."""
+    if fitted is None:
+        return 0
+    largest = max(map(places(fitted, shard).numbers, fitted.adapters.values()))
+    return (fitted.max_loaded + 1) * largest
 
 
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
@@ -105,15 +142,24 @@ def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(model, job["config"])
     facts = folder_model.facts_of(model, config.parallel.model_parallel)
-    stage = CompiledStage(Stage(range(model.num_layers)), facts, sample.layers, sample.counts)
+    fitted = _fitted(config, partial(folder_model.fit_mindformers, model))
+    numbers = partial(_adapter_numbers, fitted, partial(folder_model.places_of, model))
+    stage = CompiledStage(
+        Stage(range(model.num_layers)), facts, sample.layers, sample.counts, adapter_numbers=numbers
+    )
     told = {**job, "network": MINDFORMERS, "config": sample.config}
+    if fitted is not None:
+        told |= {"lora": _lora(config), "whole": job["config"], "layers": [sample.layers]}
     return CompiledModel(facts, model.num_layers, (stage,), told)
 
 
 def _legacy(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     """All of its layers are alike; no more of it is known than MindFormers' options can say."""
+    from mindbatch.backends.mindformers.legacy.folder_model import NO_ADAPTERS
     from mindbatch.backends.mindformers.legacy.models import generation_options
 
+    if config.lora.names:
+        raise ConfigError(NO_ADAPTERS)
     arch, size = _architecture(config, job, to_be_run=False), config.parallel.model_parallel
     options = generation_options(arch, job["config"], size, qkv_concat=config.layout.qkv_concat)
     layers = (0,) if config.layers == "sample" else tuple(range(arch.num_layers))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.lora_schema import settle_lora_paths
+from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
 from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.model_task import settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
@@ -121,8 +121,9 @@ class PlanConfig(BatchConfig):
         faults = settle_model_paths(self.model)
         if self.needs_data:
             settle_data(self.data, faults, NO_DATA + OR_RANKS)
-            settle_lora_paths(self.lora, faults)
             self.output.dir = settled("output.dir", self.output.dir, any_path, faults)  # nothing is written
+        if self.needs_data or self.compile:
+            settle_lora_paths(self.lora, faults)
         self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_fault, faults)
         return faults
 
@@ -132,6 +133,7 @@ class PlanConfig(BatchConfig):
             yield from compile_faults(self.model, self.parallel, self.runtime)
             yield from device_memory_faults(self.runtime.device_memory)
             yield from ranks_faults(self.ranks, self.parallel)
+            yield from lora_faults(self.lora)
         if not self.needs_data:  # nothing is run: the rest of the keys has no part in it
             return
         yield from super().run_faults(keys)

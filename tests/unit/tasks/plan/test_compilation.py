@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors_writer import safetensors_bytes
 
 from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.plan import compilation
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
@@ -103,6 +105,40 @@ def test_bytes_are_those_of_a_rank(
     assert sizes["4"]["weight_bytes"] == 2 * (2 * 25 * 64 + 64 + 5 * (attention // 4 + mlp // 4 + norms))
     assert sizes["1"]["bytes_per_token"] == 4 * sizes["4"]["bytes_per_token"]
     assert sizes["1"]["fits"]
+
+
+@pytest.mark.parametrize("provider", ["native", "mindformers"])
+def test_adapters_are_compiled_beside_the_model(
+    given: list[str],
+    simulation: Simulation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    provider: str,
+) -> None:
+    own = config("qwen3") | {"num_hidden_layers": 5}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    folder, (hidden, inner) = tmp_path / "law", (own["hidden_size"], own["intermediate_size"])
+    arrays = {
+        f"base_model.model.model.layers.{layer}.mlp.down_proj.lora_{half}.weight": np.ones(shape, np.float32)
+        for layer in range(5)
+        for half, shape in (("A", (4, inner)), ("B", (hidden, 4)))
+    }
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(arrays))
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["down_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    words = [*given, f"model.provider={provider}", "parallel.model_parallel=2", "report=json"]
+    adapters = f"lora.adapters={{law: {folder}, base: null}}"
+    assert run([*words, adapters]) == EXIT_DONE
+    memory = json.loads(capsys.readouterr().out)["ranks"][0]["memory"]
+    assert memory["adapter_bytes"] == 2 * 2 * 5 * 4 * (
+        inner // 2 + hidden
+    )  # one slot, and zeros for the base
+    assert simulation.job["lora"] == {"adapters": {"law": str(folder), "base": None}, "max_loaded": None}
+    assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode=merge: has no effect")
+    (tmp_path / "config.json").write_text(json.dumps(own | {"num_hidden_layers": 4}))
+    with pytest.raises(CheckpointError, match="lora.adapters.law: .*the model has no 'model.layers.4.mlp"):
+        run([*words, adapters])
 
 
 def test_each_stage_is_named_and_has_the_bytes_of_its_layers(
