@@ -17,10 +17,8 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import ModelPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
-    from mindbatch.backends.mindformers.description import Description
     from mindbatch.backends.mindformers.weight_bytes import WeightBytes
     from mindbatch.kernels.interface import CacheGeometry, Kernels
-    from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.runnable import RunnableModel
 
 NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"
@@ -105,31 +103,7 @@ def _mindformers(
     described = families.describe(todo["config"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
     network = build_network(described, kernels, part.shard)
     weights = weight_bytes(network, network.model.decoder.layers)
-    bank = _mindformers_bank(todo, described, kernels, part)
-    return WeightlessRank(
-        assemble(network, described, kernels, geometry, bank), described.hidden_size, weights
-    )
-
-
-def _mindformers_bank(
-    todo: Mapping[str, Any], described: Description, kernels: Kernels, part: ModelPart
-) -> AdapterBank | None:
-    """The job's adapters beside the sampled layers; DoRA's norms are those of zeros."""
-    from mindbatch.backends.mindformers.adapter_specs import adapter_specs
-    from mindbatch.backends.mindformers.families import describe as describe_mindformers
-    from mindbatch.backends.mindformers.folder_model import fit_mindformers, places_of
-    from mindbatch.models.adapter_bank import AdapterBank
-
-    lora = LoraConfig(**todo.get("lora", {}))
-    if not lora.folders:
-        return None
-    whole = describe_mindformers(todo["whole"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
-    fitted = fit_mindformers(whole, open_adapters(lora), lora.max_loaded)
-    [layers] = todo["layers"]
-    renamed = sources_of_layers(adapter_specs(whole), adapter_specs(described), layers)
-    kept = _of_layers(fitted, renamed)
-    places = places_of(described, kept, part.shard)
-    return AdapterBank(kept, places, (NoWeights(described.shapes), str), kernels)
+    return WeightlessRank(assemble(network, described, kernels, geometry), described.hidden_size, weights)
 
 
 def _legacy(

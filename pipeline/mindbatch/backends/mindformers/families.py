@@ -18,6 +18,10 @@ from mindbatch.models.qwen2 import read_windows
 from mindbatch.models.registry import MODEL_TYPES
 
 PROVIDER = "model.provider=mindformers"
+NOT_ON_ASCEND = (
+    f"lora.adapters: not beside a model of {PROVIDER} on Ascend; allowed: one, with lora.mode=merge, "
+    "model.provider=native, or runtime.device_target=CPU"
+)
 
 
 @dataclass(frozen=True)

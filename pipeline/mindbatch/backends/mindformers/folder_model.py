@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.division import division_faults
-from mindbatch.backends.mindformers.families import PROVIDER, describe, family_of
+from mindbatch.backends.mindformers.families import NOT_ON_ASCEND, PROVIDER, describe, family_of
 from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
 from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
 from mindbatch.checkpoint.faults import raise_if_any, shown
@@ -76,6 +76,8 @@ class MindFormersModel:
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
         """See `engine.described.DescribedModel.load`."""
+        if adapters is not None and kernels.device_target == "Ascend":
+            raise ConfigError(NOT_ON_ASCEND)
         model, bank = self.description, None
         with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
             kernels = compiled(kernels)

@@ -58,16 +58,13 @@ class CpuDecoder(nn.Cell):
 class AscendDecoder(nn.Cell):
     """The same for PagedAttention: every token is a sequence of one query, with a block table of its own."""
 
-    def __init__(self, network: nn.Cell, cache: PagedCache, slots: StepSlots | None = None) -> None:
+    def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
-        self.keep_slots = slots
         self.keys = [layer[0] for layer in cache.layers]
         self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
 
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
-        if self.keep_slots is not None:
-            ids = ops.depend(ids, self.keep_slots(adapters))
         slots, block_tables, lengths, queries, _ = step
         return self.network(
             input_ids=ids,
@@ -189,8 +186,8 @@ def assemble(
         put_in_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=model.tied)
         decoder = CpuDecoder(network.model, slots)
     else:
-        put_in_for_ascend(network, kernels, adapters, tied=model.tied)
-        decoder = AscendDecoder(network.model, cache, slots)
+        put_in_for_ascend(network)
+        decoder = AscendDecoder(network.model, cache)
     whole = Network(decoder, Head(network.model.output_layer, slots))
     return RunnableModel(
         model.vocab_size,

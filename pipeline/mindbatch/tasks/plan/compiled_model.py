@@ -138,18 +138,14 @@ def _adapter_numbers(
 def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     from mindbatch.backends.mindformers import families, folder_model, layer_sample
 
+    if config.lora.folders:
+        raise ConfigError(families.NOT_ON_ASCEND)
     model = families.describe(job["config"], job["source"], ignore=ignored_keys(config.model))
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(model, job["config"])
     facts = folder_model.facts_of(model, config.parallel.model_parallel)
-    fitted = _fitted(config, partial(folder_model.fit_mindformers, model))
-    numbers = partial(_adapter_numbers, fitted, partial(folder_model.places_of, model))
-    stage = CompiledStage(
-        Stage(range(model.num_layers)), facts, sample.layers, sample.counts, adapter_numbers=numbers
-    )
+    stage = CompiledStage(Stage(range(model.num_layers)), facts, sample.layers, sample.counts)
     told = {**job, "network": MINDFORMERS, "config": sample.config}
-    if fitted is not None:
-        told |= {"lora": _lora(config), "whole": job["config"], "layers": [sample.layers]}
     return CompiledModel(facts, model.num_layers, (stage,), told)
 
 

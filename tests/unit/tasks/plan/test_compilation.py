@@ -107,13 +107,11 @@ def test_bytes_are_those_of_a_rank(
     assert sizes["1"]["fits"]
 
 
-@pytest.mark.parametrize("provider", ["native", "mindformers"])
 def test_adapters_are_compiled_beside_the_model(
     given: list[str],
     simulation: Simulation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    provider: str,
 ) -> None:
     own = config("qwen3") | {"num_hidden_layers": 5}
     (tmp_path / "config.json").write_text(json.dumps(own))
@@ -127,7 +125,7 @@ def test_adapters_are_compiled_beside_the_model(
     (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(arrays))
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["down_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
-    words = [*given, f"model.provider={provider}", "parallel.model_parallel=2", "report=json"]
+    words = [*given, "parallel.model_parallel=2", "report=json"]
     adapters = f"lora.adapters={{law: {folder}, base: null}}"
     assert run([*words, adapters]) == EXIT_DONE
     memory = json.loads(capsys.readouterr().out)["ranks"][0]["memory"]
@@ -136,6 +134,8 @@ def test_adapters_are_compiled_beside_the_model(
     )  # one slot, and zeros for the base
     assert simulation.job["lora"] == {"adapters": {"law": str(folder), "base": None}, "max_loaded": None}
     assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode=merge: has no effect")
+    refused = faults([*words, adapters, "model.provider=mindformers"])
+    assert refused[0].startswith("lora.adapters: not beside a model of model.provider=mindformers on Ascend")
     (tmp_path / "config.json").write_text(json.dumps(own | {"num_hidden_layers": 4}))
     with pytest.raises(CheckpointError, match="lora.adapters.law: .*the model has no 'model.layers.4.mlp"):
         run([*words, adapters])

@@ -23,12 +23,8 @@ from mindbatch.kernels.interface import AttentionShape, Kernels
 Caches = Sequence[tuple[Parameter, ...]]
 
 
-def put_in_for_ascend(
-    network: nn.Cell, kernels: Kernels, adapters: ModelAdapters | None = None, *, tied: bool
-) -> None:
-    """Replaces what MindSpore does not compile for Ascend in simulation, and the layers that adapters act on.
-
-    All else runs there unchanged.
+def put_in_for_ascend(network: nn.Cell) -> None:
+    """Replaces what MindSpore does not compile for Ascend in simulation; all else runs there unchanged.
 
     FusedAddTopKDiv has a kernel in MindSpore's plugin of internal kernels alone, and StridedSlice attributes
     that are objects of CANN.
@@ -40,8 +36,6 @@ def put_in_for_ascend(
             router.put_in(module)
     for layer in network.model.decoder.layers:
         rotary.put_in_partial(layer.self_attention)
-    if adapters is not None:
-        linear.put_in_adapted(network, adapters, kernels, tied=tied)
 
 
 def put_in_for_cpu(

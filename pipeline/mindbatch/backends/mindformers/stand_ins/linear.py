@@ -124,9 +124,7 @@ def linear_of(module: Any, kernels: Kernels, adapted: AdaptedLayer | None = None
 
 
 def _weight_of(module: Any, kernels: Kernels) -> Parameter:
-    """The matrix of a module as the kernels take it; on Ascend they take it as it is."""
-    if kernels.device_target == "Ascend":
-        return module.weight
+    """The matrix of a module as the kernels take it."""
     return packed(module.weight.name, module.weight.asnumpy(), kernels)
 
 
@@ -148,12 +146,12 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: Kernels) ->
 
 
 def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: Kernels, *, tied: bool) -> None:
-    """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied CPU model."""
+    """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
     for name, (owner, attribute) in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
     adapted = adapters.of(EMBEDDING)
-    if adapted is not None and not (tied and kernels.device_target == "CPU"):
+    if adapted is not None and not tied:
         embedding = network.model.embedding.word_embeddings
         _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
 
