@@ -10,11 +10,9 @@ import numpy as np
 from mindbatch.checkpoint.formats.floats import Array
 from mindbatch.checkpoint.quantised.layout import HALVES, Layout, Needed
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
-from mindbatch.checkpoint.quantised.packed_words import unpacked
 
 BITS, IN_WORD = 4, 8
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight outputs each place of a word has, from the lowest bits on
-_PLACES = np.argsort(ORDER)
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,21 @@ class Awq(Layout):
         def codes(rows: slice) -> Array:
             first, last = rows.start // IN_WORD, -(-rows.stop // IN_WORD)
             begin = first * IN_WORD
-            return _ordered(words[:, first:last])[:, rows.start - begin : rows.stop - begin].T
+            return _by_outputs(words[:, first:last])[rows.start - begin : rows.stop - begin]
 
         return GroupedMatrix(
             (outputs, inputs),
             codes,
             np.ascontiguousarray(tensors["scales"].T),
-            _ordered(tensors["qzeros"]).T.astype(np.float32),
+            _by_outputs(tensors["qzeros"]).astype(np.float32),
             groups_in_order(inputs, self.group_size),
         )
 
 
-def _ordered(words: Array) -> Array:
-    """Words [n, m] -> uint8 [n, 8 * m], by outputs."""
-    numbers = unpacked(words, BITS).reshape(len(words), -1, IN_WORD)
-    return numbers[:, :, _PLACES].reshape(len(words), -1)
+def _by_outputs(words: Array) -> Array:
+    """Words [n, m] -> uint8 [8 * m, n]."""
+    columns = np.ascontiguousarray(words.T).view(np.uint32)
+    found = np.empty((len(columns), IN_WORD, len(words)), np.uint8)
+    for place, output in enumerate(ORDER):
+        found[:, output] = columns >> np.uint32(BITS * place) & np.uint32((1 << BITS) - 1)
+    return found.reshape(-1, len(words))

@@ -49,8 +49,8 @@ class GroupedMatrix:
         codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
         zeros = self.zeros if isinstance(self.zeros, int) else self.zeros[rows]
         if self.groups is not None:
-            codes -= zeros if isinstance(zeros, int) else zeros[:, self.groups]
-            codes *= scales[:, self.groups]
+            codes -= zeros if isinstance(zeros, int) else np.take(zeros, self.groups, axis=1)
+            codes *= np.take(scales, self.groups, axis=1)
             return codes
         grouped = codes.reshape(len(codes), scales.shape[1], -1)
         grouped -= zeros if isinstance(zeros, int) else zeros[:, :, None]
