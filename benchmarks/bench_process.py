@@ -5,24 +5,38 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 class Worker:
     """A script of this folder in a process of its own, which answers one JSON line with one JSON line.
 
     facts: what it said when it was ready.
+    errors: where its standard error goes; None: to this process's own.
+    seconds: after which it is killed; None: never.
     """
 
-    def __init__(self, python: str, script: str, *arguments: object) -> None:
+    def __init__(
+        self,
+        python: str,
+        script: str,
+        *arguments: object,
+        errors: IO[str] | None = None,
+        seconds: float | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [python, str(Path(__file__).with_name(script)), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
         )
+        self._timer = threading.Timer(seconds or 0, self._process.kill)
+        if seconds is not None:
+            self._timer.start()
         self.facts = self._read()
 
     def ask(self, **request: Any) -> Any:
@@ -34,6 +48,7 @@ class Worker:
     def close(self) -> None:
         """Ends the process."""
         assert self._process.stdin is not None
+        self._timer.cancel()
         self._process.stdin.close()
         self._process.wait()
 
@@ -41,6 +56,7 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            self._timer.cancel()
             raise SystemExit(f"the worker ended with exit code {self._process.wait()}")
         return json.loads(line)
 

@@ -1,0 +1,58 @@
+"""Our side of bench_peers.py."""
+
+from __future__ import annotations
+
+import os
+
+from bench_batch_ours import Run
+from bench_decode_ours import step_times
+from bench_peer import INSTRUCTIONS, Rows, run_peer
+from mindbatch import LLM
+from mindbatch.config.environment import prepare_environment
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.build import LoadedModel, load_model
+from mindbatch.kernels.native_library import describe
+
+BATCH_SIZE, CACHE = 64, "1GiB"
+QUANTIZATIONS = ("int8", "int4")
+
+
+class Ours:
+    """The whole engine; prompts are not looked for in the cache."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._engine, self._llm = loaded.engine, LLM.over(loaded)
+        self.facts = f"kernels {describe()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
+
+    def generate(self, rows: Rows) -> list[list[int]]:
+        """See `Peer`."""
+        found = Run(self._llm, list(rows)).advance(None)
+        assert found is not None
+        answers: list[list[int]] = found["answers"]
+        return answers
+
+    def decode(self, batch: int, context: int, steps: int) -> list[float]:
+        """See `Peer`."""
+        return list(step_times(self._engine, batch, context, 0, steps))
+
+    def prefill(self, tokens: int, times: int) -> list[float]:
+        """See `Peer`."""
+        return list(step_times(self._engine, 0, 0, tokens, times))
+
+
+def load(folder: str, kind: str, threads: int) -> Ours:
+    """The folder's model with its weights in float32, bfloat16 or quantised."""
+    prepare_environment(num_threads=threads)
+    types = {"quantization": kind} if kind in QUANTIZATIONS else {"dtype": kind}
+    model = ModelConfig(checkpoint_name_or_path=folder, batch_size=BATCH_SIZE, **types)
+    runtime = RuntimeConfig(
+        cache_memory=CACHE,
+        num_threads=threads,
+        prefix_caching=False,
+        instruction_set=os.environ.get(INSTRUCTIONS, "auto"),
+    )
+    return Ours(load_model(model, runtime))
+
+
+if __name__ == "__main__":
+    run_peer(load)

@@ -1,0 +1,155 @@
+"""The sides of bench_peers.py, and one round of one of them."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from bench_decode import CONTEXT
+from bench_peer import Rows
+from bench_peers_table import (
+    DECODE,
+    FIRST,
+    MEMORY,
+    PREFILL,
+    Figures,
+    decode_case,
+    prefill_case,
+    rows_case,
+)
+from bench_process import Worker
+
+STEPS = {1: 12, 8: 8, 32: 6}
+CONVERSION_SECONDS = 600
+FIRST_ROW = {"prompt": list(range(16)), "answer_tokens": 1}
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who is compared.
+
+    script: in this folder. kind: its type, in its own word. family: its environment; None: this one.
+    folder: the converted folder that it reads; None: the Hugging Face one.
+    rival: ours that it is compared with; None for ours.
+    """
+
+    script: str
+    kind: str
+    family: str | None = None
+    folder: str | None = None
+    rival: str | None = None
+
+
+def _openvino(kind: str, folder: str, rival: str) -> Side:
+    return Side("bench_peers_openvino.py", kind, "openvino", folder, rival)
+
+
+def _transformers(kind: str) -> Side:
+    return Side("bench_peers_transformers.py", kind, "transformers", rival=f"ours {kind}")
+
+
+SIDES = {
+    **{f"ours {kind}": Side("bench_peers_ours.py", kind) for kind in ("float32", "bfloat16", "int8")},
+    "openvino float32": _openvino("float32", "openvino", "ours float32"),
+    "openvino default": _openvino("default", "openvino", "ours bfloat16"),
+    "openvino int8": _openvino("int8", "openvino_int8", "ours int8"),
+    "ctranslate2 int8": Side(
+        "bench_peers_ctranslate2.py", "int8", "transformers", "ctranslate2_int8", "ours int8"
+    ),
+    "transformers float32": _transformers("float32"),
+    "transformers bfloat16": _transformers("bfloat16"),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One model's shapes, and how they are run.
+
+    folder: of Hugging Face; converted ones are written beside it.
+    rows: by count, those of each variant. seconds: after which a turn is ended.
+    """
+
+    folder: Path
+    rows: dict[int, list[Rows]]
+    threads: int
+    environments: Path
+    seconds: float
+
+    def turn(self, side: Side, figures: Figures, round_number: int) -> None:
+        """One round of one side, in a new process; figures.reason says why it did not come to its end."""
+        with tempfile.TemporaryFile("w+") as errors:
+            try:
+                self._measure(side, self._converted(side, errors), figures, round_number, errors)
+            except (SystemExit, subprocess.SubprocessError) as fault:
+                errors.seek(0)
+                lines = [line.strip() for line in errors if line.strip()]
+                figures.reason = f"{fault}; {lines[-1]}" if lines else str(fault)
+
+    def _measure(
+        self, side: Side, folder: Path, figures: Figures, round_number: int, errors: IO[str]
+    ) -> None:
+        started = time.perf_counter()
+        arguments = ("serve", folder, side.kind, self.threads)
+        worker = Worker(str(self._python(side)), side.script, *arguments, errors=errors, seconds=self.seconds)
+        worker.ask(case="rows", rows=[FIRST_ROW])
+        figures.note(FIRST, time.perf_counter() - started)
+        figures.facts = worker.facts
+        first, variant = min(self.rows), 2 * round_number
+        answers = self._rows(worker, figures, first, variant, "fresh")
+        figures.answers = figures.answers or answers
+        self._steps(worker, figures)
+        for count in self.rows:
+            self._rows(worker, figures, count, variant + 1, "warm")
+        figures.note(MEMORY, worker.ask(case="memory") / 1e6)
+        worker.close()
+
+    def _rows(
+        self, worker: Worker, figures: Figures, count: int, variant: int, state: str
+    ) -> list[list[int]]:
+        found = worker.ask(case="rows", rows=self.rows[count][variant])
+        figures.note(rows_case(count, state), found["seconds"])
+        answers: list[list[int]] = found["answers"]
+        return answers
+
+    def _steps(self, worker: Worker, figures: Figures) -> None:
+        for batch in DECODE:
+            found = worker.ask(case="decode", batch=batch, context=CONTEXT, steps=STEPS[batch])
+            figures.note(decode_case(batch), statistics.median(found) * 1e3)
+        for tokens in PREFILL:
+            found = worker.ask(case="prefill", tokens=tokens, times=2)
+            figures.note(prefill_case(tokens), min(found) * 1e3)
+
+    def _python(self, side: Side) -> Path:
+        if side.family is None:
+            return Path(sys.executable)
+        python = self.environments / side.family / "bin/python"
+        if not python.exists():
+            raise SystemExit(f"no environment {python.parents[1]} (see make_peers.sh)")
+        return python
+
+    def _converted(self, side: Side, errors: IO[str]) -> Path:
+        """The folder that a side reads, made now if it is not there."""
+        python = self._python(side)
+        if side.folder is None:
+            return self.folder
+        target = self.folder.with_name(side.folder)
+        if not target.exists():
+            unfinished = target.with_name(f"{side.folder}.unfinished")
+            script = Path(__file__).with_name(side.script)
+            command: Sequence[object] = (python, script, "convert", self.folder, unfinished, side.kind)
+            subprocess.run(
+                [str(part) for part in command],
+                check=True,
+                stdout=errors,
+                stderr=errors,
+                timeout=CONVERSION_SECONDS,
+            )
+            unfinished.rename(target)
+        return target
