@@ -9,36 +9,51 @@ from mindbatch.kernels.native_library import find_library
 
 GREEDY = DecodingParams(max_new_tokens=20)
 SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)
-# Rotary positions with windows, and a table of positions. Other models and kernels hold by what the tests of
-# kernels and models say; on demand here too.
-ALWAYS = [("qwen2", "native"), pytest.param(("gpt2", "native"), marks=pytest.mark.slow)]
-ON_DEMAND = [("llama3", "native"), ("gemma", "native"), ("qwen2", "reference")]
+Case = tuple[str, str, str]
+"""Model, kernels, type."""
+# Rotary positions with windows in each type of weights, and a table of positions. Other models and kernels hold
+# by what the tests of kernels and models say; on demand here too.
+ALWAYS = [
+    ("qwen2", "native", "float32"),
+    ("qwen2", "native", "bfloat16"),
+    ("qwen2", "native", "int8"),
+    pytest.param(("gpt2", "native", "float32"), marks=pytest.mark.slow),
+]
+ON_DEMAND = [
+    ("llama3", "native", "float32"),
+    ("gemma", "native", "float32"),
+    ("gemma", "native", "int8"),
+    ("gpt2", "native", "bfloat16"),
+    ("gpt2", "native", "int8"),
+    ("qwen2", "reference", "float32"),
+]
 CASES = [*ALWAYS, *(pytest.param(each, marks=pytest.mark.on_demand) for each in ON_DEMAND)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
-def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
     if found[1] == "native" and find_library() is None:
         pytest.skip("the C++ kernels were not built")
     return found
 
 
 @pytest.fixture(scope="module")
-def llm(case: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> LLM:
+def llm(case: Case, tmp_path_factory: pytest.TempPathFactory) -> LLM:
     folder = tmp_path_factory.mktemp(case[0])
     write_folder(folder, descriptions()[case[0]])
-    return load(folder, kernels=case[1], max_batched_tokens=32, first_buckets=(1, 8))
+    kind = {"quantization": case[2]} if case[2] == "int8" else {"dtype": case[2]}
+    return load(folder, kernels=case[1], max_batched_tokens=32, first_buckets=(1, 8), **kind)
 
 
 @pytest.fixture(scope="module")
-def tolerance(case: tuple[str, str]) -> float:
+def tolerance(case: Case) -> float:
     """The C++ kernels compute each row by itself, so nothing at all may change."""
     return 0.0 if case[1] == "native" else 1e-5
 
 
 @pytest.fixture(scope="module")
-def prompts(case: tuple[str, str]) -> list[list[int]]:
+def prompts(case: Case) -> list[list[int]]:
     return [prompt for prompt in ragged(case[0]) if len(prompt) > 4][::2]
 
 
