@@ -11,8 +11,8 @@ GREEDY = DecodingParams(max_new_tokens=20)
 SAMPLING = DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=4, seed=5, logprobs=2)
 Case = tuple[str, str, str]
 """Model, kernels, type."""
-# Rotary positions with windows in each type of weights, and a table of positions. Other models and kernels hold
-# by what the tests of kernels and models say; on demand here too.
+# Rotary positions with windows in each type, and a table of positions. Other models and kernels hold by what
+# the tests of kernels and models say; on demand here too.
 ALWAYS = [
     ("qwen2", "native", "float32"),
     ("qwen2", "native", "bfloat16"),
