@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.kernels.memory import BFLOAT16, INT8, NumberType
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_library import find_library
-from mindbatch.kernels.native_weights import native_weights
+from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
 Floats = NDArray[np.float32]
 LIBRARY = find_library()
@@ -51,7 +51,7 @@ def call(name: str, arrays: Sequence[NDArray[Any]]) -> None:
 def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
     """Written in two pieces, as a fused matrix is."""
     assert LIBRARY is not None
-    layout, half = native_weights(kind, LIBRARY), len(weight) // 2
+    layout, half = NativeWeights(kind, LIBRARY), len(weight) // 2
     array = layout.zeros(*weight.shape)
     assert layout.pack(array, 0, weight[:half]) == layout.pack(array, half, weight[half:]) == 0
     return array
@@ -147,9 +147,54 @@ def test_a_matrix_that_is_stored_transposed_is_packed_alike(kind: NumberType) ->
     np.testing.assert_array_equal(packed(weight, kind), packed(transposed, kind))
 
 
+def laid_out(numbers: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+    """[outputs, inputs] in panels: 4 bytes of each output side by side, zeros for what is padded."""
+    group = 4 // numbers.itemsize
+    whole = np.zeros((-(-len(numbers) // PANEL) * PANEL, depth), numbers.dtype)
+    whole[: len(numbers), : numbers.shape[1]] = numbers
+    panels = whole.reshape(-1, PANEL, depth // group, group).swapaxes(1, 2)
+    return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
+
+
+def packed_bytes(weight: Floats, kind: NumberType) -> NDArray[np.uint8]:
+    assert LIBRARY is not None
+    layout = NativeWeights(kind, LIBRARY)
+    array = layout.zeros(*weight.shape)
+    assert layout.pack(array, 0, weight) == 0
+    return array.view(np.uint8).reshape(len(array), -1)
+
+
+def nearest_bfloat16(weight: Floats) -> NDArray[np.uint16]:
+    bits = weight.view(np.uint32).astype(np.uint64)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(weight), bits >> 16 | 0x40, nearest).astype(np.uint16)
+
+
+def nearest_int8(weight: Floats) -> NDArray[np.int8]:
+    most = np.abs(weight).max(1, keepdims=True)
+    rounded = np.rint(weight / most * np.float32(127))
+    rounded[~np.isfinite(weight).all(1)] = 0
+    return rounded.astype(np.int8)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(("outputs", "inputs"), [(96, 128), (70, 75), (33, 64), (5, 3)])
+def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, turned: bool) -> None:
+    """Whole panels are packed otherwise than what is left over; numbers that are none are no obstacle."""
+    stored = numbers(inputs, outputs).T if turned else numbers(outputs, inputs + 9)[:, 4:-5]
+    stored[0, 0], stored[2, 1], stored[3, 2] = np.nan, -np.inf, 0
+    weight = np.ascontiguousarray(stored)
+    np.testing.assert_array_equal(packed_bytes(stored, FLOAT32), laid_out(weight, inputs))
+    narrow = laid_out(nearest_bfloat16(weight), -(-inputs // 32) * 32)
+    np.testing.assert_array_equal(packed_bytes(stored, BFLOAT16), narrow)
+    with np.errstate(invalid="ignore"):
+        whole = laid_out(nearest_int8(weight), -(-inputs // 64) * 64)
+    np.testing.assert_array_equal(packed_bytes(stored, INT8)[:, : whole.shape[1]], whole)
+
+
 def test_numbers_beyond_bfloat16_are_counted() -> None:
     assert LIBRARY is not None
     weight = np.full((3, 4), 3.4e38, np.float32)
     weight[0, 1] = np.inf
-    layout = native_weights(BFLOAT16, LIBRARY)
+    layout = NativeWeights(BFLOAT16, LIBRARY)
     assert layout.pack(layout.zeros(3, 4), 0, weight) == 11

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # which loads MindSpore
     from mindbatch.kernels.arrays import Array, FloatArray
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 2  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 3  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -72,7 +72,7 @@ class NativeLibrary:
         return number
 
     def pack(self, kind: int, rows: FloatArray, packed: Array, first_output: int) -> int:
-        """Rounds rows [n, inputs] into a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
+        """Writes rows [n, inputs] to a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
         sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
         return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
 

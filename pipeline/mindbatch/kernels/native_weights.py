@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
@@ -11,71 +9,40 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
-_KINDS = {BFLOAT16: 1, INT8: 2}  # WeightKind there
+_KINDS = {FLOAT32: 0, BFLOAT16: 1, INT8: 2}  # WeightKind there
 _DEPTHS = {BFLOAT16: 32, INT8: 64}  # inputs are padded to as many: padded_depth there
 _TAILS = {BFLOAT16: 0, INT8: 8 * PANEL}  # bytes of a panel beside its numbers: kInt8Tail there
 
 
-class NativeWeights(ABC):
-    """How matrices are packed, and which functions of the library take them.
+class NativeWeights:
+    """How matrices of a type are packed, and which functions of the library take them.
 
     suffix: of the names of these functions.
     """
 
-    type: NumberType
-    suffix: str
-
-    @abstractmethod
-    def zeros(self, outputs: int, inputs: int) -> Array:
-        """Memory for a packed matrix."""
-
-    @abstractmethod
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
-        """See `Kernels.pack`."""
-
-
-class Float32Weights(NativeWeights):
-    """[panels, inputs, PANEL]."""
-
-    type, suffix = FLOAT32, ""
-
-    def zeros(self, outputs: int, inputs: int) -> Array:
-        return aligned_zeros((-(-outputs // PANEL), inputs, PANEL), np.dtype(np.float32))
-
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
-        done = 0
-        while done < len(rows):
-            panel, column = divmod(first_output + done, PANEL)
-            count = min(PANEL - column, len(rows) - done)
-            packed[panel, :, column : column + count] = rows[done : done + count].T
-            done += count
-        return 0
-
-
-class RoundedWeights(NativeWeights):
-    """[panels, bytes of a panel], rounded and laid out by the library."""
-
     def __init__(self, kind: NumberType, library: NativeLibrary) -> None:
-        self.type, self.suffix = kind, f"_{kind.name}"
+        self.type, self.suffix = kind, "" if kind == FLOAT32 else f"_{kind.name}"
         self._library = library
 
     def zeros(self, outputs: int, inputs: int) -> Array:
+        """Memory for a packed matrix."""
+        panels = -(-outputs // PANEL)
+        if self.type == FLOAT32:
+            return aligned_zeros((panels, inputs, PANEL), np.dtype(np.float32))
         whole = _DEPTHS[self.type]
         depth = -(-inputs // whole) * whole
         size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
-        return aligned_zeros((-(-outputs // PANEL), size), np.dtype(np.int8))
+        return aligned_zeros((panels, size), np.dtype(np.int8))
 
     def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+        """See `Kernels.pack`; laid out, and rounded where the type is not float32, by the library."""
         assert packed.flags.c_contiguous
         assert rows.dtype == np.float32
         return self._library.pack(_KINDS[self.type], rows, packed, first_output)
 
 
-class Int8Weights(RoundedWeights):
+class Int8Weights(NativeWeights):
     """[panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32)."""
-
-    def __init__(self, library: NativeLibrary) -> None:
-        super().__init__(INT8, library)
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
         """See `Kernels.pack_integers`."""
@@ -96,6 +63,4 @@ class Int8Weights(RoundedWeights):
 
 def native_weights(kind: NumberType, library: NativeLibrary) -> NativeWeights:
     """The layout for numbers of a type."""
-    if kind == FLOAT32:
-        return Float32Weights()
-    return Int8Weights(library) if kind == INT8 else RoundedWeights(kind, library)
+    return Int8Weights(INT8, library) if kind == INT8 else NativeWeights(kind, library)

@@ -31,7 +31,8 @@ from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 if TYPE_CHECKING:
     from mindspore import Parameter
 
-ROWS_AT_ONCE = 4096  # bounds the float32 copy of a half-precision table
+NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
+PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
 
 Progress = Callable[[int, int], None]
 
@@ -139,8 +140,14 @@ def _rows(
     if part.transposed:
         yield folder.floats(name, rows=inputs, columns=slice(low, high)).T
         return
-    for row in range(low, high, ROWS_AT_ONCE):
-        yield folder.floats(name, rows=slice(row, min(row + ROWS_AT_ONCE, high)), columns=inputs)
+    for rows in _some_rows(low, high, part.inputs):
+        yield folder.floats(name, rows=rows, columns=inputs)
+
+
+def _some_rows(low: int, high: int, inputs: int) -> Iterator[slice]:
+    """All from low to high, whole panels of them at a time."""
+    step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
+    return (slice(row, min(row + step, high)) for row in range(low, high, step))
 
 
 def _integers(
@@ -149,5 +156,6 @@ def _integers(
     """The same of a matrix whose integers the kernels keep."""
     low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
-    for row in range(low, high, ROWS_AT_ONCE):
-        yield folder.integers(name, slice(row, min(row + ROWS_AT_ONCE, high)), inputs)
+    assert part.inputs is not None
+    for rows in _some_rows(low, high, part.inputs):
+        yield folder.integers(name, rows, inputs)
