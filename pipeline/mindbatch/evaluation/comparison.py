@@ -30,7 +30,7 @@ class Setup:
     """What all strategies ran with.
 
     model: the model's folder. created: ISO 8601, UTC. warm_up_prompts: prompts that each strategy ran untimed
-    before; 0 is no warm-up, and tokens/s counts the compiling.
+    before; 0 is no warm-up, and tokens/s counts what only first steps take.
     """
 
     model: str

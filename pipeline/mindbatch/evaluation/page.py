@@ -210,10 +210,10 @@ def _timing(comparison: Comparison) -> str:
     setup = comparison.setup
     warm_up = (
         "Before any was timed, every strategy ran the first "
-        f"{_prompts(setup.warm_up_prompts)}, so that the graphs for steps like theirs "
-        "were compiled already."
+        f"{_prompts(setup.warm_up_prompts)}, so that what only "
+        "first steps take, as compiling graphs where the kernels need them, is not counted."
         if setup.warm_up_prompts
-        else "There was no warm-up: compiling is counted, most of it for the first strategy."
+        else "There was no warm-up: what only first steps take is counted, most of it for the first strategy."
     )
     caching = (
         "Prefix caching was on, which favours every run but the first."

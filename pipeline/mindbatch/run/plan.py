@@ -126,7 +126,8 @@ class TimeEstimate:
     """How long the rows would take.
 
     seconds: from the command's start to its end; without starting up where the rate was given.
-    startup_seconds, compile_seconds: of those, until the model is loaded, and for compiling graphs.
+    startup_seconds, compile_seconds: of those, until the model is loaded, and what the first step of each
+        size takes beyond a later one: the compiling, where the kernels are compiled.
     rate: generated tokens/s between, prompts included in the time.
     generated_tokens: of all rows; the most that they may have, if `is_most`.
     measured: whether this is a calibration's.

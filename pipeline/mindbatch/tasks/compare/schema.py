@@ -55,7 +55,7 @@ class CompareConfig(PromptTaskConfig):
     output: CompareOutputConfig = section(CompareOutputConfig)
     limit: int = option(5, "prompts whose texts are printed; the files have all", minimum=0)
     warm_up: bool = option(
-        True, "first run each strategy on a few prompts, so that tokens/s does not count compiling"
+        True, "first run each strategy on a few prompts, so that tokens/s does not count first steps"
     )
     timings: int | None = option(
         None,

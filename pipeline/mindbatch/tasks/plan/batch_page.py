@@ -88,5 +88,5 @@ def _time(time: TimeEstimate | None) -> str:
         return f"{most}{duration(time.seconds)}: {work} (given), without starting up"
     return (
         f"{most}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
-        f"{duration(time.compile_seconds)} to compile, {work} (measured)"
+        f"{duration(time.compile_seconds)} more in the first steps of their sizes, {work} (measured)"
     )
