@@ -37,7 +37,7 @@ def composed(*overrides: str) -> BatchConfig:
 def fields_of(*overrides: str) -> dict[str, Any]:
     """Of the fingerprint, with adapters that stand for their digests."""
     with patch("mindbatch.run.identity.open_adapters", return_value={"law": SimpleNamespace(digest="0a")}):
-        return _adapter_fields(composed(*overrides))
+        return _adapter_fields(composed(*overrides), Path("llama-32-heads"))
 
 
 def faults_of(*overrides: str) -> tuple[str, ...]:
