@@ -176,7 +176,8 @@ class Engine:
         """The second half of a step: strategies choose, by what the model gave."""
         self.scheduler.complete(step)
         self._counters.count(step.num_tokens, self.scheduler)
-        gather_prompt_outputs(step, output)
+        if any(tokens.group.records_prompt for tokens in step.scheduled):
+            gather_prompt_outputs(step, output)
         events = advance(step, output, self.scheduler, self._forget)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         done = self.scheduler.forget_finished()

@@ -183,6 +183,11 @@ class SequenceGroup:
     started: float = field(default_factory=time.perf_counter)
 
     @property
+    def records_prompt(self) -> bool:
+        """Whether what steps compute of its prompt is kept: log-probabilities, or hidden states."""
+        return self.request.params.prompt_logprobs is not None or self.strategy.needs_hidden
+
+    @property
     def max_num_sequences(self) -> int:
         """Sequences that the group has or will have: they are forked once the prompt is in the cache."""
         if self.strategy.searches or not self.has_output:
