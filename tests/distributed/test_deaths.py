@@ -26,12 +26,15 @@ SETTINGS = (
 )
 
 
+NUM_ROWS = 120  # seconds of work: the other replica has not done all of it before a killed rank is back
+
+
 class Job:
     """`mindbatch batch` over one dataset, whose processes a test ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        rows = [{"id": f"row-{n}", "prompt": f"Count from {n % 9}: one, two,"} for n in range(40)]
+        rows = [{"id": f"row-{n}", "prompt": f"Count from {n % 9}: one, two,"} for n in range(NUM_ROWS)]
         folder.mkdir()
         (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
@@ -96,7 +99,7 @@ def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path)
         said = process.communicate(timeout=LONGEST)[1]
     assert process.returncode == 130
     assert "mindbatch: rank 1 ended with signal 9; started again (1 of 2 times)\n" in said
-    assert "of 40 rows done; the same command resumes\n" in said
+    assert f"of {NUM_ROWS} rows done; the same command resumes\n" in said
     assert are_gone(tree, SECONDS_TO_END)
     with job.started("parallel.data_parallel=2") as process:
         job.wait_for_rows(process)

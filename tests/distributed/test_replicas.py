@@ -15,12 +15,16 @@ import pytest
 from command_line import heed_signals
 from mindbatch import LLM
 from mindbatch.errors import MindBatchError, PromptError
+from process_tree import are_gone, descendants
 
 pytestmark = pytest.mark.slow
 
 MINDBATCH = Path(sys.executable).with_name("mindbatch")
 MODEL = "shipped:examples/tiny_gpt2"
-SETTINGS = ("model=tiny_gpt2", "decoding.do_sample=true", "decoding.max_new_tokens=20", "progress=plain")
+SETTINGS = (
+    *("model=tiny_gpt2", "model.batch_size=4", "progress=plain"),
+    *("decoding.do_sample=true", "decoding.max_new_tokens=20"),
+)
 PROMPTS = ["An increasing sequence: one,", "Two, three", "a\u00e9", *map(str, range(6))]
 WAYS: list[dict[str, Any]] = [
     {},
@@ -42,24 +46,10 @@ def one() -> Iterator[LLM]:
         yield llm
 
 
-def rank_processes() -> set[int]:
-    """The ids of this user's rank processes."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if process.stat().st_uid == os.getuid() and b"rank_main" in (process / "cmdline").read_bytes():
-                found.add(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
-def children_of(process: int) -> set[int]:
-    return {
-        child
-        for child in rank_processes()
-        if int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) == process
-    }
+def ranks_of(process: int) -> set[int]:
+    """The ids of a process's rank processes, without those that they have started."""
+    found = {child for child, name in descendants(process).items() if name}
+    return found - {below for child in found for below in descendants(child)}
 
 
 def test_results_are_those_of_one_process(replicas: LLM, one: LLM) -> None:
@@ -114,10 +104,10 @@ def test_a_function_is_refused(replicas: LLM) -> None:
 
 def test_closing_ends_the_processes(replicas: LLM) -> None:
     """The last test of these replicas."""
-    started = children_of(os.getpid())
+    started = ranks_of(os.getpid())
     assert len(started) == 2
     replicas.close()
-    assert not started & rank_processes()
+    assert are_gone(started, 0)
     with pytest.raises(MindBatchError, match="was closed"):
         replicas.generate("a")
 
@@ -130,7 +120,7 @@ def batch(folder: Path, *overrides: str) -> list[str | Path]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    prompts = [*PROMPTS, "", "x" * 3000, *map(str, range(40))]
+    prompts = [*PROMPTS, "", "x" * 3000, *map(str, range(150))]  # a second's work: it is interrupted amid it
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in prompts))
     return tmp_path
 
@@ -148,13 +138,13 @@ def test_an_interrupted_batch_goes_on_with_another_number_of_replicas(
     )
     ranks: set[int] = set()
     while first.poll() is None and not any((rows / "run/parts").glob("*")):
-        ranks |= children_of(first.pid)
+        ranks |= ranks_of(first.pid)
     first.send_signal(signal.SIGINT)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=300)
     assert first.returncode == 130, said
     assert "the same command resumes" in said
     assert len(ranks) == 2
-    assert not ranks & rank_processes()
+    assert are_gone(ranks, 0)
     logs = {path.name: path.read_text() for path in (rows / "run/logs").iterdir()}
     assert logs == {"rank_0.log": "", "rank_1.log": ""}
 

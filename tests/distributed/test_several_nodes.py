@@ -123,7 +123,7 @@ def test_two_hosts_hold_one_model_together(
         done = subprocess.run(
             front, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
         )
-        _, said = other.communicate(timeout=20)
+        _, said = other.communicate(timeout=60)
     finally:
         other.kill()
     check(done, expected, tmp_path)
