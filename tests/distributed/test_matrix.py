@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.on_demand]
 
 SHAPES = [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (1, 4, 1)]
 OPTIONS: dict[str, Any] = {"batch_size": 4, "block_size": 8, "cache_memory": "2MB"}
+ROUNDED: tuple[dict[str, Any], ...] = ({"dtype": "bfloat16"}, {"quantization": "int8"})
 WAYS = {way: PLAIN[way] for way in ("greedy", "sampled", "samples", "beams")} | {
     "schema": {"json_schema": SCHEMA},
     "allowed": {"bad_words_ids": [[5], [7, 8]], "suppress_tokens": [9, 10]},
@@ -63,3 +64,22 @@ def test_the_tokens_are_those_of_one_process(
     with ExitStack() as stack:
         llm = stack.enter_context(LLM(folder, **OPTIONS, **dict(zip(names, shape, strict=True))))
         assert answers(llm) == expected
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 1, 2)], ids=str)
+@pytest.mark.parametrize("kind", ROUNDED, ids=lambda kind: next(iter(kind.values())))
+def test_copies_and_stages_round_as_one_process(shape: tuple[int, int, int], kind: dict[str, Any]) -> None:
+    data_parallel, _, pipeline_stage = shape
+    with LLM(TINY, **OPTIONS, **kind) as llm:
+        one = answers(llm)
+    with LLM(TINY, **OPTIONS, **kind, data_parallel=data_parallel, pipeline_stage=pipeline_stage) as llm:
+        assert answers(llm) == one
+
+
+@pytest.mark.parametrize("kind", ROUNDED, ids=lambda kind: next(iter(kind.values())))
+def test_slices_round_alike_in_any_batch(kind: dict[str, Any]) -> None:
+    """Each slice rounds its own part, so that two give other tokens than one; the batch changes nothing."""
+    with LLM(TINY, **OPTIONS, **kind, model_parallel=2) as llm:
+        together = answers(llm)
+    with LLM(TINY, **(OPTIONS | {"batch_size": 1}), **kind, model_parallel=2) as llm:
+        assert answers(llm) == together

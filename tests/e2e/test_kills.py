@@ -15,13 +15,21 @@ HARNESS = Path(__file__).parents[1] / "harness"
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("kills", "rows", "seed"),
-    [(1, 40, 133), pytest.param(15, 120, 5, marks=pytest.mark.on_demand)],
-    ids=["one amid its work", "several"],
+    ("kills", "rows", "seed", "settings"),
+    [
+        (1, 40, 133, ()),
+        pytest.param(15, 120, 5, (), marks=pytest.mark.on_demand),
+        pytest.param(3, 40, 133, ("model.dtype=bfloat16",), marks=pytest.mark.on_demand),
+        pytest.param(3, 40, 133, ("model.quantization=int8",), marks=pytest.mark.on_demand),
+    ],
+    ids=["one amid its work", "several", "bfloat16", "int8"],
 )
-def test_a_killed_job_ends_like_an_unbroken_one(tmp_path: Path, kills: int, rows: int, seed: int) -> None:
+def test_a_killed_job_ends_like_an_unbroken_one(
+    tmp_path: Path, kills: int, rows: int, seed: int, settings: tuple[str, ...]
+) -> None:
     options = {"--kills": kills, "--rows": rows, "--seed": seed}
     words = [word for pair in options.items() for word in map(str, pair)]
+    words += ["--settings", *settings] if settings else []
     done = subprocess.run(
         [sys.executable, HARNESS / "engine_kills.py", tmp_path, *words], capture_output=True, text=True
     )
