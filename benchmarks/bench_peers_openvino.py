@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -72,16 +74,24 @@ def load(folder: str, kind: str, threads: int) -> OpenVINO:
 
 
 def convert(source: str, target: str, kind: str) -> None:
-    """Exports a Hugging Face folder."""
+    """Exports a Hugging Face folder; in int8 with weights that NNCF rounds, a scale for each output."""
     from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig, OVWeightQuantizationConfig
+    from optimum.intel import OVConfig
 
-    quantized = (
-        OVConfig(quantization_config=OVWeightQuantizationConfig(bits=8))
-        if kind == "int8"
-        else OVConfig(dtype="fp32")
-    )
-    main_export(source, target, task="text-generation-with-past", ov_config=quantized)
+    main_export(source, target, task="text-generation-with-past", ov_config=OVConfig(dtype="fp32"))
+    if kind == "int8":
+        _compress(Path(target))
+
+
+def _compress(folder: Path) -> None:
+    import nncf
+
+    with TemporaryDirectory(dir=folder) as name:
+        model = nncf.compress_weights(openvino.Core().read_model(folder / "openvino_model.xml"))
+        openvino.save_model(model, Path(name, "openvino_model.xml"), compress_to_fp16=False)
+        del model  # has the weights that are replaced mapped
+        for file in Path(name).iterdir():
+            file.replace(folder / file.name)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Makes the environments in which bench_peers.py runs what it compares with, one for each family:
-#   benchmarks/make_peers.sh FOLDER [transformers openvino llama]
+#   benchmarks/make_peers.sh FOLDER [transformers openvino]
 # Versions are those of benchmarks/peers/FAMILY.txt. A family that cannot be installed is named; the others stay.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:?usage: make_peers.sh FOLDER [FAMILY...]}
 shift
 families=("$@")
-((${#families[@]})) || families=(transformers openvino llama)
+((${#families[@]})) || families=(transformers openvino)
 code=0
 for family in "${families[@]}"; do
   requirements=$here/peers/$family.txt
   [[ -f $requirements ]] || { echo "no family $family: allowed are $(cd "$here/peers" && echo *.txt)" >&2; exit 2; }
   if "${PYTHON:-python3}" -m venv "$folder/$family" && "$folder/$family/bin/pip" install -q -r "$requirements"; then
+    # Comes along for models of images; of another build than torch it ends every export.
+    "$folder/$family/bin/pip" uninstall -q -y torchvision
     echo "$family: $folder/$family"
   else
     echo "$family: not installed" >&2
