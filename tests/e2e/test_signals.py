@@ -18,9 +18,9 @@ ANSWERS = {
 }
 
 
-def started(command: CommandLine) -> "subprocess.Popen[bytes]":
+def started(command: CommandLine, *overrides: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", "prompts=hello"],
+        [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", "prompts=hello", *overrides],
         cwd=command.here,
         env={"PATH": os.environ["PATH"], "HOME": str(command.home)},
         stdout=subprocess.PIPE,
@@ -34,19 +34,21 @@ def has_mapped(process: "subprocess.Popen[bytes]", library: str) -> bool:
     return library in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-# Each is loaded in the middle of an import: of NumPy, of tokenizers, and, twice, of MindSpore's own modules.
+# Each is loaded in the middle of an import: of NumPy, of tokenizers, and of MindSpore, which reference kernels need.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("library", "number"),
+    ("library", "number", "kernels"),
     [
-        ("_multiarray_umath", signal.SIGINT),
-        pytest.param("tokenizers.abi3", signal.SIGTERM, marks=pytest.mark.on_demand),
-        pytest.param("_safetensors_rust", signal.SIGINT, marks=pytest.mark.on_demand),
-        ("_rank_filter_1d", signal.SIGTERM),
+        ("_multiarray_umath", signal.SIGINT, "auto"),
+        pytest.param("tokenizers.abi3", signal.SIGTERM, "auto", marks=pytest.mark.on_demand),
+        ("libmindspore_core", signal.SIGTERM, "reference"),
+        pytest.param("_rank_filter_1d", signal.SIGINT, "reference", marks=pytest.mark.on_demand),
     ],
 )
-def test_a_signal_while_libraries_are_imported(own_process: CommandLine, library: str, number: int) -> None:
-    with started(own_process) as process:
+def test_a_signal_while_libraries_are_imported(
+    own_process: CommandLine, library: str, number: int, kernels: str
+) -> None:
+    with started(own_process, f"runtime.kernels={kernels}") as process:
         wait_until(lambda: has_mapped(process, library), process)
         process.send_signal(number)
         _, err = process.communicate()

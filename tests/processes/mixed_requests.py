@@ -55,7 +55,7 @@ def compare(
     **runtime: Any,
 ) -> dict[str, Any]:
     """Runs the requests in so many processes and in one; the leader's whole answer."""
-    runtime = {"block_size": 4, "max_batched_tokens": 24, "cache_memory": "2MB", **runtime}
+    runtime = {"block_size": 8, "max_batched_tokens": 24, "cache_memory": "2MB", **runtime}
     divided = {"stages": stages, "device_map": device_map, "through_mindspore": through_mindspore}
     found = answers(out, size, model, asked, runtime, **divided)
     expected = of_one_process(

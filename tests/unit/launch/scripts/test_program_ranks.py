@@ -38,6 +38,7 @@ setsid bash -c 'echo $$ > stranger.$RANK_ID; exec sleep 1000' &
 while [ ! -e stranger.$RANK_ID ]; do sleep 0.01; done
 """
 
+RANK_1_FAILS = "[ $RANK_ID = 0 ] || { until [ -e stranger.0 ]; do sleep 0.01; done; exit 7; }"
 UNTIL_CLOSED = "until [ -e closed ]; do sleep 0.01; done"
 TIDIES = "trap 'touch tidied.$RANK_ID; exit' TERM; touch ready.$RANK_ID; sleep 1000 & wait"
 
@@ -132,7 +133,7 @@ def test_a_job_goes_on_when_nobody_reads_what_it_shows(launcher: Launcher) -> No
 
 
 def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launcher) -> None:
-    order = launcher.script("x.sh", f"{LEAVES_TWO} [ $RANK_ID = 0 ] || exit 7; sleep 1000")
+    order = launcher.script("x.sh", f"{LEAVES_TWO} {RANK_1_FAILS}; sleep 1000")
     code, _, errors = finished(launcher.on_two_ranks(order))
     assert code == 7
     assert (
