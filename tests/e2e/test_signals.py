@@ -34,7 +34,7 @@ def has_mapped(process: "subprocess.Popen[bytes]", library: str) -> bool:
     return library in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-# Each is loaded in the middle of an import: of NumPy, of tokenizers, and of MindSpore, for the reference kernels.
+# Each is loaded in the middle of an import: of NumPy, of tokenizers, and of MindSpore for reference kernels.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "number", "kernels"),

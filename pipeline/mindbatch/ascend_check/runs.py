@@ -23,6 +23,7 @@ from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.step import Span
 from mindbatch.models.native_model import load_native
@@ -70,7 +71,7 @@ def _mindformers(family: str, kernels: Kernels) -> RunnableModel:
     from mindbatch.backends.mindformers.network import assemble, build_network
     from mindbatch.backends.mindformers.weights import load_weights
 
-    model = description(family)
+    model, kernels = description(family), compiled(kernels)
     network = build_network(model, kernels)
     load_weights(network, model, RandomWeights(family, model.shapes), kernels)
     return assemble(network, model, kernels, GEOMETRY)
