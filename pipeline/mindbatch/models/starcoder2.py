@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mindbatch.models import llama
+from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' Starcoder2Config.
 DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
@@ -45,19 +45,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def network(layers: Layers) -> Network:
-    """Blocks between the token embedding and a last layer norm."""
-    return layers.network(layers.embedding, block, partial(layers.layer_norm, "norm"))
-
-
-def block(layers: Layers, index: int) -> Block:
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-    name = f"layers.{index}"
-    return layers.block(
-        layers.layer_norm(f"{name}.attention_norm"),
-        layers.attention(f"{name}.attention", index),
-        layers.layer_norm(f"{name}.mlp_norm"),
-        layers.mlp(f"{name}.mlp"),
-    )
+    """GPT-2's blocks between the token embedding and a last layer norm."""
+    return layers.network(layers.embedding, gpt2.block, partial(layers.layer_norm, "norm"))
 
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
