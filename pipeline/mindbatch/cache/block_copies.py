@@ -13,9 +13,9 @@ COPIES_PER_CALL = 16
 class BlockCopies:
     """Copies a few blocks of all caches at a time, always as many, so that a single graph is compiled."""
 
-    def __init__(self, tensors: Sequence[Parameter], padding: int) -> None:
-        """padding: the block that nothing is read from."""
-        self._cell = CopyBlocks(tensors)
+    def __init__(self, cell: nn.Cell, padding: int) -> None:
+        """cell: of the same inputs as CopyBlocks. padding: the block that nothing is read from."""
+        self._cell = cell
         self._padding = padding
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -34,9 +34,10 @@ class PagedCache:
             self.values.append(kernels.held(f"cache.{layer}.values", values))
         self._blocks_on_device: BlockCopies | None = None
         if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
-            from mindbatch.cache.block_copies import BlockCopies
+            from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
 
-            self._blocks_on_device = BlockCopies(self.keys + self.values, padding=geometry.num_blocks)
+            tensors = self.keys + self.values
+            self._blocks_on_device = BlockCopies(CopyBlocks(tensors), padding=geometry.num_blocks)
 
     @property
     def layers(self) -> list[tuple[Parameter | Array, Parameter | Array]]:

@@ -7,6 +7,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.legacy.network import CACHES, parts_of
+from mindbatch.cache.block_copies import BlockCopies
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.layers.decoder import Network, Tensors
@@ -65,7 +66,7 @@ class LegacyHead(nn.Cell):
 
 
 class CopyShards(nn.Cell):
-    """As `cache.paged.CopyBlocks`, of tensors whose heads are cut over the ranks."""
+    """As `cache.block_copies.CopyBlocks`, of tensors whose heads are cut over the ranks."""
 
     def __init__(self, tensors: list[Parameter], model_parallel: int) -> None:
         super().__init__(auto_prefix=False)
@@ -90,7 +91,8 @@ class NetworkCache(PagedCache):
         self._itemsize = kernels.dtype.itemsize
         managers = [attention.paged_attention_mgr for attention in parts_of(network).attentions]
         self.keys, self.values = ([getattr(each, name) for each in managers] for name in CACHES)
-        self._copy = CopyShards(self.keys + self.values, model_parallel)
+        cell = CopyShards(self.keys + self.values, model_parallel)
+        self._blocks_on_device = BlockCopies(cell, padding=geometry.num_blocks)
 
 
 def assemble(
