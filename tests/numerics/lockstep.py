@@ -15,7 +15,7 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-from mindbatch.cache.paged import PagedCache
+from mindbatch.cache.paged import allocate
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import CacheGeometry, Kernels
@@ -96,7 +96,7 @@ class Collective(nn.Cell):
 def model(arch: Architecture, weights: ModelWeights, kernels: Kernels) -> nn.Cell:
     """The native layers of one rank."""
     shapes = [attention_shape(arch, layer, weights.shard) for layer in range(arch.num_layers)]
-    cache = PagedCache(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
+    cache = allocate(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
     loaded = load_weights(arch, weights, kernels, weights.shard)
     assemble = declaration(arch.model_type).network
     assert assemble is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,30 +14,30 @@ from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 if TYPE_CHECKING:  # MindSpore
     from mindspore import Parameter
 
-    from mindbatch.cache.block_copies import BlockCopies
+
+class BlockCopier(Protocol):
+    """Copies blocks of every tensor of a cache, where they are."""
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """See `PagedCache.copy_blocks`."""
 
 
 class PagedCache:
     """One key and one value tensor per layer, cut in blocks; the last block takes what padding writes."""
 
-    def __init__(self, shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        keys: Sequence[Parameter | Array],
+        values: Sequence[Parameter | Array],
+        itemsize: int,
+        copier: BlockCopier,
+    ) -> None:
+        """keys, values: by layer, their first dimension the blocks. itemsize: bytes of an element."""
         self.geometry = geometry
-        self._itemsize = kernels.dtype.itemsize
-        self._arrays: list[Array] = []
-        self.keys: list[Parameter | Array] = []
-        self.values: list[Parameter | Array] = []
-        for layer, shape in enumerate(shapes):
-            sizes = kernels.cache_shapes(shape, geometry)
-            keys, values = (aligned_zeros(size, kernels.dtype) for size in sizes)
-            self._arrays += [keys, values]
-            self.keys.append(kernels.held(f"cache.{layer}.keys", keys))
-            self.values.append(kernels.held(f"cache.{layer}.values", values))
-        self._blocks_on_device: BlockCopies | None = None
-        if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
-            from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
-
-            tensors = self.keys + self.values
-            self._blocks_on_device = BlockCopies(CopyBlocks(tensors), padding=geometry.num_blocks)
+        self.keys, self.values = list(keys), list(values)
+        self._itemsize = itemsize
+        self._copier = copier
 
     @property
     def layers(self) -> list[tuple[Parameter | Array, Parameter | Array]]:
@@ -50,10 +50,37 @@ class PagedCache:
         return sum(math.prod(each.shape) for each in self.keys + self.values) * self._itemsize
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies each (source, destination) block in every layer; all are read before any is written."""
-        if self._blocks_on_device is not None:
-            self._blocks_on_device.copy(pairs)
-            return
+        """Copies each (source, destination) block in every layer, in the order of the pairs.
+
+        A block may be a source and after that a destination, never the other way round.
+        """
+        self._copier.copy(pairs)
+
+
+class ArrayCopies:
+    """Copies blocks of arrays in NumPy's memory, where graphs and programs on a CPU compute too."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._arrays = arrays
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """See `PagedCache.copy_blocks`."""
         table = np.array(pairs, np.intp).reshape(-1, 2)
         for array in self._arrays if len(pairs) else ():
             array[table[:, 1]] = array[table[:, 0]]
+
+
+def allocate(shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
+    """A cache of zeros, held as the kernels need it. shapes: by layer."""
+    arrays = [
+        [aligned_zeros(size, kernels.dtype) for size in kernels.cache_shapes(shape, geometry)]
+        for shape in shapes
+    ]
+    keys = [kernels.held(f"cache.{layer}.keys", pair[0]) for layer, pair in enumerate(arrays)]
+    values = [kernels.held(f"cache.{layer}.values", pair[1]) for layer, pair in enumerate(arrays)]
+    copier: BlockCopier = ArrayCopies([array for pair in arrays for array in pair])
+    if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
+        from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
+
+        copier = BlockCopies(CopyBlocks(keys + values), padding=geometry.num_blocks)
+    return PagedCache(geometry, keys, values, kernels.dtype.itemsize, copier)

@@ -130,7 +130,7 @@ def load_native(
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
     """
-    from mindbatch.cache.paged import PagedCache
+    from mindbatch.cache.paged import allocate
     from mindbatch.kernels.choice import compiled
     from mindbatch.kernels.program.step import StepPrograms
     from mindbatch.layers.attention import attention_shape
@@ -152,7 +152,7 @@ def load_native(
         bank = AdapterBank(adapters, places, (folder, checkpoint_names(arch, folder)), kernels)
         weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
-    cache = PagedCache(shapes, geometry, kernels)
+    cache = allocate(shapes, geometry, kernels)
 
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))

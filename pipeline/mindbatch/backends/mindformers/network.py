@@ -17,7 +17,7 @@ from mindbatch.backends.mindformers.families import FAMILIES, Family
 from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
-from mindbatch.cache.paged import PagedCache
+from mindbatch.cache.paged import PagedCache, allocate
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
@@ -178,7 +178,7 @@ def assemble(
 ) -> RunnableModel:
     """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
     shapes = attention_shapes(network, model)
-    cache = PagedCache(shapes, geometry, kernels)
+    cache = allocate(shapes, geometry, kernels)
     adapters = None if bank is None else ModelAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots
     decoder: nn.Cell

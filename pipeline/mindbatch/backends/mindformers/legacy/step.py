@@ -81,18 +81,14 @@ class CopyShards(nn.Cell):
         return sources
 
 
-class NetworkCache(PagedCache):
-    """The paged cache that the network has made itself."""
-
-    def __init__(
-        self, network: nn.Cell, geometry: CacheGeometry, kernels: Kernels, model_parallel: int
-    ) -> None:
-        self.geometry = geometry
-        self._itemsize = kernels.dtype.itemsize
-        managers = [attention.paged_attention_mgr for attention in parts_of(network).attentions]
-        self.keys, self.values = ([getattr(each, name) for each in managers] for name in CACHES)
-        cell = CopyShards(self.keys + self.values, model_parallel)
-        self._blocks_on_device = BlockCopies(cell, padding=geometry.num_blocks)
+def network_cache(
+    network: nn.Cell, geometry: CacheGeometry, itemsize: int, model_parallel: int
+) -> PagedCache:
+    """The tensors that the network has made itself. itemsize: bytes of an element."""
+    managers = [attention.paged_attention_mgr for attention in parts_of(network).attentions]
+    keys, values = ([getattr(each, name) for each in managers] for name in CACHES)
+    copier = BlockCopies(CopyShards(keys + values, model_parallel), padding=geometry.num_blocks)
+    return PagedCache(geometry, keys, values, itemsize, copier)
 
 
 def assemble(
@@ -103,7 +99,7 @@ def assemble(
     parts.decoder.freqs_mgr = Rotations(parts.decoder.freqs_mgr)
     network.add_flags_custom(is_first_iteration=False)
     whole = Network(LegacyDecoder(parts.decoder), LegacyHead(parts.head, model_parallel))
-    cache = NetworkCache(network, geometry, kernels, model_parallel)
+    cache = network_cache(network, geometry, kernels.dtype.itemsize, model_parallel)
     return RunnableModel(
         network.vocab_size, lambda _: whole, cache, kernels.for_single_tokens(), shape, few_graphs=True
     )
