@@ -16,7 +16,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.kernels.native_library import describe
 
-CACHE = "256MiB"
+CACHE = "1GiB"
 
 
 def step_times(engine: Engine, batch: int, context: int, prefill: int, steps: int) -> Iterator[float]:
@@ -37,6 +37,8 @@ def step_times(engine: Engine, batch: int, context: int, prefill: int, steps: in
     timed_step(engine)
     for _ in range(steps):
         yield timed_step(engine)
+        if len(engine.scheduler.running) != batch:  # the cache is too small for all of them
+            raise SystemExit(f"{len(engine.scheduler.running)} of {batch} sequences ran")
     engine.abort()
 
 

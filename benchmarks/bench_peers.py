@@ -94,6 +94,11 @@ def describe_rows(rows: Rows) -> str:
 def main() -> None:
     """Runs the benchmark."""
     options = parse_options()
+    unknown = [part for part in options.peers if not any(part in name for name in SIDES)]
+    if unknown:
+        raise SystemExit(
+            f"--peers: no side has {' or '.join(map(repr, unknown))} in its name: {', '.join(SIDES)}"
+        )
     os.environ[INSTRUCTIONS] = options.instruction_set
     machine = Machine(read_bandwidth(options.threads), float32_flops())
     heading = (
