@@ -56,9 +56,7 @@ def open_whole(
 
 
 def _gptq(reader: ConfigReader) -> Layout:
-    bits, group_size = reader.positive("bits"), _group_size(reader)
-    if bits not in (4, 8):
-        reader.fault("bits", "must be 4 or 8")
+    bits, group_size = _bits(reader, "bits"), _group_size(reader)
     has_order = reader.flag("desc_act")
     form = reader.value("checkpoint_format") or reader.value("format") or "gptq"
     if form not in ("gptq", "gptq_v2"):
@@ -67,18 +65,26 @@ def _gptq(reader: ConfigReader) -> Layout:
     reader.needs("data_type", ["int"])
     if reader.value("dynamic"):
         reader.fault("dynamic", "modules with settings of their own are not read")
-    return Gptq(4 if bits == 4 else 8, group_size, form == "gptq", has_order)
+    return Gptq(bits, group_size, form == "gptq", has_order)
 
 
 def _awq(reader: ConfigReader) -> Layout:
-    if reader.positive("bits") != AWQ_BITS:
-        reader.fault("bits", f"must be {AWQ_BITS}")
+    _bits(reader, "bits", (AWQ_BITS,))
     if not reader.flag("zero_point"):
         reader.fault("zero_point", "must be true")
     form = reader.value("version") or reader.value("checkpoint_format") or "gemm"
     if str(form).lower() != "gemm":
         reader.fault("version", "must be gemm")
     return Awq(_group_size(reader))
+
+
+def _bits(reader: ConfigReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:
+    """How many bits a number has; the first that is allowed where a fault is noted."""
+    found = reader.value(key)
+    if isinstance(found, int) and found in allowed:
+        return found
+    reader.fault(key, f"must be {' or '.join(map(str, allowed))}")
+    return allowed[0]
 
 
 def _group_size(reader: ConfigReader) -> int | None:
@@ -123,12 +129,10 @@ def _int8(weights: ConfigReader) -> Layout:
 
 
 def _packed(weights: ConfigReader) -> Layout:
-    bits = weights.positive("num_bits")
-    if bits not in (4, 8):
-        weights.fault("num_bits", "must be 4 or 8")
+    bits = _bits(weights, "num_bits")
     is_symmetric = weights.value("symmetric") is not False
     has_order = weights.value("actorder") in (True, "group", "dynamic")
-    return CompressedPacked(4 if bits == 4 else 8, _scale_groups(weights), is_symmetric, has_order)
+    return CompressedPacked(bits, _scale_groups(weights), is_symmetric, has_order)
 
 
 def _scale_groups(weights: ConfigReader) -> int | None:

@@ -58,8 +58,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (
         gptq().settings | {"bits": "4", "group_size": 0},
         [
-            "bits='4': must be a whole number above 0",
-            "must be 4 or 8",
+            "bits='4': must be 4 or 8",
             "group_size=0: must be a whole number",
         ],
     ),
