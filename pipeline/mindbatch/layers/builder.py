@@ -14,6 +14,7 @@ from mindbatch.layers.decoder import (
     Decoder,
     Network,
     NormOutput,
+    ParallelBlock,
     StageInput,
     StageOutput,
     TokenInput,
@@ -21,7 +22,7 @@ from mindbatch.layers.decoder import (
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
-from mindbatch.layers.norm import AddNorm
+from mindbatch.layers.norm import AddNorm, Norm
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.parallel.topology import Stage, TensorSlice
@@ -86,6 +87,11 @@ class Layers:
         weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
         return AddNorm(weight, bias, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
 
+    def plain_layer_norm(self, name: str) -> Operation:
+        """The same of x [T, hidden_size] alone."""
+        weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
+        return Norm(weight, bias, self.kernels.norm(self.arch.norm_epsilon, centred=True))
+
     def attention(self, name: str, index: int, after: Operation | None = None) -> Operation:
         """Self-attention of block `index`, with rotary positions where the architecture has them.
 
@@ -111,6 +117,16 @@ class Layers:
     ) -> Block:
         """x + attention(norm(x)), then x + mlp(norm(x))."""
         return Block(attention_norm, attention, mlp_norm, mlp)
+
+    def parallel_block(
+        self,
+        attention_norm: Operation,
+        attention: Operation,
+        mlp: Operation,
+        mlp_norm: Operation | None = None,
+    ) -> ParallelBlock:
+        """x + attention(norm(x)) + mlp(norm(x)), of one norm or, with mlp_norm, of one each."""
+        return ParallelBlock(attention_norm, attention, mlp_norm, mlp, self.kernels.sum())
 
     def network(
         self,

@@ -38,6 +38,41 @@ class Block(Layer):
         return self.mlp(x, adapters), residual
 
 
+class ParallelBlock(Layer):
+    """x + attention(norm(x)) + mlp(norm(x)), with the last sum left to the next norm.
+
+    mlp_norm: of the MLP's own input; None where attention and MLP share one norm.
+    """
+
+    def __init__(
+        self,
+        attention_norm: Operation,
+        attention: Operation,
+        mlp_norm: Operation | None,
+        mlp: Operation,
+        total: Operation,
+    ) -> None:
+        self.attention_norm = attention_norm
+        self.attention = attention
+        self.mlp_norm = mlp_norm
+        self.mlp = mlp
+        self.total = total
+
+    def construct(
+        self,
+        update: Tensor,
+        residual: Tensor,
+        angles: Tensors,
+        step: Tensors,
+        adapters: tuple[Tensor, ...],
+    ) -> tuple[Tensor, Tensor]:
+        x, residual = self.attention_norm(update, residual)
+        attended = self.attention(x, angles, step, adapters)
+        if self.mlp_norm is not None:
+            x = self.mlp_norm(residual)
+        return self.total(attended, self.mlp(x, adapters)), residual
+
+
 class TokenInput(Layer):
     """ids, positions [T] -> embeddings [T, hidden_size] of both; `absent` for positions that have none."""
 

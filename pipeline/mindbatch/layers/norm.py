@@ -1,4 +1,4 @@
-"""A norm, joined with the residual sum in front of it."""
+"""Norms: alone, and joined with the residual sum in front of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from mindbatch.kernels.layer import Layer, Operation
 
 if TYPE_CHECKING:
     from mindspore import Tensor
+
+
+class Norm(Layer):
+    """x [T, hidden] -> norm(x)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, operator: Operation) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.operator = operator
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.operator(x, self.weight, self.bias)
 
 
 class AddNorm(Layer):
