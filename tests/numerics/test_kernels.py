@@ -123,24 +123,30 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rotary_dim", "normed"),
+    ("heads", "kv_heads", "head_dim", "rotary_dim", "normed", "interleaved"),
     [
-        (3, 1, 20, 20, True),
-        pytest.param(9, 3, 64, 32, False, marks=pytest.mark.slow),
-        pytest.param(4, 2, 8, 8, False, marks=pytest.mark.slow),
-        pytest.param(2, 2, 80, 80, True, marks=pytest.mark.slow),
-        pytest.param(1, 1, 6, 2, True, marks=pytest.mark.slow),
+        (3, 1, 20, 20, True, False),
+        pytest.param(9, 3, 64, 32, False, True, marks=pytest.mark.slow),
+        pytest.param(4, 2, 8, 8, False, False, marks=pytest.mark.slow),
+        pytest.param(2, 2, 80, 80, True, False, marks=pytest.mark.slow),
+        pytest.param(1, 1, 6, 2, True, True, marks=pytest.mark.slow),
     ],
 )
 def test_rotary(
-    library: NativeLibrary, heads: int, kv_heads: int, head_dim: int, rotary_dim: int, normed: bool
+    library: NativeLibrary,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    normed: bool,
+    interleaved: bool,
 ) -> None:
     shape = AttentionShape(heads, kv_heads, head_dim, 1.0)
     angles = numbers(7, rotary_dim // 2, scale=3.0)
     norms = [numbers(head_dim), numbers(head_dim) + 1] if normed else [np.zeros(1, np.float32)] * 2
     inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles), *norms]
-    expected = outputs(ReferenceKernels().rotary(shape, 1e-6), inputs)
-    check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6), inputs, expected)
+    expected = outputs(ReferenceKernels().rotary(shape, 1e-6, interleaved), inputs)
+    check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6, interleaved), inputs, expected)
 
 
 @pytest.mark.fast_cases(3)

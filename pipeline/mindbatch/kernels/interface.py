@@ -169,8 +169,11 @@ class Kernels(ABC):
         """Cell (positions [T] int32) -> cos, sin [T, rotary_dim / 2] float32, times the scale."""
 
     @abstractmethod
-    def rotary(self, shape: AttentionShape, epsilon: float) -> Operation:
-        """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv."""
+    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> Operation:
+        """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv.
+
+        is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
+        """
 
     @abstractmethod
     def activation(self, kind: str, gated: bool) -> Operation:

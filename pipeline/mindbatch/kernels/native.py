@@ -176,11 +176,12 @@ class NativeKernels(Kernels):
     def sum(self) -> Operation:
         return self._cell("mb_sum", lambda x, y: x, first_type, None)
 
-    def rotary(self, shape: AttentionShape, epsilon: float) -> Operation:
+    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> Operation:
         def output(qkv: Shape, *others: Shape) -> Shape:
             return qkv
 
-        settings = [shape.heads, shape.kv_heads, shape.head_dim, float_bits(epsilon)]
+        sizes = [shape.heads, shape.kv_heads, shape.head_dim]
+        settings = [*sizes, float_bits(epsilon), int(is_interleaved)]
         return self._cell("mb_rotary", output, first_type, np.array(settings, np.int32))
 
     def activation(self, kind: str, gated: bool) -> Operation:

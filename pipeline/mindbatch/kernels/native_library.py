@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # which loads MindSpore
     from mindbatch.kernels.arrays import Array, FloatArray
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 3  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 4  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),

@@ -61,23 +61,39 @@ class AddNorm(nn.Cell):
         return self.norm(total, weight, bias), total
 
 
-class Rotary(nn.Cell):
-    """Rotates the first 2 * cos.shape[1] values of each query and key head (Su et al., 2021)."""
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor:
+    """Heads [T, heads, head_dim] with the first 2 * cos.shape[1] numbers of each rotated (Su et al., 2021).
 
-    def __init__(self, shape: AttentionShape, epsilon: float) -> None:
+    Computed in the type of the angles. is_interleaved: see `Rotary` of an architecture.
+    """
+    half = cos.shape[1]
+    turned, rest = x[:, :, : 2 * half], x[:, :, 2 * half :]
+    cos, sin = cos.expand_dims(1), sin.expand_dims(1)
+    if is_interleaved:
+        pairs = turned.reshape(*turned.shape[:2], half, 2)
+        first, second = pairs[:, :, :, 0], pairs[:, :, :, 1]
+    else:
+        first, second = turned[:, :, :half], turned[:, :, half:]
+    ends = (first * cos - second * sin, second * cos + first * sin)
+    turned = ops.stack(ends, -1).reshape(turned.shape) if is_interleaved else ops.cat(ends, -1)
+    turned = ops.cast(turned, x.dtype)
+    return ops.cat((turned, rest), -1) if 2 * half < x.shape[2] else turned
+
+
+class Rotary(nn.Cell):
+    """Norms of query and key heads where the model has them, then their rotation."""
+
+    def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.is_interleaved = is_interleaved
         self.norm = Norm(epsilon, centred=False)
         self.no_bias = constant([0.0], np.float32)
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor) -> Tensor:
         if weight.shape[0] > 1:
             x = self.norm(x, weight, self.no_bias)
-        half = cos.shape[1]
-        cos, sin = cos.expand_dims(1), sin.expand_dims(1)
-        first, second, rest = x[:, :, :half], x[:, :, half : 2 * half], x[:, :, 2 * half :]
-        rotated = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
-        return ops.cat((rotated, rest), -1) if 2 * half < self.head_dim else rotated
+        return rotated(x, cos, sin, self.is_interleaved)
 
     def construct(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
@@ -192,8 +208,8 @@ class ReferenceKernels(MindSporeKernels):
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return AddNorm(epsilon, centred)
 
-    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
-        return Rotary(shape, epsilon)
+    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> nn.Cell:
+        return Rotary(shape, epsilon, is_interleaved)
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:
         return Activation(kind, gated)

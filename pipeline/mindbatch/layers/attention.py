@@ -48,7 +48,8 @@ class SelfAttention(Layer):
         shape = attention_shape(arch, layer, shard)
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
         self.is_rotary = arch.rotary is not None
-        self.rotary = kernels.rotary(shape, arch.norm_epsilon)
+        is_interleaved = arch.rotary is not None and arch.rotary.is_interleaved
+        self.rotary = kernels.rotary(shape, arch.norm_epsilon, is_interleaved)
         self.query_norm = weights.optional(f"{name}.q_norm.weight")
         self.key_norm = weights.optional(f"{name}.k_norm.weight")
         self.key_cache, self.value_cache = cache

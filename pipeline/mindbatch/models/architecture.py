@@ -10,10 +10,12 @@ class Rotary:
     """Rotary position embedding: angle of pair i at position p is p * inverse_frequencies[i].
 
     scale: factor on cosine and sine (YaRN's attention factor; 1 elsewhere).
+    is_interleaved: pair i is the numbers 2 i and 2 i + 1 of a head; else i and i + the number of pairs.
     """
 
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
+    is_interleaved: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ class ModelFacts:
     rank_parameters: of the weights of a rank of each pipeline stage, where that is known; at least so many.
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
-    rotary_dim: of those the numbers that are rotated, 0 for none or where it is not known.
     window: the narrowest sliding window in tokens, 0 for none.
     devices: that run it.
     """
@@ -25,7 +24,6 @@ class ModelFacts:
     num_parameters: int
     cached_numbers: int
     head_dim: int
-    rotary_dim: int = 0
     window: int = 0
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()

@@ -106,7 +106,6 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         * kv_heads
         * (arch.head_dim + padded_head(arch.head_dim)),
         head_dim=arch.head_dim,
-        rotary_dim=2 * len(arch.rotary.inverse_frequencies) if arch.rotary else 0,
         window=min(filter(None, arch.windows), default=0),
     )
 

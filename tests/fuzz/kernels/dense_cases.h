@@ -73,7 +73,7 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
 }
 
 inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        int64_t rotary_dim, bool normed) {
+                        int64_t rotary_dim, bool normed, bool interleaved) {
   running = "rotary " + std::to_string(head_dim) + "/" + std::to_string(rotary_dim);
   const int64_t width = (heads + 2 * kv_heads) * head_dim, half = rotary_dim / 2;
   const Floats qkv = drawn(random, "rotary.qkv", {tokens, width});
@@ -81,9 +81,9 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
   const Floats sine = drawn(random, "rotary.sin", {tokens, half});
   const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? head_dim : 1});
   const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? head_dim : 1});
-  const Ints settings("rotary.settings", {4},
+  const Ints settings("rotary.settings", {5},
                       {static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads),
-                       static_cast<int32_t>(head_dim), bits_of(1e-2f)});
+                       static_cast<int32_t>(head_dim), bits_of(1e-2f), interleaved});
   const Floats out = empty("rotary.out", {tokens, width});
   require(call(mb_rotary, {qkv, cosine, sine, query_norm, key_norm, settings, out}) == 0, "failed");
   std::vector<double> expected(qkv.values.begin(), qkv.values.end());
@@ -93,10 +93,11 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
       const Floats& weight = h < heads ? query_norm : key_norm;
       if (normed) normalised(x, weight.values.data(), nullptr, head_dim, 1e-2f, x);
       for (int64_t i = 0; i < half; i++) {
-        const double first = x[i], second = x[half + i];
+        double &one = x[interleaved ? 2 * i : i], &other = x[interleaved ? 2 * i + 1 : half + i];
+        const double first = one, second = other;
         const double c = cosine.values[t * half + i], s = sine.values[t * half + i];
-        x[i] = first * c - second * s;
-        x[half + i] = second * c + first * s;
+        one = first * c - second * s;
+        other = second * c + first * s;
       }
     }
   compare(out, expected);

@@ -26,7 +26,7 @@ void fixed_cases(Random& random) {
     }
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
-      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 == 2);
+      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 == 2, head_dim % 4 == 0);
   const std::vector<AttentionCase> attention = {
       {1, 1, 2, 8, 0, {{0, 1}}, 0, 0},
       {2, 1, 20, 16, 0, {{0, 13}, {5, 1}, {40, 3}}, 3, 1},

@@ -19,7 +19,7 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT16
     ],
 )
 def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, expected: str | None) -> None:
-    faults = list(limit_faults(head_dim, head_dim, window, seq_length, block_size))
+    faults = list(limit_faults(head_dim, window, seq_length, block_size))
     assert len(faults) == (expected is not None)
     if expected:
         head, _, rest = expected.partition(".*")
@@ -27,14 +27,6 @@ def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, ex
         for words in rest.split(".*"):
             assert words in faults[0]
         assert "runtime.device_target=Ascend" in faults[0]
-
-
-def test_heads_are_rotated_whole_or_not_at_all() -> None:
-    assert list(limit_faults(96, 0, 0, 64, 16)) == list(limit_faults(96, 96, 0, 64, 16)) == []
-    [fault] = limit_faults(128, 96, 0, 64, 16)
-    assert fault.startswith(
-        "heads of 128 numbers of which 96 are rotated: not with runtime.device_target=Ascend"
-    )
 
 
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])

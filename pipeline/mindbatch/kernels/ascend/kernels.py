@@ -56,8 +56,8 @@ class AscendKernels(ReferenceKernels):
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return AddLayerNorm(epsilon) if centred else AddRmsNorm(epsilon)
 
-    def rotary(self, shape: AttentionShape, epsilon: float) -> nn.Cell:
-        return Rotary(shape, epsilon)
+    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> nn.Cell:
+        return Rotary(shape, epsilon, is_interleaved)
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:
         return Activation(kind, gated)

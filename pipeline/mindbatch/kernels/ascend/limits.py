@@ -18,12 +18,9 @@ FLASH_HEAD_MULTIPLE = 16  # of FlashAttentionScore's D
 LARGEST_FLASH_HEADS = 256  # its N1
 
 
-def limit_faults(
-    head_dim: int, rotary_dim: int, window: int, seq_length: int, block_size: int
-) -> Iterator[str]:
+def limit_faults(head_dim: int, window: int, seq_length: int, block_size: int) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
-    rotary_dim: numbers of a head that are rotated, 0 for none.
     window: the narrowest sliding window in tokens, 0 for none. seq_length: tokens of the longest sequence.
     """
     where = "not with runtime.device_target=Ascend, whose PagedAttention"
@@ -40,12 +37,6 @@ def limit_faults(
         yield (
             f"runtime.block_size={block_size}: {where} takes at most {LARGEST_BLOCK_OF_HEAD} numbers of one "
             f"head in a block; allowed with heads of {head_dim}: at most {LARGEST_BLOCK_OF_HEAD // head_dim}"
-        )
-    if 0 < rotary_dim < head_dim:
-        yield (
-            f"heads of {head_dim} numbers of which {rotary_dim} are rotated: not with "
-            "runtime.device_target=Ascend, whose ApplyRotaryPosEmb rotates whole heads; allowed: CPU for "
-            "this model"
         )
     if 0 < window < seq_length:
         yield (

@@ -7,6 +7,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.reference import rotated
 from mindbatch.kernels.tensors import constant
 
 HALF_ROTATION = 2
@@ -82,15 +83,19 @@ class AddLayerNorm(nn.Cell):
 
 
 class Rotary(nn.Cell):
-    """Norms of query and key heads where the model has them, then the fused rotation of whole heads.
+    """Norms of query and key heads where the model has them, then their rotation.
 
+    One operator rotates whole heads; where it is a part of each, plain operators do.
     The angles stay float32, which the operator takes with half-precision heads. It wants a number of tokens
     for each sequence; all of them are one sequence here, for every token brings its own row of angles.
+    Pairs of neighbours are first moved to the halves of their head, and stay there: query and key alike, so
+    that their product is the same.
     """
 
-    def __init__(self, shape: AttentionShape, epsilon: float) -> None:
+    def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool) -> None:
         super().__init__(auto_prefix=False)
         self.head_dim = shape.head_dim
+        self.is_interleaved = is_interleaved
         keys = shape.kv_heads * shape.head_dim
         self.widths = (shape.heads * shape.head_dim, keys, keys)
         self.norm = RmsNorm(epsilon)
@@ -102,11 +107,25 @@ class Rotary(nn.Cell):
             return x
         return self.norm(x.reshape(x.shape[0], -1, self.head_dim), weight, self.no_bias).reshape(x.shape)
 
+    def _in_halves(self, x: Tensor) -> Tensor:
+        if not self.is_interleaved:
+            return x
+        pairs = x.reshape(x.shape[0], -1, self.head_dim // 2, 2)
+        return mint.transpose(pairs, 2, 3).reshape(x.shape)
+
+    def _rotated(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        heads = x.reshape(x.shape[0], -1, self.head_dim)
+        return rotated(heads, cos, sin, self.is_interleaved).reshape(x.shape)
+
     def construct(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
     ) -> Tensor:
         query, key, value = mint.split(qkv, self.widths, -1)
         query, key = self._normed(query, query_norm), self._normed(key, key_norm)
+        if 2 * cos.shape[1] < self.head_dim:
+            query, key = self._rotated(query, cos, sin), self._rotated(key, cos, sin)
+            return ops.cat((query, key, value), 1)
+        query, key = self._in_halves(query), self._in_halves(key)
         tokens = ops.full((1,), qkv.shape[0], dtype=mstype.int32)
         query, key = self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
         return ops.cat((query, key, value), 1)

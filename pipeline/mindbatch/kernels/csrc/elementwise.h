@@ -56,8 +56,20 @@ inline void rotate(const float* x, const float* cosine, const float* sine, int64
   for (int64_t i = rotary_dim; i < head_dim; i++) y[i] = x[i];
 }
 
+// The same of pairs of neighbours, as the paper has them.
+inline void rotate_neighbours(const float* x, const float* cosine, const float* sine, int64_t head_dim,
+                              int64_t rotary_dim, float* y) {
+  for (int64_t i = 0; i < rotary_dim / 2; i++) {
+    const float first = x[2 * i], second = x[2 * i + 1];
+    y[2 * i] = first * cosine[i] - second * sine[i];
+    y[2 * i + 1] = second * cosine[i] + first * sine[i];
+  }
+  for (int64_t i = rotary_dim; i < head_dim; i++) y[i] = x[i];
+}
+
 void rotary(const RotaryArgs& a) {
   const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  const auto rotated = a.interleaved ? rotate_neighbours : rotate;
   auto body = [&](int64_t t, int thread) {
     float* normal = scratch(1 + thread, a.head_dim);
     const float *cosine = a.cos + t * (a.rotary_dim / 2), *sine = a.sin + t * (a.rotary_dim / 2);
@@ -68,7 +80,7 @@ void rotary(const RotaryArgs& a) {
         normalise(x, weight, nullptr, a.head_dim, a.epsilon, normal);
         x = normal;
       }
-      rotate(x, cosine, sine, a.head_dim, a.rotary_dim, a.out + t * width + h * a.head_dim);
+      rotated(x, cosine, sine, a.head_dim, a.rotary_dim, a.out + t * width + h * a.head_dim);
     }
     const int64_t values = t * width + (a.heads + a.kv_heads) * a.head_dim;
     __builtin_memcpy(a.out + values, a.qkv + values, static_cast<size_t>(a.kv_heads * a.head_dim) * 4);

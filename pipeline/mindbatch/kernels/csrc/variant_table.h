@@ -61,11 +61,12 @@ struct AttentionArgs {
 };
 
 struct RotaryArgs {
-  const float *qkv, *cos, *sin;         // cos, sin: [tokens, head_dim / 2]
+  const float *qkv, *cos, *sin;         // cos, sin: [tokens, rotary_dim / 2]
   const float *query_norm, *key_norm;   // [head_dim] each, or null: RMS norm of each head before rotation
   float* out;
   int64_t tokens, heads, kv_heads, head_dim, rotary_dim;
   float epsilon;
+  bool interleaved;  // the numbers of a pair are neighbours; else they are rotary_dim / 2 apart
 };
 
 struct NormArgs {
