@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.choice import compiled
+from mindbatch.kernels.alibi import Alibi, alibi_slopes
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
@@ -170,10 +171,12 @@ class Case:
     sequences: tuple[tuple[int, int], ...]
     window: int = 0
     padding: int = 0
+    alibi: Alibi | None = None
 
     @property
     def shape(self) -> AttentionShape:
-        return AttentionShape(self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.window)
+        scale = self.head_dim**-0.5
+        return AttentionShape(self.heads, self.kv_heads, self.head_dim, scale, self.window, self.alibi)
 
 
 # Further ones on demand; tests/fuzz/test_kernels.py draws shapes, too.
@@ -182,11 +185,11 @@ ATTENTION = [
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
-            Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65),
+            Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65, alibi=Alibi(alibi_slopes(5))),
             Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
             Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
             Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
-            Case(3, 1, 64, 8, ((0, 1), (7, 2), (30, 9)), padding=2),
+            Case(3, 1, 64, 8, ((0, 1), (7, 2), (300, 9)), padding=2, alibi=Alibi(alibi_slopes(3), 0.2, True)),
         )
     ),
     *(

@@ -144,7 +144,9 @@ def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFac
         fault
         for each in models
         if each is not None
-        for fault in limit_faults(each.head_dim, each.window, seq_length, block_size)
+        for fault in limit_faults(
+            each.head_dim, each.window, seq_length, block_size, has_alibi=each.has_alibi
+        )
     ]
     if faults:
         raise ConfigError(dict.fromkeys(faults))

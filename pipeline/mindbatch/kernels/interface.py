@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
@@ -28,6 +29,7 @@ class AttentionShape:
 
     window: number of latest positions a token sees, its own included; 0 for all.
     scale: the factor on query-key products.
+    alibi: what is added to the products then, of the heads of this rank.
     """
 
     heads: int
@@ -35,6 +37,7 @@ class AttentionShape:
     head_dim: int
     scale: float
     window: int = 0
+    alibi: Alibi | None = None
 
     @property
     def qkv_width(self) -> int:

@@ -196,6 +196,9 @@ class NativeKernels(Kernels):
             return [qkv[0], shape.heads * shape.head_dim]
 
         settings = [shape.heads, shape.head_dim, shape.window, float_bits(shape.scale)]
+        if shape.alibi is not None:
+            settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
+            settings += map(float_bits, shape.alibi.slopes)
         return self._cell("mb_attention", output, first_type, np.array(settings, np.int32))
 
     def cache_shapes(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
+from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
@@ -131,6 +133,10 @@ class Activation(nn.Cell):
         return self._activate(x[:, :width]) * x[:, width:]
 
 
+def _nearest_bfloat16(x: Tensor) -> Tensor:
+    return ops.cast(ops.cast(x, mstype.bfloat16), mstype.float32)
+
+
 class Attention(nn.Cell):
     """Paged attention by gathering each token's whole block table; memory is T x table width x block."""
 
@@ -138,6 +144,10 @@ class Attention(nn.Cell):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.scale, self.window = shape.scale, shape.window
+        self.has_alibi = shape.alibi is not None
+        alibi = shape.alibi or Alibi(())
+        self.slopes = constant(alibi.slopes or [0.0], np.float32)
+        self.factor, self.is_rounded = alibi.factor, alibi.is_rounded
         self.write = ops.ScatterNdUpdate()
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.weigh = ops.BatchMatMul()
@@ -172,12 +182,23 @@ class Attention(nn.Cell):
         scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
         positions = ops.arange(context).expand_dims(0)
         limits = lengths.expand_dims(1)
+        if self.has_alibi:
+            scores = scores + self._biases(positions, limits)
         visible = positions < limits
         if self.window > 0:
             visible = ops.logical_and(visible, positions >= limits - self.window)
         scores = ops.where(visible.expand_dims(1), scores, NEVER)
         weights = ops.softmax(scores, -1).reshape(batch, group, context)
         return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
+
+    def _biases(self, positions: Tensor, limits: Tensor) -> Tensor:
+        """[T or 1, heads, context] of ALiBi, relative to a token's own position unless they are rounded."""
+        slopes = self.slopes.expand_dims(0).expand_dims(2)
+        if self.is_rounded:
+            distances = ops.cast(positions, mstype.float32).expand_dims(1)
+            return _nearest_bfloat16(_nearest_bfloat16(slopes) * _nearest_bfloat16(distances)) * self.factor
+        distances = ops.cast(positions - limits + 1, mstype.float32).expand_dims(1)
+        return slopes * distances * self.factor
 
     def _by_head(self, cached: Tensor, tokens: int, context: int) -> Tensor:
         heads_first = cached.reshape(tokens, context, self.kv_heads, self.head_dim).swapaxes(1, 2)

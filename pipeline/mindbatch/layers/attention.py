@@ -25,6 +25,7 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
         head_dim=arch.head_dim,
         scale=arch.attention_scales[layer],
         window=arch.windows[layer],
+        alibi=arch.alibi.of_heads(first, last) if arch.alibi else None,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mindbatch.kernels.alibi import Alibi
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -23,7 +25,7 @@ class Architecture:
     """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
 
     activation and rotary: empty where the project has no layers for the model.
-    rotary: None means learned positions, max_positions of them.
+    rotary: None means learned positions, max_positions of them, or alibi.
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.
     tied: the head is the token embedding.
@@ -49,6 +51,7 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    alibi: Alibi | None = None
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0

@@ -15,6 +15,7 @@ class ModelFacts:
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
     window: the narrowest sliding window in tokens, 0 for none.
+    has_alibi: positions enter as biases of attention's scores.
     devices: that run it.
     """
 
@@ -25,6 +26,7 @@ class ModelFacts:
     cached_numbers: int
     head_dim: int
     window: int = 0
+    has_alibi: bool = False
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
 

@@ -107,6 +107,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         * (arch.head_dim + padded_head(arch.head_dim)),
         head_dim=arch.head_dim,
         window=min(filter(None, arch.windows), default=0),
+        has_alibi=arch.alibi is not None,
     )
 
 

@@ -6,6 +6,7 @@ struct AttentionCase {
   int64_t heads, kv_heads, head_dim, block_size, window;
   std::vector<std::pair<int64_t, int64_t>> sequences;  // positions cached before, new tokens
   int64_t padding, spare_columns;
+  int alibi = 0;  // 1: with it; 2: rounded to bfloat16
 };
 
 // The arrays of a step; table entries that no token may look at are poison, too.
@@ -89,10 +90,25 @@ struct Attention {
     const Ints slots("attention.slots", {tokens}, step.slots), rows("attention.rows", {tokens}, step.rows);
     const Ints tables("attention.tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths("attention.lengths", {tokens}, step.lengths);
-    const Ints settings("attention.settings", {4},
-                        {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim),
-                         static_cast<int32_t>(a.window), bits_of(0.3f)});
+    std::vector<int32_t> settings_of = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim),
+                                        static_cast<int32_t>(a.window), bits_of(0.3f)};
+    if (a.alibi) {
+      settings_of.insert(settings_of.end(), {a.alibi == 2, bits_of(0.7f)});
+      for (int64_t h = 0; h < a.heads; h++) settings_of.push_back(bits_of(slope_of(h)));
+    }
+    const Ints settings("attention.settings", {static_cast<int64_t>(settings_of.size())}, settings_of);
     return call(mb_attention, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
+  }
+
+  static float slope_of(int64_t head) { return 0.9f / static_cast<float>(head + 1); }
+  static float nearest_bfloat16(float x) {
+    return std::ldexp(std::nearbyint(std::ldexp(x, 8 - std::ilogb(x) - 1)), std::ilogb(x) + 1 - 8);
+  }
+  double bias_of(int64_t head, int64_t position) const {
+    if (!a.alibi || position == 0) return 0;
+    const float slope = slope_of(head), place = static_cast<float>(position);
+    if (a.alibi == 1) return 0.7f * (double{slope} * position);
+    return 0.7f * double{nearest_bfloat16(nearest_bfloat16(slope) * nearest_bfloat16(place))};
   }
 
   // What the step's tokens add to the caches, and nothing else.
@@ -116,6 +132,7 @@ struct Attention {
       for (int64_t d = 0; d < a.head_dim; d++)
         score += qkv.values[t * width + head * a.head_dim + d] * 0.3f *
                  static_cast<double>(keys.values[key_at(slot_of(step.rows[t], p), kv_head, d)]);
+      score += bias_of(head, p);
       scores.push_back(score);
       top = score > top ? score : top;
     }

@@ -29,6 +29,11 @@ def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, ex
         assert "runtime.device_target=Ascend" in faults[0]
 
 
+def test_alibi_is_for_the_cpu() -> None:
+    [fault] = limit_faults(64, 0, 64, 16, has_alibi=True)
+    assert fault.startswith("positions by ALiBi: not with runtime.device_target=Ascend")
+
+
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])
 def test_flash_attention_takes_heads_of_whole_sixteens(head_dim: int, legal: bool) -> None:
     assert flash_is_legal(8, head_dim, BFLOAT16) == legal

@@ -18,7 +18,9 @@ FLASH_HEAD_MULTIPLE = 16  # of FlashAttentionScore's D
 LARGEST_FLASH_HEADS = 256  # its N1
 
 
-def limit_faults(head_dim: int, window: int, seq_length: int, block_size: int) -> Iterator[str]:
+def limit_faults(
+    head_dim: int, window: int, seq_length: int, block_size: int, *, has_alibi: bool = False
+) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
     window: the narrowest sliding window in tokens, 0 for none. seq_length: tokens of the longest sequence.
@@ -37,6 +39,11 @@ def limit_faults(head_dim: int, window: int, seq_length: int, block_size: int) -
         yield (
             f"runtime.block_size={block_size}: {where} takes at most {LARGEST_BLOCK_OF_HEAD} numbers of one "
             f"head in a block; allowed with heads of {head_dim}: at most {LARGEST_BLOCK_OF_HEAD // head_dim}"
+        )
+    if has_alibi:
+        yield (
+            f"positions by ALiBi: {where} adds nothing to a token's scores when it decodes; allowed: CPU for "
+            "this model"
         )
     if 0 < window < seq_length:
         yield (

@@ -109,6 +109,25 @@ inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Ch
   score_vectors<Lanes, Queries, 1>(a, &from, m, i);
 }
 
+// Adds ALiBi to scores[begin, end) of a query, whose positions count from `first`. Biases are relative to the query's
+// own position, which is more exact, unless they are rounded: the softmax is the same.
+__attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, int64_t own, int64_t first,
+                                         int64_t begin, int64_t end, float* scores) {
+  const auto nearest = [](Vec x) {  // in bfloat16; of numbers from 0 on
+    const IntVec bits = (IntVec)x;
+    return (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & -0x10000);
+  };
+  Vec lane{}, slope = splat(a.slopes[head]);
+  for (int l = 0; l < kLanes; l++) lane[l] = static_cast<float>(l);
+  if (a.alibi_rounded) slope = nearest(slope);
+  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) {
+    const int64_t position = first + i - (a.alibi_rounded ? 0 : own);
+    const Vec positions = lane + static_cast<float>(position);
+    const Vec bias = a.alibi_rounded ? nearest(slope * nearest(positions)) : slope * positions;
+    store(scores + i, load(scores + i) + bias * a.alibi_factor);
+  }
+}
+
 // Turns scores[begin, end) into exponentials, and the others of the chunk into zeros. Returns what became of
 // exp(score - top) of the chunks before, as a factor. (Not inlined: rounded alike for tiles of every size.)
 __attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64_t end, const Chunk& chunk,
@@ -186,6 +205,8 @@ inline void soften(const AttentionArgs& a, const QueryTile& tile, const Chunk& c
       for (int64_t i = chunk.begin; i < chunk.end; i++) scores[i] = 0;
       continue;
     }
+    if (a.slopes)
+      add_alibi(a, tile.first_head + q % tile.heads, a.lengths[token] - 1, chunk.first, seen.begin, seen.end, scores);
     const float before = exponentials(scores, seen.begin, seen.end, chunk, m.running[q]);
     for (int64_t d = 0; d < a.padded_head_dim; d += kLanes) store(result + d, load(result + d) * before);
   }

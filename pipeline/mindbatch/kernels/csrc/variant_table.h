@@ -58,6 +58,9 @@ struct AttentionArgs {
   int64_t tokens, heads, kv_heads, head_dim, padded_head_dim, block_size, blocks_per_row;
   int64_t window;  // sliding window in tokens, 0 for none
   float scale;
+  const float* slopes;  // [heads], or null: ALiBi, of which a score gets alibi_factor * slope * position of the key
+  float alibi_factor;
+  bool alibi_rounded;  // slopes, positions and their products are bfloat16
 };
 
 struct RotaryArgs {
