@@ -10,8 +10,8 @@ from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library

@@ -28,7 +28,7 @@ class Alibi:
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """The published slopes: powers of 2^(-8 / n) for a power of two n, and behind them every other one of 2 n."""
+    """The paper's slopes for a power of two n, powers of 2^(-8 / n); behind them every other one of 2 n."""
     whole = 1 << (heads.bit_length() - 1)
     first, between = _base(whole), _base(2 * whole)
     powers = [first**power for power in range(1, whole + 1)]

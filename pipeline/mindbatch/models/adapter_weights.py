@@ -276,8 +276,11 @@ def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base:
     if spec.name == EMBEDDING:  # its tokens are what the low-rank arrays take in
         tokens = slice(*parts[0].output_bounds(spec.sharding, shard))
         return Place(base, True, spec.name, number, (slice(None),), tokens)
-    bounds = [(part.first, part.output_bounds(spec.sharding, shard)) for part in parts]
-    outputs = tuple(slice(first + low, first + high) for first, (low, high) in bounds)
+    outputs = tuple(
+        slice(low, high)
+        for part in parts
+        for low, high in part.source_ranges(*part.output_bounds(spec.sharding, shard))
+    )
     inputs = slice(*parts[0].input_bounds(spec.sharding, shard))
     return Place(base, parts[0].transposed, spec.name, number, outputs, inputs)
 

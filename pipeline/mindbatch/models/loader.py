@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.faults import shown
@@ -22,6 +22,7 @@ from mindbatch.models.stage_cut import stage_specs
 from mindbatch.models.tensor_spec import (
     Layout,
     Part,
+    Range,
     Sharding,
     TensorSpec,
     shard_specs,
@@ -132,30 +133,31 @@ def _rows(
     part: Part, sharding: Sharding, folder: ModelWeights, name: str, shard: TensorSlice
 ) -> Iterator[FloatArray]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
-    low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
-    if part.inputs is None:
-        yield folder.floats(name, rows=slice(low, high))
-        return
+    ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
-    if part.transposed:
-        yield folder.floats(name, rows=inputs, columns=slice(low, high)).T
-        return
-    for rows in _some_rows(low, high, part.inputs):
-        yield folder.floats(name, rows=rows, columns=inputs)
+    if part.inputs is None:
+        for low, high in ranges:
+            yield folder.floats(name, rows=slice(low, high))
+    elif part.transposed:
+        for low, high in ranges:
+            yield folder.floats(name, rows=inputs, columns=slice(low, high)).T
+    else:
+        for rows in _some_rows(ranges, part.inputs):
+            yield folder.floats(name, rows=rows, columns=inputs)
 
 
-def _some_rows(low: int, high: int, inputs: int) -> Iterator[slice]:
-    """All from low to high, whole panels of them at a time."""
+def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
+    """All rows of the ranges, whole panels of them at a time."""
     step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
-    return (slice(row, min(row + step, high)) for row in range(low, high, step))
+    return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
 
 
 def _integers(
     part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
 ) -> Iterator[ScaledIntegers]:
     """The same of a matrix whose integers the kernels keep."""
-    low, high = (part.first + bound for bound in part.output_bounds(sharding, shard))
+    ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     assert part.inputs is not None
-    for rows in _some_rows(low, high, part.inputs):
+    for rows in _some_rows(ranges, part.inputs):
         yield folder.integers(name, rows, inputs)

@@ -34,6 +34,8 @@ class Part:
     transposed: the checkpoint stores [inputs, outputs].
     unit: outputs that stay together when cut (a head).
     is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
+    run, spacing: where several parts take turns in the source, so many outputs lie together, and the next
+        ones begin so much behind them; 0 where all lie together.
     """
 
     source: str
@@ -43,6 +45,21 @@ class Part:
     transposed: bool = False
     unit: int = 1
     is_shared: bool = False
+    run: int = 0
+    spacing: int = 0
+
+    def source_ranges(self, low: int, high: int) -> list[Range]:
+        """Where the part's outputs low .. high - 1 lie along the outputs of the source, in their order."""
+        if not self.run:
+            return [(self.first + low, self.first + high)]
+        found = []
+        while low < high:
+            number, within = divmod(low, self.run)
+            stop = min(high, low - within + self.run)
+            start = self.first + number * self.spacing + within
+            found.append((start, start + stop - low))
+            low = stop
+        return found
 
     def source_shape(self, total_outputs: int) -> tuple[int, ...]:
         """Shape that the checkpoint's tensor must have."""
@@ -160,6 +177,14 @@ def fused(
     )
 
 
+def taking_turns(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
+    """Parts of one checkpoint tensor that take turns: a run of each, so many times (Megatron's heads)."""
+    return tuple(
+        Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))
+        for index, run in enumerate(runs)
+    )
+
+
 def linear(name: str, parts: tuple[Part, ...], sharding: Sharding, bias: bool) -> list[TensorSpec]:
     """A packed weight and, where the model has one, its bias; each part's source ends in `weight`."""
     specs = [TensorSpec(f"{name}.weight", parts, sharding, Layout.PACKED)]
@@ -184,7 +209,8 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
     totals: dict[str, int] = {}
     parts: dict[str, Part] = {}
     for part in (part for spec in specs for part in spec.parts):
-        totals[part.source] = max(totals.get(part.source, 0), part.first + part.outputs)
+        end = part.source_ranges(0, part.outputs)[-1][1]
+        totals[part.source] = max(totals.get(part.source, 0), end)
         parts[part.source] = part
     return {source: part.source_shape(totals[source]) for source, part in parts.items()}
 
@@ -192,23 +218,28 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
 def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorSpec]:
     """The specs as a rank's own file has them: its tensors were cut before, so nothing is cut any more.
 
-    The parts of a fused tensor follow one another as in the full one; padding counts as outputs.
+    The parts of a fused tensor follow one another, or take turns, as in the full one; padding counts as
+    outputs.
 
     Raises:
         ValueError: a part cannot be cut over so many ranks.
     """
-    widths: dict[str, dict[int, int]] = {}
+    runs: dict[str, dict[int, int]] = {}  # what lies together of each part
     for spec in specs:
         for part in spec.parts:
-            widths.setdefault(part.source, {})[part.first] = part.local_outputs(spec.sharding, shard)
+            outputs = part.local_outputs(spec.sharding, shard)
+            runs.setdefault(part.source, {})[part.first] = min(part.run or outputs, outputs)
 
     def of_rank(part: Part, sharding: Sharding) -> Part:
         left, right = part.input_bounds(sharding, shard)
+        beside = runs[part.source]
         return replace(
             part,
             outputs=part.local_outputs(sharding, shard),
             inputs=None if part.inputs is None else right - left,
-            first=sum(width for first, width in widths[part.source].items() if first < part.first),
+            first=sum(width for first, width in beside.items() if first < part.first),
+            run=beside[part.first] if part.run else 0,
+            spacing=sum(beside.values()) if part.run else 0,
         )
 
     return [

@@ -71,7 +71,7 @@ void random_case(Random& random) {
   activation_case(random, random.between(1, 9), random.between(1, 70), random.between(0, 3), either);
   const int64_t head_dim = 2 * random.between(1, 128);
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
-              2 * random.between(0, head_dim / 2), either);
+              2 * random.between(0, head_dim / 2), either, other);
   random_attention(random);
   angles_case(random, random.between(0, 40), random.between(1, 70));
   rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));

@@ -1,14 +1,23 @@
 """Which rank holds which element: together the ranks hold each one, once."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
-from mindbatch.models.tensor_spec import Sharding, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import (
+    Sharding,
+    TensorSpec,
+    linear,
+    shard_specs,
+    source_shapes,
+    taking_turns,
+)
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from small_configs import GPT2, LLAMA
 
@@ -27,8 +36,12 @@ def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, in
     for part in spec.parts:
         low, high = part.output_bounds(spec.sharding, piece)
         left, right = part.input_bounds(spec.sharding, piece)
-        for output in range(part.first + low, part.first + high):
-            held.update((part.source, output, column) for column in range(left, right))
+        for start, stop in part.source_ranges(low, high):
+            held.update(
+                (part.source, output, column)
+                for output in range(start, stop)
+                for column in range(left, right)
+            )
     return held
 
 
@@ -36,7 +49,8 @@ def all_elements(spec: TensorSpec) -> set[tuple[str, int, int]]:
     return {
         (part.source, output, column)
         for part in spec.parts
-        for output in range(part.first, part.first + part.outputs)
+        for start, stop in part.source_ranges(0, part.outputs)
+        for output in range(start, stop)
         for column in range(part.inputs or 1)
     }
 
@@ -127,3 +141,32 @@ def test_each_of_two_ranks_holds_about_half_of_a_model() -> None:
     whole, *halves = (sum(spec.numbers(shard) for spec in specs) for shard in (WHOLE, *ranks))
     assert whole == 124_439_808
     assert max(halves) <= 0.51 * whole
+
+
+@pytest.mark.parametrize(("queries", "ranks"), [(1, 2), (1, 4), (3, 2), (4, 4), (4, 8), (6, 8)])
+def test_parts_take_turns_in_rank_files_as_in_whole_ones(queries: int, ranks: int) -> None:
+    """4 groups of query heads with a key and a value head each, of 2 numbers, over ranks, and beyond 4."""
+    runs = (2 * queries, 2, 2)
+    query, *shared = taking_turns("qkv.weight", runs, 4, 1, unit=2)
+    parts = (query, *(replace(part, is_shared=True) for part in shared))
+    [spec] = linear("layers.0.qkv", parts, Sharding.OUTPUTS, bias=False)
+    full = np.arange(4 * sum(runs))
+    assert source_shapes([spec]) == {"qkv.weight": (len(full), 1)}
+    [placement] = placements([spec], ranks).values()
+    for rank in range(ranks):
+        shard = placement.shards[rank]
+        assert shard is not None
+        stored = np.full(shard.shape[0], -1)
+        for segment in shard.segments:
+            (low, high), (first, last) = segment.local[0], segment.whole[0]
+            stored[low:high] = full[first:last]
+        piece = TensorSlice(rank, ranks)
+        [own] = shard_specs([spec], piece)
+        expected = [
+            full[low:high]
+            for part in spec.parts
+            for low, high in part.source_ranges(*part.output_bounds(spec.sharding, piece))
+        ]
+        found = [stored[low:high] for part in own.parts for low, high in part.source_ranges(0, part.outputs)]
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+        assert (np.diff(stored) > 0).all()

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Part, Range, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap, TensorSlice
 
 
@@ -100,22 +101,28 @@ def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
 
 
 def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
-    """What a rank holds: the parts' outputs one after another, each divided by itself."""
+    """What a rank holds: the parts' outputs in the order of the full tensor, each part divided by itself."""
     segments: list[Segment] = []
     padding: list[Region] = []
-    end, columns = 0, (0, 0)
-    for part, sharding in parts:
-        low, high = part.output_bounds(sharding, rank)
-        left, right = part.input_bounds(sharding, rank)
-        start, filled, end = end, end + high - low, end + part.local_outputs(sharding, rank)
-        columns = (0, right - left)
-        whole = part.region((part.first + low, part.first + high), (left, right))
-        if start < filled:
-            segments.append(Segment(part.region((start, filled), columns), whole))
-        if filled < end:
-            padding.append(part.region((filled, end), columns))
-    shape = tuple(stop for _, stop in parts[0][0].region((0, end), columns))
+    [part, sharding], end = parts[0], 0
+    left, right = part.input_bounds(sharding, rank)
+    columns = (0, right - left)
+    for low, high in sorted(chain.from_iterable(_held_ranges(*each, rank) for each in parts)):
+        start, end = end, end + high - low
+        if start < end:
+            segments.append(
+                Segment(part.region((start, end), columns), part.region((low, high), (left, right)))
+            )
+    filled, end = end, sum(each.local_outputs(how, rank) for each, how in parts)
+    if filled < end:
+        padding.append(part.region((filled, end), columns))
+    shape = tuple(stop for _, stop in part.region((0, end), columns))
     return Shard(shape, joined_segments(segments), tuple(padding))
+
+
+def _held_ranges(part: Part, sharding: Sharding, rank: TensorSlice) -> list[Range]:
+    """Where the rank's outputs of a part are in the full tensor."""
+    return part.source_ranges(*part.output_bounds(sharding, rank))
 
 
 def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:
