@@ -29,8 +29,14 @@ LOWEST = {
     "screen_text",
     "strict_json",
 }
-# Modules of models/ that only declare: they stand below all that a model is made of, cut or read by.
-DECLARATIONS = {"models.architecture", "models.stage_cut", "models.tensor_spec", "kernels.memory"}
+# Modules that only declare: they stand below all that a model is made of, cut or read by.
+DECLARATIONS = {
+    "models.architecture",
+    "models.stage_cut",
+    "models.tensor_spec",
+    "kernels.alibi",
+    "kernels.memory",
+}
 BELOW_ENGINE = {
     "decoding",
     "cache",
@@ -58,11 +64,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strict_json": {"fault_lines"},
     "tool_parser": {"errors", "screen_text"},
     "parallel": LOWEST,
+    "kernels.alibi": set(),
     "kernels.memory": LOWEST,
-    "models.architecture": {"kernels.memory"},
+    "models.architecture": {"kernels.alibi", "kernels.memory"},
     "models.stage_cut": {"models.tensor_spec", "parallel"},
     "models.tensor_spec": {"parallel"},
-    "kernels": {"parallel", "kernels.memory"} | LOWEST,
+    "kernels": {"parallel", "kernels.alibi", "kernels.memory"} | LOWEST,
     "layers": {"models.architecture", "kernels", "parallel"} | LOWEST,
     "cache": {"kernels"} | LOWEST,
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
@@ -143,6 +150,7 @@ MINDSPORE = {
     "backends/*",
 }
 MINDSPORE_FREE = {
+    "kernels/alibi.py",
     "kernels/ascend/limits.py",
     "kernels/ascend/step.py",
     "kernels/memory.py",
