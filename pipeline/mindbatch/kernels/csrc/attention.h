@@ -52,6 +52,11 @@ inline const float* keys_at(const AttentionArgs& a, const int32_t* table, int64_
   return a.key_cache + (block * a.kv_heads + kv_head) * a.head_dim * a.block_size + position % a.block_size;
 }
 
+inline const float* values_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+  const int64_t row = (table[position / a.block_size] * a.kv_heads + kv_head) * a.block_size;
+  return a.value_cache + (row + position % a.block_size) * a.padded_head_dim;
+}
+
 inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
   const int64_t length = a.lengths[token];
   return a.window > 0 && length > a.window ? length - a.window : 0;
@@ -77,15 +82,25 @@ inline void write_cache(const AttentionArgs& a) {
   parallel_for((a.tokens + kTokens - 1) / kTokens, body);
 }
 
-// scores[q][i] = queries[q] . key(i) for vectors of neighbouring positions.
+// A vector of neighbouring positions: their keys and values, and the keys that are read next.
+struct Positions {
+  const float *keys, *values, *next_keys;
+};
+
+// scores[q][i] = queries[q] . key(i) for vectors of neighbouring positions. Blocks are too small for the processor
+// to see what comes next, so it is told: the keys of the next vectors, and the values, which are weighed soon.
 template <class Lanes, int Queries, int Vectors>
-inline void score_vectors(const AttentionArgs& a, const float* const* keys, const TileMemory& m, int64_t i) {
+inline void score_vectors(const AttentionArgs& a, const Positions* from, const TileMemory& m, int64_t i) {
   typename Lanes::Type sum[Queries][Vectors];
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Vectors; v++) sum[q][v] = typename Lanes::Type{};
   for (int64_t d = 0; d < a.head_dim; d++) {
     typename Lanes::Type key[Vectors];
-    for (int v = 0; v < Vectors; v++) key[v] = Lanes::load(keys[v] + d * a.block_size);
+    for (int v = 0; v < Vectors; v++) {
+      key[v] = Lanes::load(from[v].keys + d * a.block_size);
+      __builtin_prefetch(from[v].next_keys + d * a.block_size);
+      __builtin_prefetch(from[v].values + d * Lanes::kCount, 0, 2);
+    }
     for (int q = 0; q < Queries; q++)
       for (int v = 0; v < Vectors; v++) sum[q][v] = m.queries[q * a.head_dim + d] * key[v] + sum[q][v];
   }
@@ -97,15 +112,20 @@ inline void score_vectors(const AttentionArgs& a, const float* const* keys, cons
 template <class Lanes, int Queries>
 inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   constexpr int kVectors = kLanes == 16 ? 2 : 1;
-  const auto keys = [&](int64_t i) { return keys_at(a, chunk.table, tile.kv_head, chunk.first + i); };
+  const auto positions = [&](int64_t i) -> Positions {
+    const int64_t at = chunk.first + i, next = at + kVectors * Lanes::kCount;
+    const float* keys = keys_at(a, chunk.table, tile.kv_head, at);
+    return {keys, values_at(a, chunk.table, tile.kv_head, at),
+            next < tile.end ? keys_at(a, chunk.table, tile.kv_head, next) : keys};
+  };
   int64_t i = chunk.begin / Lanes::kCount * Lanes::kCount;
   for (; i + (kVectors - 1) * Lanes::kCount < chunk.end; i += kVectors * Lanes::kCount) {
-    const float* from[kVectors];
-    for (int v = 0; v < kVectors; v++) from[v] = keys(i + v * Lanes::kCount);
+    Positions from[kVectors];
+    for (int v = 0; v < kVectors; v++) from[v] = positions(i + v * Lanes::kCount);
     score_vectors<Lanes, Queries, kVectors>(a, from, m, i);
   }
   if (i >= chunk.end) return;
-  const float* from = keys(i);
+  const Positions from = positions(i);
   score_vectors<Lanes, Queries, 1>(a, &from, m, i);
 }
 
@@ -160,12 +180,9 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Width; v++) sum[q][v] = load(m.result + q * a.padded_head_dim + d + v * kLanes);
   for (int64_t i = chunk.begin; i < chunk.end;) {
-    const int64_t block = (chunk.first + i) / a.block_size, offset = (chunk.first + i) % a.block_size;
-    int64_t count = a.block_size - offset;
+    int64_t count = a.block_size - (chunk.first + i) % a.block_size;
     if (count > chunk.end - i) count = chunk.end - i;
-    const float* values =
-        a.value_cache + d +
-        ((chunk.table[block] * a.kv_heads + tile.kv_head) * a.block_size + offset) * a.padded_head_dim;
+    const float* values = values_at(a, chunk.table, tile.kv_head, chunk.first + i) + d;
     const float* p = m.scores + i;
     for (int64_t j = 0; j < count; j++)
       for (int v = 0; v < Width; v++) {
