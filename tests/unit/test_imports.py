@@ -66,14 +66,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel": LOWEST,
     "kernels.alibi": set(),
     "kernels.memory": LOWEST,
+    "kernels.native_library": LOWEST,
     "models.architecture": {"kernels.alibi", "kernels.memory"},
     "models.stage_cut": {"models.tensor_spec", "parallel"},
     "models.tensor_spec": {"parallel"},
-    "kernels": {"parallel", "kernels.alibi", "kernels.memory"} | LOWEST,
+    "kernels": {"parallel", "kernels.alibi", "kernels.memory", "kernels.native_library"} | LOWEST,
     "layers": {"models.architecture", "kernels", "parallel"} | LOWEST,
     "cache": {"kernels"} | LOWEST,
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
-    "decoding": LOWEST,
+    "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "config": {"decoding", "models", "kernels.memory", "storage"} | LOWEST,
@@ -83,7 +84,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
     "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
-    "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "parallel"} | LOWEST,
+    "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "parallel"}
+    | {"kernels.native_library"}
+    | LOWEST,
     "llm": FACADE | {"calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
     "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
@@ -108,6 +111,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"config", "interrupts", "parallel", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
     "tasks": FACADE
+    | {"kernels.native_library"}
     | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
@@ -242,10 +246,10 @@ def eager(tree: ast.Module) -> Iterator[str]:
 
 
 def package_of(dotted: str) -> str:
-    """The subpackage of a module below mindbatch, the name of one at the top, or a module of DECLARATIONS."""
+    """The subpackage of a module below mindbatch; of one at the top, or with rules of its own, its name."""
     parts = dotted.split(".")
     declared = ".".join(parts[:2])
-    return declared if declared in DECLARATIONS else parts[0]
+    return declared if declared in MAY_IMPORT else parts[0]
 
 
 def dotted(module: Path) -> str:

@@ -1,7 +1,12 @@
 """Probabilities and their logarithms from logits, in float32 as transformers computes them."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
+
+from mindbatch.errors import ConfigError
+from mindbatch.kernels.native_library import NativeLibrary, find_library
 
 _SCORES_AT_ONCE = 1 << 16
 """Scores worked on together (256 KB): they stay in a core's second-level cache."""
@@ -36,8 +41,29 @@ def likeliest_and_normalisers(
     """The place of each row's largest logit, the lowest among equals, and the row's normaliser: [S] and [S].
 
     A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
-    NaN. A row's results do not depend on the others. Both at once, a few rows at a time, fetch the logits
-    [S, V] from memory once instead of twice.
+    NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
+    threads: NumPy takes 15 times as long for the same numbers, but for the last bits of normalisers.
+    """
+    library = _library()
+    if library is None:
+        return likeliest_by_numpy(logits)
+    places, normalisers = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float64)
+    library.likeliest(np.ascontiguousarray(logits), places, normalisers)
+    return places, normalisers
+
+
+@lru_cache(maxsize=1)
+def _library() -> NativeLibrary | None:
+    try:
+        return find_library()
+    except ConfigError:  # built from other sources; whoever asks for its kernels is told
+        return None
+
+
+def likeliest_by_numpy(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """As `likeliest_and_normalisers`, without the kernels.
+
+    Both at once, a few rows at a time, fetch the logits [S, V] from memory once instead of twice.
     """
     count, size = logits.shape
     best = np.empty(count, dtype=np.int64)

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.errors import ConfigError
 
-if TYPE_CHECKING:  # which loads MindSpore
-    from mindbatch.kernels.arrays import Array, FloatArray
+if TYPE_CHECKING:  # commands that only ask for it load no NumPy
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 4  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 5  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -76,6 +80,14 @@ class NativeLibrary:
         sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
         return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
 
+    def likeliest(self, scores: FloatArray, places: Array, normalisers: Array) -> None:
+        """Writes what `decoding.softmax.likeliest_and_normalisers` gives of scores [n, V] in one piece.
+
+        places, normalisers: [n], int64 and float64.
+        """
+        addresses = (places.ctypes.data, normalisers.ctypes.data)
+        self.handle.mb_likeliest(scores.ctypes.data, *scores.shape, *addresses)
+
     @property
     def variants(self) -> list[str]:
         """Those of VARIANTS that this machine and this build have."""
@@ -125,6 +137,8 @@ def _open(path: Path) -> ctypes.CDLL:
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     handle.mb_pack.argtypes = [ctypes.c_int, pointer, *[number] * 4, pointer, number]
     handle.mb_pack.restype = number
+    handle.mb_likeliest.argtypes = [pointer, number, number, pointer, pointer]
+    handle.mb_likeliest.restype = None
     return handle
 
 

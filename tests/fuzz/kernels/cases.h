@@ -1,5 +1,6 @@
 // Buffers of exact size on the heap, calls of the library's entry points, and the comparison of what they wrote.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -132,5 +133,6 @@ int mb_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_pack(int, const float*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
+void mb_likeliest(const float*, int64_t, int64_t, int64_t*, double*);
 int mb_set_variant(const char*);
 }

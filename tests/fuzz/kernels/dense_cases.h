@@ -128,3 +128,18 @@ inline void activation_case(Random& random, int64_t rows, int64_t width, int32_t
     }
   compare(y, expected);
 }
+
+inline void likeliest_case(Random& random, int64_t rows, int64_t width) {
+  running = "likeliest " + std::to_string(rows) + "x" + std::to_string(width);
+  const Floats scores = drawn(random, "likeliest.scores", {rows, width});
+  const Buffer<int64_t> places("likeliest.places", {rows}, std::vector<int64_t>(static_cast<size_t>(rows)));
+  const Buffer<double> found("likeliest.normalisers", {rows}, std::vector<double>(static_cast<size_t>(rows)));
+  mb_likeliest(scores.memory, rows, width, places.memory, found.memory);
+  for (int64_t r = 0; r < rows; r++) {
+    const float* row = &scores.values[r * width];
+    require(places.memory[r] == std::max_element(row, row + width) - row, "another place than the largest's");
+    double sum = 0;
+    for (int64_t i = 0; i < width; i++) sum += std::exp(double{row[i]});
+    require(std::fabs(found.memory[r] - std::log(sum)) < 1e-5, "another normaliser");
+  }
+}

@@ -24,6 +24,7 @@ void fixed_cases(Random& random) {
       norm_case(random, rows, width, false, true, true);
       for (int32_t kind = 0; kind < 4; kind++) activation_case(random, rows, width, kind, kind % 2);
     }
+  for (const int64_t width : {1, 15, 33, 1024, 1041}) likeliest_case(random, 3, width);
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
       rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 == 2, head_dim % 4 == 0);
@@ -69,6 +70,7 @@ void random_case(Random& random) {
   embed_case(random, random.between(1, 100), random.between(1, 70));
   norm_case(random, random.between(1, 9), random.between(1, 300), either, other);
   activation_case(random, random.between(1, 9), random.between(1, 70), random.between(0, 3), either);
+  likeliest_case(random, random.between(1, 5), random.between(1, 2100));
   const int64_t head_dim = 2 * random.between(1, 128);
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
               2 * random.between(0, head_dim / 2), either, other);

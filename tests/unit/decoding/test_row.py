@@ -1,12 +1,16 @@
 """Log-probabilities of raw logits: against SciPy in float64, and alone as in a batch."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 from mindbatch.decoding.row import token_logprobs
-from mindbatch.decoding.softmax import likeliest_and_normalisers
+from mindbatch.decoding.softmax import likeliest_and_normalisers, likeliest_by_numpy
+
+Likeliest = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
 def random_logits(rows: int, size: int) -> NDArray[np.float32]:
@@ -31,10 +35,35 @@ def test_none_asked_for_gives_the_token_alone() -> None:
     assert found == pytest.approx({2: -np.log(4)})
 
 
+WITH_AND_WITHOUT_KERNELS = pytest.mark.parametrize(
+    "compute", [likeliest_and_normalisers, likeliest_by_numpy], ids=["kernels", "numpy"]
+)
+
+
+@WITH_AND_WITHOUT_KERNELS
 @pytest.mark.parametrize(("rows", "size"), [(40, 1), (40, 13), (300, 1000), (5, 50_257)])
-def test_a_row_alone_has_the_same_bits(rows: int, size: int) -> None:
+def test_a_row_alone_has_the_same_bits(compute: Likeliest, rows: int, size: int) -> None:
     logits = random_logits(rows, size)
-    likeliest, normalisers = likeliest_and_normalisers(logits)
+    likeliest, normalisers = compute(logits)
     assert likeliest.tolist() == logits.argmax(axis=1).tolist()
-    alone = [likeliest_and_normalisers(logits[[row]])[1][0] for row in range(rows)]
+    alone = [compute(logits[[row]])[1][0] for row in range(rows)]
     assert normalisers.tolist() == alone
+    assert normalisers == pytest.approx(logsumexp(logits.astype(np.float64), axis=1), abs=4e-6)
+
+
+@WITH_AND_WITHOUT_KERNELS
+def test_the_lowest_of_equals_and_what_is_not_finite(compute: Likeliest) -> None:
+    never, nan = -np.inf, np.nan
+    rows = [[never, 3, 3], [1, never, -500], [1, np.inf, 0], [0, nan, 1], [never] * 3]
+    logits = np.tile(np.array(rows, np.float32), (1, 401))
+    likeliest, normalisers = compute(logits)
+    assert likeliest[:2].tolist() == [1, 0]
+    assert normalisers == pytest.approx([3 + np.log(802), 1 + np.log(401), nan, nan, nan], nan_ok=True)
+
+
+def test_columns_of_more_scores() -> None:
+    logits = random_logits(6, 1000)
+    some = likeliest_and_normalisers(logits[:, 100:900])
+    assert [part.tolist() for part in some] == [
+        part.tolist() for part in likeliest_and_normalisers(logits[:, 100:900].copy())
+    ]

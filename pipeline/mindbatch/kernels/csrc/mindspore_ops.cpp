@@ -69,7 +69,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 4; }
+MB_EXPORT int mb_interface() { return 5; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -153,6 +153,13 @@ MB_OP(mb_activation) {
   table->activation({floats(params[0]), static_cast<float*>(params[2]), shapes[2][0], shapes[2][1],
                      static_cast<Activation>(settings[0]), settings[1] != 0});
   return 0;
+}
+
+// scores [rows, columns] -> the place of each row's largest, and what makes log-probabilities of its scores
+MB_EXPORT void mb_likeliest(const float* scores, int64_t rows, int64_t columns, int64_t* likeliest,
+                            double* normalisers) {
+  PoolLock lock;
+  table->likeliest({scores, rows, columns, likeliest, normalisers});
 }
 
 // Bytes that `size` ranks share, and entering a meeting of theirs: its number here, or -1.

@@ -22,6 +22,7 @@ namespace {
 #include "adapters.h"
 #include "attention.h"
 #include "elementwise.h"
+#include "scores.h"
 
 }  // namespace
 
@@ -33,6 +34,7 @@ const KernelTable table = {MB_VARIANT_NAME,
                            rotary,
                            norm,
                            activation,
+                           likeliest,
                            adapter_shrink,
                            adapter_expand};
 

@@ -89,6 +89,13 @@ struct ActivationArgs {
   bool gated;
 };
 
+struct ScoreArgs {
+  const float* scores;  // [rows, columns]
+  int64_t rows, columns;
+  int64_t* likeliest;   // [rows]
+  double* normalisers;  // [rows]
+};
+
 // Adapters are packed in panels of so many outputs; offsets in their memory count so many floats, too.
 constexpr int kAdapterPanel = 16;
 
@@ -126,6 +133,7 @@ struct KernelTable {
   void (*rotary)(const RotaryArgs&);
   void (*norm)(const NormArgs&);
   void (*activation)(const ActivationArgs&);
+  void (*likeliest)(const ScoreArgs&);
   void (*adapter_shrink)(const AdapterArgs&);
   void (*adapter_expand)(const AdapterArgs&);
 };
