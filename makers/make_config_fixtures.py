@@ -14,6 +14,8 @@ from typing import Any
 import transformers
 from transformers import (
     GemmaConfig,
+    Glm4Config,
+    GlmConfig,
     GPT2Config,
     GraniteConfig,
     LlamaConfig,
@@ -26,6 +28,8 @@ from transformers import (
 
 CLASSES = (
     GemmaConfig,
+    Glm4Config,
+    GlmConfig,
     GPT2Config,
     GraniteConfig,
     LlamaConfig,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 FIXTURE = Path(__file__).parent / "fixtures/models.npz"
 MINDFORMERS_FIXTURE = FIXTURE.with_name("mindformers.npz")
 DENSE = FIXTURE.with_name("dense.npz")
+GLM = FIXTURE.with_name("glm.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -28,6 +29,11 @@ def descriptions(path: Path = FIXTURE) -> dict[str, dict[str, Any]]:
     """By case: config, tensors {name: [shape, spread]}, dtype, shards, digest of the weights."""
     found: dict[str, dict[str, Any]] = json.loads(str(fixture(path)["meta"]))
     return found
+
+
+def dense_cases() -> dict[str, Path]:
+    """By case of the dense types that came later, the fixture that has it."""
+    return {case: path for path in (DENSE, GLM) for case in descriptions(path)}
 
 
 def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import DENSE, descriptions, fixture, ragged, write_folder
+from model_folders import GLM, dense_cases, descriptions, fixture, ragged, write_folder
 from recording import Run, load
 
 from mindbatch import LLM, DecodingParams
@@ -14,12 +14,13 @@ from mindbatch.models.registry import describe
 
 GREEDY = DecodingParams(max_new_tokens=64)
 LARGEST_GAP = 1e-4
+CASES = dense_cases()
 
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=list(descriptions(DENSE)))
+@pytest.fixture(scope="module", params=list(CASES))
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -27,7 +28,7 @@ def case(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def folder(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp(case)
-    described = descriptions(DENSE)[case]
+    described = descriptions(CASES[case])[case]
     assert write_folder(path, described) == described["digest"]
     return path
 
@@ -39,8 +40,8 @@ def llm(folder: Path) -> LLM:
 
 def _gap(case: str, run: Run) -> float:
     """The largest difference from the recorded logits, over a prompt and its greedy tokens."""
-    expected = fixture(DENSE)[f"{case}.logits"]
-    tokens = ragged(case, DENSE)[0] + fixture(DENSE)[f"{case}.tokens"][0].tolist()
+    expected = fixture(CASES[case])[f"{case}.logits"]
+    tokens = ragged(case, CASES[case])[0] + fixture(CASES[case])[f"{case}.tokens"][0].tolist()
     ours = np.stack([run.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
     return float(np.abs(ours - expected).max())
 
@@ -48,37 +49,41 @@ def _gap(case: str, run: Run) -> float:
 def test_logits_and_greedy_tokens_are_those_of_transformers(
     case: str, llm: LLM, record_property: pytest.RecordProperty
 ) -> None:
-    alone = Run(llm, ragged(case, DENSE)[:1], GREEDY)
+    alone = Run(llm, ragged(case, CASES[case])[:1], GREEDY)
     gap = _gap(case, alone)
     record_property("largest difference", gap)
     assert gap <= LARGEST_GAP
-    assert alone.tokens == fixture(DENSE)[f"{case}.tokens"][:1].tolist()
+    assert alone.tokens == fixture(CASES[case])[f"{case}.tokens"][:1].tolist()
 
 
 def test_a_ragged_batch_of_16(case: str, llm: LLM) -> None:
-    batch = Run(llm, ragged(case, DENSE), GREEDY)
-    assert batch.tokens == fixture(DENSE)[f"{case}.tokens"].tolist()
+    batch = Run(llm, ragged(case, CASES[case]), GREEDY)
+    assert batch.tokens == fixture(CASES[case])[f"{case}.tokens"].tolist()
     assert _gap(case, batch) <= LARGEST_GAP
 
 
 @pytest.mark.on_demand
 def test_the_reference_kernels(case: str, folder: Path) -> None:
-    run = Run(load(folder, kernels="reference"), ragged(case, DENSE)[:1], DecodingParams(max_new_tokens=8))
-    expected = fixture(DENSE)[f"{case}.logits"]
-    prompt = ragged(case, DENSE)[0]
+    run = Run(
+        load(folder, kernels="reference"), ragged(case, CASES[case])[:1], DecodingParams(max_new_tokens=8)
+    )
+    expected = fixture(CASES[case])[f"{case}.logits"]
+    prompt = ragged(case, CASES[case])[0]
     ours = np.stack([run.logits[tuple(prompt[: end + 1])] for end in range(len(prompt))])
     assert np.abs(ours - expected[: len(prompt)]).max() <= LARGEST_GAP
 
 
 def test_what_the_cases_are_for() -> None:
     """Windows shorter than prompts, half precision, shards, heads rotated in part."""
-    found = descriptions(DENSE)
+    found = {case: descriptions(path)[case] for case, path in CASES.items()}
     assert {each["dtype"] for each in found.values()} == {"float32", "float16", "bfloat16"}
     assert max(each["shards"] for each in found.values()) > 1
     arch = {name: describe(each["config"]) for name, each in found.items()}
     for name in ("phi3", "starcoder2_window"):
-        assert 0 < max(arch[name].windows) < len(ragged(name, DENSE)[0])
+        assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
-    assert len(rotary["phi3_partial"].inverse_frequencies) * 2 == arch["phi3_partial"].head_dim // 2
+    for name in ("phi3_partial", "glm"):
+        assert len(rotary[name].inverse_frequencies) * 2 == arch[name].head_dim // 2
+    assert all(rotary[name].is_interleaved for name in descriptions(GLM))
     assert rotary["minimind_yarn"].inverse_frequencies != rotary["minimind"].inverse_frequencies
     assert rotary["phi3_long"].scale > 1

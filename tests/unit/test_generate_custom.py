@@ -11,6 +11,7 @@ import generate_custom
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
+from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 
 DEVICE = "DEVICE_ID"
@@ -139,8 +140,8 @@ def test_every_fault_is_told_at_once(
     (here / "p.txt").write_bytes(b"a\\nb\n\n\xff\n")
     flags = ("--model_type", "bloom_7b", "--input_data", "p.txt", "--model_parallel", "2", "--device_id", "1")
     assert refused(monkeypatch, capsys, *flags) == [
-        "generate_custom.py: --model_type 'bloom_7b': no folder, and no name that begins with one of gemma, "
-        "gpt2, granite, llama, minimind, mistral, phi3, qwen2, qwen3, starcoder2",
+        "generate_custom.py: --model_type 'bloom_7b': no folder, and no name that begins with one of "
+        + ", ".join(MODEL_TYPES),
         "generate_custom.py: p.txt, line 2: the line is empty",
         "generate_custom.py: p.txt, line 3: not valid UTF-8: byte 0xff at position 0",
         "generate_custom.py: --model_parallel 2: has no effect without --use_parallel True",

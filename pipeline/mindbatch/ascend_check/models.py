@@ -35,6 +35,8 @@ _GROUPED: dict[str, Any] = {
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "gemma": _GROUPED,
+    "glm": _GROUPED | {"partial_rotary_factor": 0.5},
+    "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "granite": _GROUPED
     | {

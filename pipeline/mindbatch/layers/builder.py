@@ -76,11 +76,18 @@ class Layers:
         The offset is added to the loaded weight here, once, and in float32, as the model itself computes it:
         half precision would lose what the weight adds to the offset.
         """
-        weight = self.weights.get(f"{name}.weight")
-        if offset:
-            weight = self.kernels.raised(weight, offset)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
-        return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
+        return AddNorm(self._raised(name, offset), self.weights.optional(f"{name}.bias"), operator)
+
+    def plain_rms_norm(self, name: str, offset: float = 0.0) -> Operation:
+        """The same of x [T, hidden_size] alone."""
+        operator = self.kernels.norm(self.arch.norm_epsilon, centred=False)
+        return Norm(self._raised(name, offset), self.weights.absent, operator)
+
+    def _raised(self, name: str, offset: float) -> Parameter | Tensor:
+        """The weight of a norm plus the offset."""
+        weight = self.weights.get(f"{name}.weight")
+        return self.kernels.raised(weight, offset) if offset else weight
 
     def layer_norm(self, name: str) -> Operation:
         """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""

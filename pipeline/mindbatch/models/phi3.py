@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, rotary_width
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.models.tensor_spec import TensorSpec, stored_as_one
 
 # Of transformers' Phi3Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -27,7 +26,6 @@ DEFAULTS = llama.DEFAULTS | {
 }
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6
-_WHOLE = {"q_proj.weight": "qkv_proj", "gate_proj.weight": "gate_up_proj"}
 _SCALING_KEYS = ("type", "short_factor", "long_factor")
 
 
@@ -79,20 +77,7 @@ def _attention_factor(max_positions: int, original: int) -> float:
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
     """Llama's parameters; query, key and value are one tensor of the checkpoint, gate and up another."""
-    return [_fused(spec) for spec in llama.tensors(arch)]
-
-
-def _fused(spec: TensorSpec) -> TensorSpec:
-    """The spec with its parts taken from one tensor, one after another."""
-    whole = next((new for old, new in _WHOLE.items() if spec.parts[0].source.endswith(old)), None)
-    if whole is None:
-        return spec
-    source = f"{spec.parts[0].source.rsplit('.', 2)[0]}.{whole}.weight"
-    firsts = accumulate((part.outputs for part in spec.parts), initial=0)
-    parts = (
-        replace(part, source=source, first=first) for part, first in zip(spec.parts, firsts, strict=False)
-    )
-    return replace(spec, parts=tuple(parts))
+    return stored_as_one(llama.tensors(arch), {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"})
 
 
 MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, defaults=DEFAULTS)

@@ -17,7 +17,8 @@ from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
-    "gemma", "gpt2", "granite", "llama", "minimind", "mistral", "phi3", "qwen2", "qwen3", "starcoder2"
+    "gemma", "glm", "glm4", "gpt2", "granite", "llama", "minimind", "mistral", "phi3", "qwen2", "qwen3",
+    "starcoder2",
 )  # fmt: skip
 # These are described as far as their checkpoints can be cut and renamed, and no further.
 ONLY_CUT = ("chatglm",)

@@ -27,8 +27,21 @@ RotaryReader = Callable[[ConfigReader, int, int], Rotary]
 def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """The rotary embedding of a configuration (rope_theta with rope_scaling, or rope_parameters).
 
+    All of each head is rotated: transformers' Llama and most of its relatives cannot do with a part, either.
     Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
     """
+    reader.needs("partial_rotary_factor", [1.0])
+    return _read(reader, head_dim, 1.0, max_positions)
+
+
+def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """The same where partial_rotary_factor says how much of each head is rotated."""
+    factor = reader.number("partial_rotary_factor")
+    return _read(reader, rotary_width(reader, head_dim), factor, max_positions)
+
+
+def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -> Rotary:
+    """The rotary embedding of `width` numbers of a head, which are `factor` of it."""
     key = (
         "rope_parameters"
         if reader.value("rope_parameters") and not reader.value("rope_scaling")
@@ -40,10 +53,11 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
         found = {}
     scaling = dict(found)
     theta = _theta(reader, key, scaling)
-    _refuse_partial(reader, key, scaling)
+    if scaling.pop("partial_rotary_factor", None) not in (None, factor):
+        reader.fault(key, f"partial_rotary_factor is not supported; allowed: {factor}")
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
-    frequencies = plain_frequencies(theta, head_dim)
+    frequencies = plain_frequencies(theta, width)
     if not isinstance(kind, str) or kind not in SCALINGS:
         reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
         return Rotary(tuple(frequencies))
@@ -84,13 +98,6 @@ def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:
         reader.fault(key, "rope_theta must be a number above 0")
         return beside
     return float(within)
-
-
-def _refuse_partial(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> None:
-    """All of each head is rotated: transformers' Llama and its relatives cannot do with a part, either."""
-    reader.needs("partial_rotary_factor", [1.0])
-    if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
-        reader.fault(key, "partial_rotary_factor is not supported; allowed: 1.0")
 
 
 def _default(

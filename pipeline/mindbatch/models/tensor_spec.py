@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate
 
 from mindbatch.parallel.topology import TensorSlice
 
@@ -183,6 +184,24 @@ def taking_turns(source: str, runs: Sequence[int], turns: int, inputs: int, unit
         Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))
         for index, run in enumerate(runs)
     )
+
+
+def stored_as_one(specs: Iterable[TensorSpec], names: Mapping[str, str]) -> list[TensorSpec]:
+    """The specs where the parts of some matrices are one tensor of the checkpoint, one after another.
+
+    names: from the matrix of the first part to that of all.
+    """
+
+    def joined(spec: TensorSpec) -> TensorSpec:
+        *owner, name, end = spec.parts[0].source.split(".")
+        if name not in names:
+            return spec
+        firsts = accumulate((part.outputs for part in spec.parts), initial=0)
+        source = ".".join((*owner, names[name], end))
+        parts = zip(spec.parts, firsts, strict=False)
+        return replace(spec, parts=tuple(replace(part, source=source, first=first) for part, first in parts))
+
+    return [joined(spec) for spec in specs]
 
 
 def linear(name: str, parts: tuple[Part, ...], sharding: Sharding, bias: bool) -> list[TensorSpec]:

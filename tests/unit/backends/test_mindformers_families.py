@@ -145,7 +145,10 @@ def test_other_families_are_refused_with_what_runs_them() -> None:
     allowed = "allowed: qwen2, qwen3, qwen3_moe, glm4, glm4_moe, deepseek_v3, telechat3, telechat"
     for model_type, way_out in (
         ("llama", "model.provider=native runs it"),
-        ("telechat2", "neither does model.provider=native, which runs gemma, gpt2, granite, llama"),
+        (
+            "telechat2",
+            "neither does model.provider=native, which runs gemma, glm, glm4, gpt2, granite, llama",
+        ),
     ):
         with pytest.raises(CheckpointError) as caught:
             describe({"model_type": model_type})

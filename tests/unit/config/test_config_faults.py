@@ -10,6 +10,7 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
+from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 
@@ -56,9 +57,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("runtime.block_size=7", "runtime.block_size=7: must be one of 8, 16, 32, 64, 128"),
         (
             "model.type=llamma",
-            "model.type=llamma: must be one of auto, gemma, gpt2, granite, llama, minimind, "
-            "mistral, phi3, qwen2, qwen3, starcoder2; "
-            "did you mean llama?",
+            f"model.type=llamma: must be one of auto, {', '.join(MODEL_TYPES)}; did you mean llama?",
         ),
         (
             "runtime.device_target=cpu",

@@ -14,6 +14,7 @@ from mindbatch.config.model_task import option_faults
 from mindbatch.config.schema import schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.fault_lines import nearest
+from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
 
 
@@ -107,9 +108,7 @@ def test_options_given_from_python_are_checked_too() -> None:
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
     runtime = RuntimeConfig(block_size=16.0, kernels=None)  # type: ignore[arg-type]
     assert option_faults(model, runtime, ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)) == [
-        "model.type=lama: must be one of auto, gemma, gpt2, granite, llama, minimind, "
-        "mistral, phi3, qwen2, qwen3, starcoder2; "
-        "did you mean llama?",
+        f"model.type=lama: must be one of auto, {', '.join(MODEL_TYPES)}; did you mean llama?",
         "model.use_past=1: must be true or false",
         "model.batch_size=true: must be a whole number",
         "model.seq_length=0: must be from 1 to 2147483647",

@@ -7,7 +7,6 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.interface import AttentionShape
-from mindbatch.kernels.reference import rotated
 from mindbatch.kernels.tensors import constant
 
 HALF_ROTATION = 2
@@ -83,13 +82,13 @@ class AddLayerNorm(nn.Cell):
 
 
 class Rotary(nn.Cell):
-    """Norms of query and key heads where the model has them, then their rotation.
+    """Norms of query and key heads where the model has them, then the fused rotation.
 
-    One operator rotates whole heads; where it is a part of each, plain operators do.
-    The angles stay float32, which the operator takes with half-precision heads. It wants a number of tokens
-    for each sequence; all of them are one sequence here, for every token brings its own row of angles.
-    Pairs of neighbours are first moved to the halves of their head, and stay there: query and key alike, so
-    that their product is the same.
+    The operator rotates all that it is given, by halves: the rotated part of each head is taken out for it.
+    The angles stay float32, which it takes with half-precision heads. It wants a number of tokens for each
+    sequence; all of them are one sequence here, for every token brings its own row of angles.
+    Pairs of neighbours are first moved to the halves of what is rotated, and stay there: query and key alike,
+    so that their product is the same.
     """
 
     def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool) -> None:
@@ -107,27 +106,43 @@ class Rotary(nn.Cell):
             return x
         return self.norm(x.reshape(x.shape[0], -1, self.head_dim), weight, self.no_bias).reshape(x.shape)
 
-    def _in_halves(self, x: Tensor) -> Tensor:
+    def _in_halves(self, x: Tensor, width: int) -> Tensor:
         if not self.is_interleaved:
             return x
-        pairs = x.reshape(x.shape[0], -1, self.head_dim // 2, 2)
+        pairs = x.reshape(x.shape[0], -1, width // 2, 2)
         return mint.transpose(pairs, 2, 3).reshape(x.shape)
 
-    def _rotated(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _rotated(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Heads of `width` numbers each, side by side."""
+        query, key = self._in_halves(query, width), self._in_halves(key, width)
+        tokens = ops.full((1,), query.shape[0], dtype=mstype.int32)
+        return self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
+
+    def _parts(self, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Of heads [T, heads * head_dim] the first numbers [T, heads * width], and the rest."""
         heads = x.reshape(x.shape[0], -1, self.head_dim)
-        return rotated(heads, cos, sin, self.is_interleaved).reshape(x.shape)
+        first, rest = mint.split(heads, (width, self.head_dim - width), -1)
+        return first.reshape(x.shape[0], -1), rest
+
+    def _joined(self, first: Tensor, rest: Tensor) -> Tensor:
+        heads = ops.cat((first.reshape(*rest.shape[:2], -1), rest), -1)
+        return heads.reshape(rest.shape[0], -1)
 
     def construct(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
     ) -> Tensor:
         query, key, value = mint.split(qkv, self.widths, -1)
         query, key = self._normed(query, query_norm), self._normed(key, key_norm)
-        if 2 * cos.shape[1] < self.head_dim:
-            query, key = self._rotated(query, cos, sin), self._rotated(key, cos, sin)
-            return ops.cat((query, key, value), 1)
-        query, key = self._in_halves(query), self._in_halves(key)
-        tokens = ops.full((1,), qkv.shape[0], dtype=mstype.int32)
-        query, key = self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
+        width = 2 * cos.shape[1]
+        if width == self.head_dim:
+            query, key = self._rotated(query, key, cos, sin, width)
+        else:
+            query, rest_of_query = self._parts(query, width)
+            key, rest_of_key = self._parts(key, width)
+            query, key = self._rotated(query, key, cos, sin, width)
+            query, key = self._joined(query, rest_of_query), self._joined(key, rest_of_key)
         return ops.cat((query, key, value), 1)
 
 

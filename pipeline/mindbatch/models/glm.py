@@ -1,0 +1,39 @@
+"""glm: GLM-4 of 2024. Half of each head rotated, in pairs of neighbours; gate and up in one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import read_partial_rotary
+from mindbatch.models.tensor_spec import TensorSpec, stored_as_one
+
+# Of transformers' GlmConfig and Glm4Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 151552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1.5625e-07,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+}
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `glm` or `glm4` configuration."""
+    arch = llama.describe_family(reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary)
+    assert arch.rotary is not None
+    return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters; gate and up are one tensor of the checkpoint."""
+    return stored_as_one(llama.tensors(arch), {"gate_proj": "gate_up_proj"})
+
+
+MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, defaults=DEFAULTS)
