@@ -39,7 +39,7 @@ BUFFERS = {
     "rows": "numbers table y",
     "likeliest": "scores places normalisers",
     "program": "ids first local table factor rows scaled y",
-    "attention": "qkv keys values slots rows tables lengths settings out",
+    "attention": "qkv keys values slots rows tables lengths settings out bfloat16_keys bfloat16_values",
     "bfloat16": "rows weights x bias y rows_of",
     "int8": "rows weights x bias y rows_of",
 }

@@ -16,12 +16,24 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import CacheGeometry
+from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.models.native_model import load_native
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
 from mindbatch.prompts.tokenizer import Tokenizer
+
+
+class Kept(NamedTuple):
+    """What weights and cache are kept in, as `choose_kernels` takes it."""
+
+    dtype: str = "float32"
+    quantization: str | None = None
+    cache_dtype: str = "auto"
+
+    def kernels(self) -> Kernels:
+        return choose_kernels("native", "CPU", **self._asdict())
+
 
 TINY = Path(__file__).parents[2] / "examples/tiny_gpt2"
 STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
@@ -34,7 +46,11 @@ TEXTS = (
     "An increasing sequence: thirty-one, thirty-two, thirty-three, thirty-four, thirty-five, thirty-six,",
 )
 SETTINGS = EngineSettings(batch_size=8, seq_length=128, block_size=128, num_blocks=8, max_batched_tokens=1024)
-ROUNDED: Mapping[str, tuple[str, str | None]] = {"bfloat16": ("bfloat16", None), "int8": ("auto", "int8")}
+ROUNDED: Mapping[str, Kept] = {
+    "bfloat16": Kept("bfloat16"),
+    "int8": Kept(quantization="int8"),
+    "bfloat16 cache": Kept(cache_dtype="bfloat16"),
+}
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
 
@@ -50,7 +66,11 @@ class Limits(NamedTuple):
     perplexity: float
 
 
-LIMITS = {"bfloat16": Limits(0.02, 0.01, 0.005), "int8": Limits(0.06, 0.03, 0.01)}
+LIMITS = {
+    "bfloat16": Limits(0.02, 0.01, 0.005),
+    "int8": Limits(0.06, 0.03, 0.01),
+    "bfloat16 cache": Limits(0.02, 0.01, 0.005),
+}
 
 
 @dataclass(frozen=True)
@@ -72,18 +92,18 @@ def texts(folder: Path) -> list[list[int]]:
 
 
 @lru_cache
-def runner(folder: Path, dtype: str, quantization: str | None) -> ModelRunner:
+def runner(folder: Path, kept: Kept) -> ModelRunner:
     initialise("CPU")
-    kernels = choose_kernels("native", "CPU", dtype=dtype, quantization=quantization)
+    kernels = kept.kernels()
     with ModelFolder(str(folder)) as model:
         geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
         return ModelRunner(load_native(describe(model.config), model, kernels, geometry), SETTINGS)
 
 
 @lru_cache
-def scored(folder: Path, dtype: str, quantization: str | None) -> Scored:
+def scored(folder: Path, kept: Kept) -> Scored:
     rows = texts(folder)
-    found = logits_of(runner(folder, dtype, quantization), [(row, 0) for row in rows])
+    found = logits_of(runner(folder, kept), [(row, 0) for row in rows])
     likelihoods = [
         _log_softmax(each)[np.arange(len(row) - 1), row[1:]] for each, row in zip(found, rows, strict=True)
     ]
@@ -113,7 +133,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str) -> None:
-    exact, rounded = scored(folder, "float32", None), scored(folder, *ROUNDED[kind])
+    exact, rounded = scored(folder, Kept()), scored(folder, ROUNDED[kind])
     limits = LIMITS[kind]
     difference = np.abs(rounded.logits - exact.logits)
     assert 0 < difference.max() <= limits.logit * np.abs(exact.logits).max()
@@ -125,7 +145,7 @@ def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_a_row_has_the_same_bits_in_any_company(kind: str) -> None:
     """Alone, beside others, and in another order."""
-    model, rows = runner(TINY, *ROUNDED[kind]), [(row[:40], 0) for row in texts(TINY)]
+    model, rows = runner(TINY, ROUNDED[kind]), [(row[:40], 0) for row in texts(TINY)]
     together = logits_of(model, rows)
     turned = logits_of(model, rows[::-1])[::-1]
     for row, one, other in zip(rows, together, turned, strict=True):
@@ -141,14 +161,13 @@ def test_adapters_add_in_float32_to_the_rounded_product(kind: str, tmp_path: Pat
     adapters, rows = {"tuned": tmp_path / "tuned"}, prompts("llama")
     initialise("CPU")
 
-    def found(dtype: str, quantization: str | None, slot: int) -> NDArray[np.float32]:
-        kernels = choose_kernels("native", "CPU", dtype=dtype, quantization=quantization)
-        model = loaded(tmp_path / "base", kernels, adapters if slot >= 0 else None)
+    def found(kept: Kept, slot: int) -> NDArray[np.float32]:
+        model = loaded(tmp_path / "base", kept.kernels(), adapters if slot >= 0 else None)
         if model.adapters is not None:
             model.adapters.load(1, "tuned")
         return np.concatenate(logits(model, [(row, max(slot, 0)) for row in rows]))
 
     rounded = ROUNDED[kind]
-    np.testing.assert_array_equal(found(*rounded, slot=0), found(*rounded, slot=-1))
-    adapted, exact, base = found(*rounded, slot=1), found("float32", None, slot=1), found(*rounded, slot=0)
+    np.testing.assert_array_equal(found(rounded, slot=0), found(rounded, slot=-1))
+    adapted, exact, base = found(rounded, slot=1), found(Kept(), slot=1), found(rounded, slot=0)
     assert np.abs(adapted - exact).max() < np.abs(exact - base).max() / 5

@@ -73,7 +73,7 @@ class ArrayCopies:
 def allocate(shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
     """A cache of zeros, held as the kernels need it. shapes: by layer."""
     arrays = [
-        [aligned_zeros(size, kernels.dtype) for size in kernels.cache_shapes(shape, geometry)]
+        [aligned_zeros(size, kernels.cache_dtype) for size in kernels.cache_shapes(shape, geometry)]
         for shape in shapes
     ]
     keys = [kernels.held(f"cache.{layer}.keys", pair[0]) for layer, pair in enumerate(arrays)]
@@ -83,4 +83,4 @@ def allocate(shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels:
         from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
 
         copier = BlockCopies(CopyBlocks(keys + values), padding=geometry.num_blocks)
-    return PagedCache(geometry, keys, values, kernels.dtype.itemsize, copier)
+    return PagedCache(geometry, keys, values, kernels.cache_dtype.itemsize, copier)

@@ -39,6 +39,11 @@ class ModelConfig:
         "int8 keeps matrices in whole numbers with a scale for each output, on CPU; null: in model.dtype",
         choices=("int8",),
     )
+    cache_dtype: str = option(
+        "auto",
+        "type of cached keys and values; auto is what the kernels compute in; bfloat16 halves it on a CPU",
+        choices=("auto", "float32", "float16", "bfloat16"),
+    )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True

@@ -25,6 +25,8 @@ from mindbatch.kernels.memory import (
     DTYPES,
     FLOAT32,
     QUANTIZATIONS,
+    cache_fault,
+    cache_type,
     dtype_fault,
     quantization_fault,
     weight_type,
@@ -147,13 +149,15 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What the device does not compute in; an unknown type or device is a fault of its own key."""
     known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}
     if (
-        not {model.dtype, model.quantization or model.dtype} <= {"auto", *known}
+        not {model.dtype, model.quantization or model.dtype, model.cache_dtype} <= {"auto", *known}
         or runtime.device_target not in DTYPES
     ):
         return
+    of_dtype = dtype_fault(model.dtype, runtime.device_target)
     faults = (
-        dtype_fault(model.dtype, runtime.device_target),
+        of_dtype,
         quantization_fault(model.quantization, model.dtype, runtime.device_target),
+        None if of_dtype else cache_fault(model.cache_dtype, model.dtype, runtime.device_target),
     )
     yield from filter(None, faults)
     if not any(faults) and runtime.device_target == "CPU":
@@ -161,21 +165,23 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
 
 
 def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """Who keeps weights in float32 only, of the CPU's providers and kernels."""
-    kind = weight_type(model.dtype, model.quantization, runtime.device_target)
-    if kind == FLOAT32:
-        return
+    """Who keeps weights and cache in float32 only, of the CPU's providers and kernels."""
+    weights = weight_type(model.dtype, model.quantization, runtime.device_target)
+    cache = cache_type(model.cache_dtype, model.dtype, runtime.device_target)
     key = "model.dtype" if model.quantization is None else "model.quantization"
-    if model.provider == "mindformers":
-        yield (
-            f"{key}={kind.name}: not with model.provider=mindformers, which computes in float32 on a CPU; "
-            "allowed: model.provider=native"
-        )
-    if runtime.kernels == "reference":
-        yield (
-            f"{key}={kind.name}: not with runtime.kernels=reference, which compute in float32; allowed: "
-            "runtime.kernels=auto, native"
-        )
+    for setting, kind in ((key, weights), ("model.cache_dtype", cache)):
+        if kind == FLOAT32:
+            continue
+        if model.provider == "mindformers":
+            yield (
+                f"{setting}={kind.name}: not with model.provider=mindformers, which computes in float32 on a "
+                "CPU; allowed: model.provider=native"
+            )
+        if runtime.kernels == "reference":
+            yield (
+                f"{setting}={kind.name}: not with runtime.kernels=reference, which compute in float32; "
+                "allowed: runtime.kernels=auto, native"
+            )
 
 
 def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:

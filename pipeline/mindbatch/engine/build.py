@@ -113,6 +113,7 @@ def load_runners(
             model.dtype,
             model.quantization,
             runtime.instruction_set,
+            model.cache_dtype,
         )
         kernels.set_up()
         join(kernels)

@@ -16,7 +16,7 @@ from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.memory import NumberType, kernel_dtype, weight_type
+from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -29,7 +29,8 @@ class ModelOutline:
     assistant: the model that drafts for it, if any.
     settings: of one engine; there are as many as pipeline stages, which share the cache.
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
-        its assistant. weight_type: of nearly all of them. itemsize: bytes of one number of adapters or cache.
+        its assistant. weight_type: of nearly all of them. adapter_itemsize, cache_itemsize: bytes of
+        a number.
     """
 
     facts: ModelFacts
@@ -39,7 +40,8 @@ class ModelOutline:
     stored_bytes: int
     num_parameters: int
     weight_type: NumberType
-    itemsize: int
+    adapter_itemsize: int
+    cache_itemsize: int
     engines: int = 1
     adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
 
@@ -55,12 +57,12 @@ class ModelOutline:
         if live is None:
             return 0
         largest = max(adapter.num_parameters for adapter in live.adapters.values())
-        return live.max_loaded * largest * self.itemsize
+        return live.max_loaded * largest * self.adapter_itemsize
 
     @property
     def cache_bytes_per_token(self) -> int:
         """Of one token's keys and values, the assistant's included."""
-        return sum(each.cache_bytes_per_token(self.itemsize) for each in self._models)
+        return sum(each.cache_bytes_per_token(self.cache_itemsize) for each in self._models)
 
     @property
     def _models(self) -> list[ModelFacts]:
@@ -107,7 +109,6 @@ def outline(
     prepared = prepare_model(model, runtime, part, lora)
     facts, smaller, drafter = prepared.described.facts, prepared.assistant_facts, prepared.drafter
     parameters = facts.num_parameters + (0 if smaller is None else smaller.num_parameters)
-    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
     stored_bytes = prepared.described.folder.nbytes + (0 if drafter is None else drafter.model.folder.nbytes)
     return ModelOutline(
         facts,
@@ -117,7 +118,8 @@ def outline(
         stored_bytes,
         parameters,
         weight_type(model.dtype, model.quantization, runtime.device_target),
-        itemsize,
+        kernel_dtype(model.dtype, runtime.device_target).itemsize,
+        cache_type(model.cache_dtype, model.dtype, runtime.device_target).itemsize,
         part.stages,
         prepared.adapters,
     )

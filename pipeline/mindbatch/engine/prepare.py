@@ -15,7 +15,7 @@ from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapter
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend.limits import limit_faults
-from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.kernels.memory import cache_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -135,7 +135,7 @@ def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
     """Bytes that a token takes in the caches of the models."""
-    itemsize = kernel_dtype(model.dtype, runtime.device_target).itemsize
+    itemsize = cache_type(model.cache_dtype, model.dtype, runtime.device_target).itemsize
     return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
 
 

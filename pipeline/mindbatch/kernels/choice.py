@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, kernel_dtype, weight_type
+from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.kernels.native_library import describe, find_library
 
 if TYPE_CHECKING:
@@ -22,31 +22,38 @@ def choose_kernels(
     dtype: str = "auto",
     quantization: str | None = None,
     instruction_set: str = "auto",
+    cache_dtype: str = "auto",
 ) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
-    dtype, quantization: as `model.dtype` and `model.quantization` ask for them.
+    dtype, quantization, cache_dtype: as these keys of `model` ask for them.
     instruction_set: of the native kernels; "auto" leaves it as it is in this process, at first the best one.
 
     Raises:
         ConfigError: the name is unknown or not one of the device's, native kernels are asked for and were not
-            built, or the kernels do not compute in the dtype or keep weights so, or
-            the machine does not have the instruction set.
+            built, or the kernels do not compute in the dtype or keep weights or the cache so, or the machine
+            does not have the instruction set.
     """
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
     float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
-    kernels = _kernels(name, device_target, num_threads, float_type, weights)
+    cache = cache_type(cache_dtype, dtype, device_target)
+    kernels = _kernels(name, device_target, num_threads, float_type, weights, cache)
     library = find_library() if kernels.name == "native" else None
     if library is not None and instruction_set != "auto":
         library.set_variant(instruction_set)
-    assert (kernels.float_type, kernels.weight_type) == (float_type, weights)
+    assert (kernels.float_type, kernels.weight_type, kernels.cache_type) == (float_type, weights, cache)
     return kernels
 
 
 def _kernels(
-    name: str, device_target: str, num_threads: int | None, float_type: FloatType, weights: NumberType
+    name: str,
+    device_target: str,
+    num_threads: int | None,
+    float_type: FloatType,
+    weights: NumberType,
+    cache: FloatType,
 ) -> Kernels:
     if device_target == "Ascend":
         if name != "auto":
@@ -60,8 +67,9 @@ def _kernels(
     library = None if name == "reference" else find_library()
     if name == "native" and library is None:
         raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")
-    if library is None and weights != FLOAT32:
-        raise ConfigError(f"weights in {weights.name}: need the native kernels, and these are {describe()}")
+    for kept, kind in (("weights", weights), ("a cache", cache)):
+        if library is None and kind != FLOAT32:
+            raise ConfigError(f"{kept} in {kind.name}: needs the native kernels, and these are {describe()}")
     if library is None:
         from mindbatch.kernels.reference import ReferenceKernels
 
@@ -70,7 +78,7 @@ def _kernels(
 
     if num_threads is not None:
         library.set_num_threads(num_threads)
-    return NativeKernels(library, weights)
+    return NativeKernels(library, weights, cache)
 
 
 def compiled(kernels: Kernels) -> MindSporeKernels:

@@ -59,7 +59,7 @@ class Kernels(ABC):
     recorded as a call of a program, or compiled by MindSpore (`MindSporeKernels`). A "packed" weight is a
     linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
-    float_type: of vectors, caches and hidden states. What is read from a checkpoint and what leaves the model
+    float_type: of vectors and hidden states. What is read from a checkpoint and what leaves the model
         is float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that cells made by these kernels compute.
     """
@@ -73,6 +73,16 @@ class Kernels(ABC):
     def dtype(self) -> np.dtype[Any]:
         """NumPy's form of `float_type`."""
         return np.dtype(self.float_type.name)
+
+    @property
+    def cache_type(self) -> FloatType:
+        """What cached keys and values are kept in."""
+        return self.float_type
+
+    @property
+    def cache_dtype(self) -> np.dtype[Any]:
+        """NumPy's form of `cache_type`, or of the bits of its numbers."""
+        return self.dtype
 
     @property
     def weight_type(self) -> NumberType:

@@ -67,7 +67,7 @@ def quantization_fault(quantization: str | None, dtype: str, device_target: str)
 
 
 def weight_type(dtype: str, quantization: str | None, device_target: str) -> NumberType:
-    """The type of matrices; vectors, caches and hidden states have that of `kernel_dtype`.
+    """The type of matrices; vectors and hidden states have that of `kernel_dtype`.
 
     Raises:
         ConfigError: the kernels of the device do not keep weights so.
@@ -79,7 +79,7 @@ def weight_type(dtype: str, quantization: str | None, device_target: str) -> Num
 
 
 def kernel_dtype(dtype: str, device_target: str) -> FloatType:
-    """The type of vectors, caches and hidden states: on a CPU float32, whatever the matrices are kept in.
+    """The type of vectors and hidden states: on a CPU float32, whatever the matrices are kept in.
 
     Raises:
         ConfigError: the kernels of the device do not compute in it.
@@ -90,6 +90,30 @@ def kernel_dtype(dtype: str, device_target: str) -> FloatType:
         return FLOAT32
     allowed = DTYPES[device_target]
     return next((each for each in allowed if each.name == dtype), allowed[0])
+
+
+def cache_type(cache_dtype: str, dtype: str, device_target: str) -> FloatType:
+    """The type of cached keys and values: what the kernels compute in, or what they widen as they read it.
+
+    Raises:
+        ConfigError: see `kernel_dtype`; or the kernels do not keep a cache in it.
+    """
+    if fault := cache_fault(cache_dtype, dtype, device_target):
+        raise ConfigError(fault)
+    own = kernel_dtype(dtype, device_target)
+    return BFLOAT16 if device_target == "CPU" and cache_dtype == BFLOAT16.name else own
+
+
+def cache_fault(cache_dtype: str, dtype: str, device_target: str) -> str | None:
+    """Why the device's kernels do not keep a cache in the type of `model.cache_dtype`; None where they do."""
+    own = kernel_dtype(dtype, device_target).name
+    allowed = ("auto", own, *([BFLOAT16.name] if device_target == "CPU" else []))
+    if cache_dtype in allowed:
+        return None
+    return (
+        f"model.cache_dtype={cache_dtype}: not with runtime.device_target={device_target} and "
+        f"model.dtype={dtype}; allowed: {', '.join(allowed)}"
+    )
 
 
 def padded_head(head_dim: int) -> int:

@@ -13,7 +13,7 @@ from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.layer import Identity, Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
-from mindbatch.kernels.memory import FLOAT32, NumberType, padded_head
+from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import Infer, MakeCell, first_type, float32, second_type
 from mindbatch.kernels.native_library import NativeLibrary
@@ -37,10 +37,15 @@ class NativeKernels(Kernels):
     name = "native"
 
     def __init__(
-        self, library: NativeLibrary, weights: NumberType = FLOAT32, make_cell: MakeCell = RecordedCell
+        self,
+        library: NativeLibrary,
+        weights: NumberType = FLOAT32,
+        cache: FloatType = FLOAT32,
+        make_cell: MakeCell = RecordedCell,
     ) -> None:
-        """weights: what matrices are kept in; all else is float32."""
+        """weights, cache: what matrices, and keys and values, are kept in; all else is float32."""
         self.library = library
+        self._cache_type = cache
         self.meetings = Meetings(library)
         self._weights = native_weights(weights, library)
         self._cell = make_cell
@@ -80,6 +85,16 @@ class NativeKernels(Kernels):
     def _product(self, name: str) -> str:
         """The function that does it with matrices as they are kept."""
         return name + self._weights.suffix
+
+    @property
+    def cache_type(self) -> FloatType:
+        """See `Kernels.cache_type`."""
+        return self._cache_type
+
+    @property
+    def cache_dtype(self) -> np.dtype[Any]:
+        """See `Kernels.cache_dtype`: NumPy has no bfloat16."""
+        return np.dtype(np.float32 if self._cache_type == FLOAT32 else np.uint16)
 
     @property
     def weight_type(self) -> NumberType:
@@ -199,7 +214,8 @@ class NativeKernels(Kernels):
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
             settings += map(float_bits, shape.alibi.slopes)
-        return self._cell("mb_attention", output, first_type, np.array(settings, np.int32))
+        name = "mb_attention" if self._cache_type == FLOAT32 else f"mb_attention_{self._cache_type.name}"
+        return self._cell(name, output, first_type, np.array(settings, np.int32))
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

@@ -16,7 +16,9 @@ class NativeGraphKernels(NativeKernels, MindSporeKernels):
 
     def __init__(self, kernels: NativeKernels) -> None:
         """kernels: those in whose place they are."""
-        super().__init__(kernels.library, kernels.weight_type, graph_cells(kernels.library.path))
+        super().__init__(
+            kernels.library, kernels.weight_type, kernels.cache_type, graph_cells(kernels.library.path)
+        )
         self.meetings = kernels.meetings
 
     def program_library(self, shard: TensorSlice, stage: Stage) -> NativeLibrary | None:

@@ -139,8 +139,9 @@ def _provider(model: ModelConfig) -> dict[str, str]:
 
 
 def _quantization(model: ModelConfig) -> dict[str, str]:
-    """Nothing where there is none: as in the runs from before it could be asked."""
-    return {} if model.quantization is None else {"model.quantization": model.quantization}
+    """Of weights and cache. Nothing where there is none: as in the runs from before it could be asked."""
+    asked = {"model.quantization": model.quantization, "model.cache_dtype": model.cache_dtype}
+    return {name: kind for name, kind in asked.items() if kind not in (None, "auto")}
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:

@@ -86,7 +86,10 @@ struct Attention {
     return ((slot / a.block_size * a.kv_heads + h) * a.block_size + slot % a.block_size) * padded + d;
   }
 
-  int run() const {
+  int run() const { return run(mb_attention, keys, values, out); }
+
+  template <class Cache>
+  int run(Operator attend, const Cache& keys, const Cache& values, const Floats& out) const {
     const Ints slots("attention.slots", {tokens}, step.slots), rows("attention.rows", {tokens}, step.rows);
     const Ints tables("attention.tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths("attention.lengths", {tokens}, step.lengths);
@@ -97,7 +100,7 @@ struct Attention {
       for (int64_t h = 0; h < a.heads; h++) settings_of.push_back(bits_of(slope_of(h)));
     }
     const Ints settings("attention.settings", {static_cast<int64_t>(settings_of.size())}, settings_of);
-    return call(mb_attention, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
+    return call(attend, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
   }
 
   static float slope_of(int64_t head) { return 0.9f / static_cast<float>(head + 1); }

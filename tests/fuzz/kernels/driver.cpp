@@ -4,9 +4,9 @@
 // variant, 1 with a line "FAULT: ..." for a wrong number; a sanitizer ends it otherwise. BUFFER is allocated
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
 #include "adapter_case.h"
-#include "attention_case.h"
 #include "dense_cases.h"
 #include "program_case.h"
+#include "rounded_attention_case.h"
 #include "rounded_cases.h"
 
 namespace {
@@ -49,6 +49,7 @@ void fixed_cases(Random& random) {
     }
   for (const AttentionCase& each : attention) {
     attention_case(random, each);
+    rounded_attention_case(random, each);
     outside_cases(random, each);
   }
 }
@@ -61,6 +62,7 @@ void random_attention(Random& random) {
   for (int64_t i = random.between(1, 3); i > 0; i--)
     a.sequences.push_back({random.between(0, 70), random.between(1, random.one_of<int64_t>({1, 9, 40}))});
   attention_case(random, a);
+  rounded_attention_case(random, a);
   outside_cases(random, a);
 }
 

@@ -33,7 +33,7 @@ def index(tmp_path: Path) -> Iterator[RowIndex]:
 
 def model(num_blocks: int = 20, seq_length: int = 64, tokenizer: Tokenizer | None = None) -> ModelOutline:
     settings = EngineSettings(batch_size=4, seq_length=seq_length, block_size=16, num_blocks=num_blocks)
-    return ModelOutline(FACTS, None, settings, tokenizer, 1000, 500, FLOAT32, 4)
+    return ModelOutline(FACTS, None, settings, tokenizer, 1000, 500, FLOAT32, 4, 4)
 
 
 def fill(index: RowIndex, *rows: dict[str, Any] | RowFailure) -> None:

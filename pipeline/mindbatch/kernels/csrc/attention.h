@@ -47,14 +47,26 @@ inline int64_t chunk_size(const AttentionArgs& a) {
   return a.block_size < kChunk ? kChunk / a.block_size * a.block_size : a.block_size;
 }
 
-inline const float* keys_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
-  const int64_t block = table[position / a.block_size];
-  return a.key_cache + (block * a.kv_heads + kv_head) * a.head_dim * a.block_size + position % a.block_size;
+// How a number is cached: as it is, or rounded to bfloat16 and widened where it is read.
+struct Float32Cells {
+  typedef float Number;
+  static float number(float x) { return x; }
+};
+struct Bfloat16Cells {
+  typedef uint16_t Number;
+  static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
+};
+
+template <class Number>
+inline const Number* keys_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+  const int64_t head = table[position / a.block_size] * a.kv_heads + kv_head;
+  return static_cast<const Number*>(a.key_cache) + head * a.head_dim * a.block_size + position % a.block_size;
 }
 
-inline const float* values_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+template <class Number>
+inline const Number* values_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
   const int64_t row = (table[position / a.block_size] * a.kv_heads + kv_head) * a.block_size;
-  return a.value_cache + (row + position % a.block_size) * a.padded_head_dim;
+  return static_cast<const Number*>(a.value_cache) + (row + position % a.block_size) * a.padded_head_dim;
 }
 
 inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
@@ -62,7 +74,9 @@ inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
   return a.window > 0 && length > a.window ? length - a.window : 0;
 }
 
+template <class Cells>
 inline void write_cache(const AttentionArgs& a) {
+  typedef typename Cells::Number Number;
   const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
   constexpr int64_t kTokens = 8;
   auto body = [&](int64_t chunk, int) {
@@ -72,10 +86,11 @@ inline void write_cache(const AttentionArgs& a) {
       const float* key = a.qkv + t * width + a.heads * a.head_dim;
       const float* value = key + a.kv_heads * a.head_dim;
       for (int64_t h = 0; h < a.kv_heads; h++, key += a.head_dim, value += a.head_dim) {
-        float* to = a.key_cache + (block * a.kv_heads + h) * a.head_dim * a.block_size + offset;
-        for (int64_t d = 0; d < a.head_dim; d++) to[d * a.block_size] = key[d];
-        to = a.value_cache + ((block * a.kv_heads + h) * a.block_size + offset) * a.padded_head_dim;
-        __builtin_memcpy(to, value, static_cast<size_t>(a.head_dim) * 4);
+        const int64_t head = block * a.kv_heads + h;
+        Number* keys = static_cast<Number*>(a.key_cache) + head * a.head_dim * a.block_size + offset;
+        Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
+        for (int64_t d = 0; d < a.head_dim; d++) keys[d * a.block_size] = Cells::number(key[d]);
+        for (int64_t d = 0; d < a.head_dim; d++) values[d] = Cells::number(value[d]);
       }
     }
   };
@@ -83,14 +98,15 @@ inline void write_cache(const AttentionArgs& a) {
 }
 
 // A vector of neighbouring positions: their keys and values, and the keys that are read next.
+template <class Number>
 struct Positions {
-  const float *keys, *values, *next_keys;
+  const Number *keys, *values, *next_keys;
 };
 
 // scores[q][i] = queries[q] . key(i) for vectors of neighbouring positions. Blocks are too small for the processor
 // to see what comes next, so it is told: the keys of the next vectors, and the values, which are weighed soon.
-template <class Lanes, int Queries, int Vectors>
-inline void score_vectors(const AttentionArgs& a, const Positions* from, const TileMemory& m, int64_t i) {
+template <class Number, class Lanes, int Queries, int Vectors>
+inline void score_vectors(const AttentionArgs& a, const Positions<Number>* from, const TileMemory& m, int64_t i) {
   typename Lanes::Type sum[Queries][Vectors];
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Vectors; v++) sum[q][v] = typename Lanes::Type{};
@@ -109,24 +125,24 @@ inline void score_vectors(const AttentionArgs& a, const Positions* from, const T
 }
 
 // The scores of part of a chunk, in whole vectors of `Lanes`, which divide a block.
-template <class Lanes, int Queries>
+template <class Number, class Lanes, int Queries>
 inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   constexpr int kVectors = kLanes == 16 ? 2 : 1;
-  const auto positions = [&](int64_t i) -> Positions {
+  const auto positions = [&](int64_t i) -> Positions<Number> {
     const int64_t at = chunk.first + i, next = at + kVectors * Lanes::kCount;
-    const float* keys = keys_at(a, chunk.table, tile.kv_head, at);
-    return {keys, values_at(a, chunk.table, tile.kv_head, at),
-            next < tile.end ? keys_at(a, chunk.table, tile.kv_head, next) : keys};
+    const Number* keys = keys_at<Number>(a, chunk.table, tile.kv_head, at);
+    return {keys, values_at<Number>(a, chunk.table, tile.kv_head, at),
+            next < tile.end ? keys_at<Number>(a, chunk.table, tile.kv_head, next) : keys};
   };
   int64_t i = chunk.begin / Lanes::kCount * Lanes::kCount;
   for (; i + (kVectors - 1) * Lanes::kCount < chunk.end; i += kVectors * Lanes::kCount) {
-    Positions from[kVectors];
+    Positions<Number> from[kVectors];
     for (int v = 0; v < kVectors; v++) from[v] = positions(i + v * Lanes::kCount);
-    score_vectors<Lanes, Queries, kVectors>(a, from, m, i);
+    score_vectors<Number, Lanes, Queries, kVectors>(a, from, m, i);
   }
   if (i >= chunk.end) return;
-  const Positions from = positions(i);
-  score_vectors<Lanes, Queries, 1>(a, &from, m, i);
+  const Positions<Number> from = positions(i);
+  score_vectors<Number, Lanes, Queries, 1>(a, &from, m, i);
 }
 
 // Adds ALiBi to scores[begin, end) of a query, whose positions count from `first`. Biases are relative to the query's
@@ -173,7 +189,7 @@ __attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64
 }
 
 // Adds the values of part of a chunk, `Width` vectors of the head from `d` on.
-template <int Queries, int Width>
+template <class Number, int Queries, int Width>
 inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, int64_t d,
                          const TileMemory& m) {
   Vec sum[Queries][Width];
@@ -182,11 +198,11 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
   for (int64_t i = chunk.begin; i < chunk.end;) {
     int64_t count = a.block_size - (chunk.first + i) % a.block_size;
     if (count > chunk.end - i) count = chunk.end - i;
-    const float* values = values_at(a, chunk.table, tile.kv_head, chunk.first + i) + d;
+    const Number* values = values_at<Number>(a, chunk.table, tile.kv_head, chunk.first + i) + d;
     const float* p = m.scores + i;
     for (int64_t j = 0; j < count; j++)
       for (int v = 0; v < Width; v++) {
-        const Vec value = load(values + j * a.padded_head_dim + v * kLanes);
+        const Vec value = AllLanes::load(values + j * a.padded_head_dim + v * kLanes);
         for (int q = 0; q < Queries; q++) sum[q][v] = p[q * m.stride + j] * value + sum[q][v];
       }
     i += count;
@@ -195,21 +211,21 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
     for (int v = 0; v < Width; v++) store(m.result + q * a.padded_head_dim + d + v * kLanes, sum[q][v]);
 }
 
-template <int Queries>
+template <class Number, int Queries>
 void score(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   if (a.block_size % kLanes == 0)
-    score_blocks<AllLanes, Queries>(a, tile, chunk, m);
+    score_blocks<Number, AllLanes, Queries>(a, tile, chunk, m);
   else
-    score_blocks<FewLanes, Queries>(a, tile, chunk, m);
+    score_blocks<Number, FewLanes, Queries>(a, tile, chunk, m);
 }
 
-template <int Queries>
+template <class Number, int Queries>
 void weigh(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   int64_t d = 0;
   constexpr int kWide = kLanes == 16 ? 2 : 1;
   for (; d + kWide * kLanes <= a.padded_head_dim; d += kWide * kLanes)
-    weigh_values<Queries, kWide>(a, tile, chunk, d, m);
-  for (; d < a.padded_head_dim; d += kLanes) weigh_values<Queries, 1>(a, tile, chunk, d, m);
+    weigh_values<Number, Queries, kWide>(a, tile, chunk, d, m);
+  for (; d < a.padded_head_dim; d += kLanes) weigh_values<Number, Queries, 1>(a, tile, chunk, d, m);
 }
 
 // Scores become exponentials, each query's of the positions that it sees.
@@ -235,10 +251,17 @@ struct TileFunctions {
   TileFunction score, weigh;
 };
 
-template <int Queries>
+template <class Number, int Queries>
 inline TileFunctions pick_functions(int64_t queries) {
   if constexpr (Queries == 0) return {};
-  else return queries == Queries ? TileFunctions{score<Queries>, weigh<Queries>} : pick_functions<Queries - 1>(queries);
+  else
+    return queries == Queries ? TileFunctions{score<Number, Queries>, weigh<Number, Queries>}
+                              : pick_functions<Number, Queries - 1>(queries);
+}
+
+inline TileFunctions functions_for(const AttentionArgs& a, int64_t queries) {
+  return a.rounded_cache ? pick_functions<Bfloat16Cells::Number, kTileQueries>(queries)
+                         : pick_functions<Float32Cells::Number, kTileQueries>(queries);
 }
 
 inline void begin_tile(const AttentionArgs& a, const QueryTile& tile, const TileMemory& m) {
@@ -295,7 +318,7 @@ struct Span {
       float *result = memory + kTileQueries * a.head_dim, *scores = result + kTileQueries * a.padded_head_dim;
       float* running = scores + kTileQueries * stride;
       const TileMemory its = {memory, result, scores, reinterpret_cast<Running*>(running), stride};
-      tiles[count] = {tile, its, pick_functions<kTileQueries>(tile.tokens * tile.heads), {}};
+      tiles[count] = {tile, its, functions_for(a, tile.tokens * tile.heads), {}};
       memory = running + kTileQueries * 2;
       begin_tile(a, tile, its);
     }
@@ -332,7 +355,7 @@ inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t 
 }
 
 void attention(const AttentionArgs& a) {
-  write_cache(a);
+  a.rounded_cache ? write_cache<Bfloat16Cells>(a) : write_cache<Float32Cells>(a);
   const int64_t group = a.heads / a.kv_heads;
   const int64_t tile_heads = group < kTileQueries ? group : kTileQueries;
   const int64_t tile_tokens = kTileQueries / tile_heads;

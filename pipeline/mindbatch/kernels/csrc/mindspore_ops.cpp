@@ -101,20 +101,22 @@ MB_EMBED(mb_embed_int8, kInt8)
 // settings: int32 [heads, head_dim, window, bits of the float scale], and with ALiBi: rounded, bits of the float
 // factor, and of each head's slope
 // Fails, with nothing written, when a slot, a block or a table row is outside.
-MB_OP(mb_attention) {
+static int attend(void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
   const int32_t* settings = ints(params[7]);
   const bool has_alibi = shapes[7][0] > 4;
   const AttentionArgs arguments = {
-      floats(params[0]), static_cast<float*>(params[1]), static_cast<float*>(params[2]), ints(params[3]),
+      floats(params[0]), params[1], params[2], ints(params[3]),
       ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[8]), shapes[0][0],
       settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
-      as_float(settings[3]), has_alibi ? floats(params[7]) + 6 : nullptr,
+      as_float(settings[3]), rounded_cache, has_alibi ? floats(params[7]) + 6 : nullptr,
       has_alibi ? as_float(settings[5]) : 0, has_alibi && settings[4] != 0};
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
   table->attention(arguments);
   return 0;
 }
+MB_OP(mb_attention) { return attend(params, shapes, false); }
+MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true); }
 
 // qkv, cos, sin, query norm or [1], key norm or [1], settings -> qkv
 // settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, interleaved]

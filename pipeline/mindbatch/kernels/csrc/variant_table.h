@@ -49,7 +49,7 @@ struct EmbedArgs {
 // [block, kv head, slot, padded head_dim], so that both products read whole vectors.
 struct AttentionArgs {
   const float* qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim]
-  float *key_cache, *value_cache;
+  void *key_cache, *value_cache;
   const int32_t* slots;         // [tokens]: block * block_size + offset, -1 for padding
   const int32_t* rows;          // [tokens]: row of block_tables
   const int32_t* block_tables;  // [table rows, blocks_per_row]
@@ -58,6 +58,7 @@ struct AttentionArgs {
   int64_t tokens, heads, kv_heads, head_dim, padded_head_dim, block_size, blocks_per_row;
   int64_t window;  // sliding window in tokens, 0 for none
   float scale;
+  bool rounded_cache;  // the caches hold bfloat16, not float
   const float* slopes;  // [heads], or null: ALiBi, of which a score gets alibi_factor * slope * position of the key
   float alibi_factor;
   bool alibi_rounded;  // slopes, positions and their products are bfloat16

@@ -9,17 +9,28 @@ inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 
 // Vectors as template arguments: as such, a vector type would lose its attributes, the alignment among them.
+// Numbers of bfloat16 are loaded as floats, whose upper bits they are.
 struct AllLanes {
   static constexpr int kCount = kLanes;
   typedef Vec Type;
+  typedef uint16_t Halves __attribute__((vector_size(MB_LANES * 2), aligned(2), may_alias));
+  typedef uint32_t Words __attribute__((vector_size(MB_LANES * 4)));
   static Type load(const float* p) { return *reinterpret_cast<const Type*>(p); }
+  static Type load(const uint16_t* p) {
+    return (Type)(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
+  }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
 };
 // Eight lanes, or fewer where vectors are shorter: what the smallest cache block holds.
 struct FewLanes {
   static constexpr int kCount = kLanes < 8 ? kLanes : 8;
   typedef float Type __attribute__((vector_size(kCount * 4), aligned(4), may_alias));
+  typedef uint16_t Halves __attribute__((vector_size(kCount * 2), aligned(2), may_alias));
+  typedef uint32_t Words __attribute__((vector_size(kCount * 4)));
   static Type load(const float* p) { return *reinterpret_cast<const Type*>(p); }
+  static Type load(const uint16_t* p) {
+    return (Type)(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
+  }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
 };
 
