@@ -109,8 +109,10 @@ def test_half_types_are_taken_on_an_npu(dtype: str, usable: tuple[str, str]) -> 
     assert isinstance(config, GenerateConfig)
 
 
-@pytest.mark.parametrize("asked", ["model.dtype=bfloat16", "model.quantization=int8"])
-def test_who_does_not_round_weights_is_named(asked: str, usable: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "asked", ["model.dtype=bfloat16", "model.quantization=int8", "model.cache_dtype=bfloat16"]
+)
+def test_who_does_not_round_weights_or_cache_is_named(asked: str, usable: tuple[str, str]) -> None:
     assert faults(*usable, asked, "model.provider=mindformers", "runtime.kernels=reference") == (
         f"{asked}: not with model.provider=mindformers, which computes in float32 on a CPU; allowed: "
         "model.provider=native",
@@ -118,6 +120,24 @@ def test_who_does_not_round_weights_is_named(asked: str, usable: tuple[str, str]
         "runtime.kernels=auto, native",
     )
     assert isinstance(compose_task(TASKS["generate"], [*usable, asked]).finish(), GenerateConfig)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "allowed"),
+    [
+        (["model.cache_dtype=float16"], "CPU and model.dtype=auto; allowed: auto, float32, bfloat16"),
+        (
+            ["model.cache_dtype=float16", "runtime=ascend"],
+            "Ascend and model.dtype=auto; allowed: auto, bfloat16",
+        ),
+        (
+            ["model.cache_dtype=bfloat16", "runtime=ascend", "model.dtype=float16"],
+            "Ascend and model.dtype=float16; allowed: auto, float16",
+        ),
+    ],
+)
+def test_a_cache_is_kept_in_few_types(overrides: list[str], allowed: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, *overrides) == (f"{overrides[0]}: not with runtime.device_target={allowed}",)
 
 
 @pytest.mark.parametrize(
