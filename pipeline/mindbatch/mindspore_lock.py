@@ -59,7 +59,7 @@ def loading() -> Iterator[None]:
 
 
 def refuse_forked(process: int) -> None:
-    """Refuses to compute in another process than MindSpore was loaded in: it would wait for threads that a
+    """Refuses to compute in another process than a model was loaded in: it would wait for threads that a
     fork does not copy.
 
     Raises:
@@ -67,7 +67,7 @@ def refuse_forked(process: int) -> None:
     """
     if os.getpid() != process:
         raise MindBatchError(
-            f"MindSpore was loaded in process {process} and cannot run in process {os.getpid()}, which was "
+            f"a model was loaded in process {process} and cannot run in process {os.getpid()}, which was "
             'forked from it; load the model in the process that uses it (multiprocessing: the "spawn" start '
             "method)"
         )

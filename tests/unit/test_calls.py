@@ -135,7 +135,7 @@ def test_a_forked_child_is_refused() -> None:
     parent = os.getpid()
     ending = run_forked(session)
     assert ending.code == 0
-    assert ending.lines[0].startswith(f"MindSpore was loaded in process {parent} and cannot run in process")
+    assert ending.lines[0].startswith(f"a model was loaded in process {parent} and cannot run in process")
     assert ending.lines[0].endswith('(multiprocessing: the "spawn" start method)')
     assert len(set(ending.lines[:2])) == 1
     assert len(ending.lines) == 3

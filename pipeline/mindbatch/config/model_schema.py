@@ -90,7 +90,7 @@ class ParallelConfig:
     pipeline_stage: int = option(1, "groups of successive layers", minimum=1)
     device_map: Any = option(
         None,
-        "layers of each stage: auto divides the bytes of the weights, null the layers evenly",
+        "layers of each stage: null lets stages take as much time each, auto hold as many bytes",
         accepts="auto, a list with the number of layers of each stage, or null",
     )
 

@@ -22,7 +22,7 @@ from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import chosen_type, describe, tensor_specs
-from mindbatch.models.stage_cut import cut, stage_specs
+from mindbatch.models.stage_cut import cut, even_in_time, stage_specs
 from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, ModelPart, TensorSlice
 
@@ -125,7 +125,8 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     arch = describe(folder.config, model_type, source, ignore=ignore)
     check_division(arch, part.shard.size, part.stages, part.device_map)
     specs = tensor_specs(arch)
-    stages = cut(specs, part.stages, part.device_map)
+    whole = folder.stages == 1 and part.device_map is None
+    stages = cut(specs, part.stages, even_in_time(specs, part.stages) if whole else part.device_map)
     held = stage_specs(specs, stages[part.stage]) if folder.stages > 1 else specs
     check_tensors(arch, held if folder.shard == WHOLE else shard_specs(held, part.shard), folder)
     return NativeModel(folder, arch, part.shard, stages[part.stage], tuple(stages))

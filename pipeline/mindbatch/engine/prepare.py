@@ -120,6 +120,8 @@ def engine_settings(
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
+        # A stage waits until those before it have computed the first prompts: for small chunks not as long.
+        max_prompt_tokens=max(1, runtime.max_batched_tokens // engines) if model.use_past else None,
     )
 
 

@@ -99,11 +99,12 @@ class Scheduler:
         step = Step()
         preemptions = self.num_preemptions
         for group in [group for group in self.running if group.is_decoding]:
-            self._schedule_running(group, step)
+            self._schedule_running(group, step, self.settings.max_batched_tokens)
+        most = self._most_with_prompts(step)
         for group in [group for group in self.running if not group.is_decoding]:
-            self._schedule_running(group, step)
+            self._schedule_running(group, step, most)
         if self.num_preemptions == preemptions:
-            self._admit(step)
+            self._admit(step, most)
         assert step.scheduled or not (self.running or self.waiting and self.adapters is None)
         return step
 
@@ -158,10 +159,15 @@ class Scheduler:
         self.waiting = deque(group for group in self.waiting if group not in dropped)
         return [sequence for group in dropped for sequence in group.sequences]
 
-    def _schedule_running(self, group: SequenceGroup, step: Step) -> None:
+    def _most_with_prompts(self, step: Step) -> int:
+        """Tokens that the step may have, when it has those of the sequences that are generating."""
+        most, prompts = self.settings.max_batched_tokens, self.settings.max_prompt_tokens
+        return most if prompts is None else min(most, step.num_tokens + prompts)
+
+    def _schedule_running(self, group: SequenceGroup, step: Step, most: int) -> None:
         if group not in self.running:  # pre-empted by an earlier one of this step
             return
-        wanted = self._wanted(group, self.settings.max_batched_tokens - step.num_tokens)
+        wanted = self._wanted(group, most - step.num_tokens)
         while self._blocks_for(wanted) > self.blocks.num_free:
             victim = self._last_unscheduled(step)
             self._preempt(victim)
@@ -169,9 +175,9 @@ class Scheduler:
                 return
         self._take(wanted, step)
 
-    def _admit(self, step: Step) -> None:
+    def _admit(self, step: Step, most: int) -> None:
         num_sequences = sum(group.max_num_sequences for group in self.running)
-        while self.waiting and step.num_tokens < self.settings.max_batched_tokens:
+        while self.waiting and step.num_tokens < most:
             group = self._next_waiting()
             if group is None:
                 return
@@ -188,7 +194,7 @@ class Scheduler:
             self._begin(group, prefixes)
             self._load_adapter(group, step)
             num_sequences += group.max_num_sequences
-            self._take(self._wanted(group, self.settings.max_batched_tokens - step.num_tokens), step)
+            self._take(self._wanted(group, most - step.num_tokens), step)
 
     def _next_waiting(self) -> SequenceGroup | None:
         """The first request that waits, of those whose adapters have a slot or get one."""

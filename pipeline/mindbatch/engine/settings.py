@@ -17,6 +17,7 @@ class EngineSettings:
     block_size: tokens per cache block.
     num_blocks: blocks of the cache.
     max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
+    max_prompt_tokens: most tokens of one step besides those of sequences that are generating.
     use_past: keep keys and values between steps; False recomputes every sequence at every step.
     prefix_caching: compute a beginning that requests share once; has no effect without use_past.
     """
@@ -29,6 +30,7 @@ class EngineSettings:
     use_past: bool = True
     prefix_caching: bool = True
     max_positions: int | None = None
+    max_prompt_tokens: int | None = None
 
     @property
     def blocks_per_sequence(self) -> int:

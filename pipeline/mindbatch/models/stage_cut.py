@@ -15,6 +15,8 @@ AUTO = "auto"
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _FIRST = ("embedding.", "positions.")
 _LAST = ("norm.", "head.")
+_HEAD_TIME = 0.75
+"""Of what a layer with as many numbers takes: measured on a CPU, prompts and new tokens about as many."""
 
 
 def number_of_layers(specs: Sequence[TensorSpec]) -> int:
@@ -79,29 +81,49 @@ def cut(specs: Sequence[TensorSpec], stages: int, device_map: DeviceMap = None) 
     if isinstance(device_map, tuple):
         sizes = [*device_map]
     elif device_map == AUTO:
-        sizes = _sizes_by_bytes(specs, layers, stages)
+        sizes = _sizes_by_bytes(specs, stages)
     else:
         sizes = [len(stage_layers(layers, index, stages)) for index in range(stages)]
     ends = accumulate(sizes, initial=0)
     return [Stage(range(*pair), index, stages) for index, pair in enumerate(pairwise(ends))]
 
 
-def _sizes_by_bytes(specs: Sequence[TensorSpec], layers: int, stages: int) -> list[int]:
-    """Layers of each stage so that the largest stage holds as little as it can; numbers stand for bytes.
+def even_in_time(specs: Sequence[TensorSpec], stages: int) -> tuple[int, ...]:
+    """Layers of each stage so that the slowest one takes as little time as it can.
 
-    The least bound within which the layers fit, each stage filled from the first on; what one stage more
-    could not fill is shared with those after it, for each has a layer at least.
+    Numbers that are multiplied by stand for time. A token embedding is looked up; a head is computed for the
+    tokens that are chosen from, and for no others of a prompt.
     """
-    first, last = (Stage(range(0), index, 2) for index in range(2))
+    head = "embedding." if is_tied(specs) else "head."
+    numbers = sum(spec.numbers(WHOLE) for spec in specs if spec.name.startswith(head))
+    return tuple(_least_sizes(_numbers_by_layer(specs), (0, round(_HEAD_TIME * numbers)), stages))
+
+
+def _sizes_by_bytes(specs: Sequence[TensorSpec], stages: int) -> list[int]:
+    """Layers of each stage so that the largest stage holds as little as it can; numbers stand for bytes."""
     tied = is_tied(specs)
-    by_layer = [0] * layers
+    first, last = (
+        sum(spec.numbers(WHOLE) for spec in specs if holds(Stage(range(0), index, 2), spec, tied=tied))
+        for index in range(2)
+    )
+    return _least_sizes(_numbers_by_layer(specs), (first, last), stages)
+
+
+def _numbers_by_layer(specs: Sequence[TensorSpec]) -> list[int]:
+    by_layer = [0] * number_of_layers(specs)
     for spec in specs:
         layer = layer_of(spec)
         if layer is not None:
             by_layer[layer] += spec.numbers(WHOLE)
-    ends = [
-        sum(spec.numbers(WHOLE) for spec in specs if holds(end, spec, tied=tied)) for end in (first, last)
-    ]
+    return by_layer
+
+
+def _least_sizes(by_layer: Sequence[int], ends: tuple[int, int], stages: int) -> list[int]:
+    """Layers of each stage so that the largest sum is the least; ends: what the first and last stage add.
+
+    The least bound within which the layers fit, each stage filled from the first on; what one stage more
+    could not fill is shared with those after it, for each has a layer at least.
+    """
     low, high = 0, sum(by_layer) + sum(ends)
     while low < high:
         middle = (low + high) // 2

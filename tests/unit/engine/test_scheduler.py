@@ -45,6 +45,7 @@ class Load(RuleBasedStateMachine):
         block_size=st.integers(1, 4),
         num_blocks=st.integers(4, 24),
         budget=st.integers(3, 12),
+        prompts=st.none() | st.integers(1, 12),
         use_past=st.booleans(),
         prefix_caching=st.booleans(),
     )
@@ -54,6 +55,7 @@ class Load(RuleBasedStateMachine):
         block_size: int,
         num_blocks: int,
         budget: int,
+        prompts: int | None,
         use_past: bool,
         prefix_caching: bool,
     ) -> None:
@@ -62,6 +64,7 @@ class Load(RuleBasedStateMachine):
             block_size=block_size,
             num_blocks=num_blocks,
             max_batched_tokens=budget,
+            max_prompt_tokens=prompts,
             use_past=use_past,
             prefix_caching=prefix_caching,
         )
@@ -230,6 +233,15 @@ def test_decoding_goes_first_and_prompts_fill_up() -> None:
     assert shown(complete(scheduler)) == [("a", 3, 4, True), ("b", 2, 6, False)]
     assert shown(complete(scheduler)) == [("a", 4, 5, True), ("b", 6, 8, True), ("c", 0, 2, True)]
     assert shown(complete(scheduler)) == [("a", 5, 6, True), ("b", 8, 9, True), ("c", 2, 3, True)]
+
+
+def test_prompts_take_no_more_of_a_step_than_they_may() -> None:
+    scheduler = Scheduler(limits_of(max_batched_tokens=4, max_prompt_tokens=2))
+    scheduler.add(group_of("a", 3, 9))
+    scheduler.add(group_of("b", 8, 9))
+    assert shown(complete(scheduler)) == [("a", 0, 2, False)]
+    assert shown(complete(scheduler)) == [("a", 2, 3, True), ("b", 0, 2, False)]
+    assert shown(complete(scheduler)) == [("a", 3, 4, True), ("b", 2, 4, False)]
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])

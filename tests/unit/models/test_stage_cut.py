@@ -1,5 +1,6 @@
 """Layers and parameters of pipeline stages."""
 
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -7,7 +8,15 @@ from drawn_models import gpt2_specs, llama_specs, models
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.models.stage_cut import AUTO, cut, is_tied, number_of_layers, stage_faults, stage_specs
+from mindbatch.models.stage_cut import (
+    AUTO,
+    cut,
+    even_in_time,
+    is_tied,
+    number_of_layers,
+    stage_faults,
+    stage_specs,
+)
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage
 
@@ -19,6 +28,12 @@ def numbers(specs: list[TensorSpec]) -> int:
 def largest(specs: list[TensorSpec], sizes: list[int]) -> int:
     """Numbers of the stage that holds most."""
     return max(numbers(stage_specs(specs, stage)) for stage in cut(specs, len(sizes), tuple(sizes)))
+
+
+def divisions(layers: int, stages: int) -> Iterator[list[int]]:
+    """All numbers of layers that stages can have."""
+    for ends in combinations(range(1, layers), stages - 1):
+        yield [stop - start for start, stop in pairwise((0, *ends, layers))]
 
 
 @given(models(), st.data())
@@ -34,6 +49,22 @@ def test_stages_hold_every_parameter_and_only_a_tied_embedding_twice(
 
 
 @given(models(), st.data())
+def test_no_other_stages_would_take_less_time(specs: list[TensorSpec], data: st.DataObject) -> None:
+    layers = number_of_layers(specs)
+    found = even_in_time(specs, data.draw(st.integers(1, layers)))
+    head = "embedding." if is_tied(specs) else "head."
+
+    def slowest(sizes: Sequence[int]) -> int:
+        held = [stage_specs(specs, stage) for stage in cut(specs, len(sizes), tuple(sizes))]
+        took = [numbers([spec for spec in each if spec.name.startswith("layers.")]) for each in held]
+        took[-1] += round(0.75 * numbers([spec for spec in held[-1] if spec.name.startswith(head)]))
+        return max(took)
+
+    assert sum(found) == layers
+    assert slowest(found) == min(map(slowest, divisions(layers, len(found))))
+
+
+@given(models(), st.data())
 def test_auto_makes_the_largest_stage_as_small_as_it_can_be(
     specs: list[TensorSpec], data: st.DataObject
 ) -> None:
@@ -42,11 +73,7 @@ def test_auto_makes_the_largest_stage_as_small_as_it_can_be(
     found = [len(stage.layers) for stage in cut(specs, stages, AUTO)]
     assert sum(found) == layers
     assert min(found) > 0
-    others = (
-        [stop - start for start, stop in pairwise((0, *ends, layers))]
-        for ends in combinations(range(1, layers), stages - 1)
-    )
-    assert largest(specs, found) == min(largest(specs, sizes) for sizes in others)
+    assert largest(specs, found) == min(largest(specs, sizes) for sizes in divisions(layers, stages))
 
 
 def test_a_large_vocabulary_leaves_its_stages_fewer_layers() -> None:
@@ -54,6 +81,13 @@ def test_a_large_vocabulary_leaves_its_stages_fewer_layers() -> None:
     assert [len(stage.layers) for stage in cut(specs, 3)] == [3, 3, 3]
     assert [len(stage.layers) for stage in cut(specs, 3, AUTO)] == [1, 7, 1]
     assert [stage.layers for stage in cut(specs, 3, (2, 3, 4))] == [range(2), range(2, 5), range(5, 9)]
+
+
+def test_a_head_takes_time_and_an_embedding_does_not() -> None:
+    small = llama_specs(vocabulary=600, layers=9)
+    assert even_in_time(small, 1) == (9,)
+    assert even_in_time(small, 3) == (5, 3, 1)
+    assert even_in_time(llama_specs(vocabulary=6000, layers=9), 3) == (7, 1, 1)
 
 
 def test_the_ends_of_a_model_are_on_the_ends_of_the_pipeline() -> None:

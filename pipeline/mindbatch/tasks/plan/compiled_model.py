@@ -19,7 +19,7 @@ from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import facts_of, fit_native
 from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.stage_cut import cut, stage_specs
+from mindbatch.models.stage_cut import cut, even_in_time, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import Stage, TensorSlice
 from mindbatch.tasks.plan.schema import PlanConfig
@@ -84,6 +84,8 @@ def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     arch, parallel = _architecture(config, job), config.parallel
     specs, size, device_map = tensor_specs(arch), parallel.model_parallel, parallel.layer_counts
     check_sizes(specs, size, parallel.pipeline_stage, device_map, keys="parallel.")
+    if device_map is None and config.layout.dir is None:  # strategy files are of even stages
+        device_map = even_in_time(specs, parallel.pipeline_stage)
     fitted = _fitted(config, partial(fit_native, arch))
     stages = tuple(
         CompiledStage(
