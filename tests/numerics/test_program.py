@@ -47,6 +47,8 @@ def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     for sample in sample_steps(SETTINGS):
         if sample.tokens not in (2, 8):  # a graph for each takes its time to compile
             tokens = range(sample.tokens)
+            for each in sample.step.scheduled:
+                each.num_logits = each.stop - each.start
             found = runner.run(sample.step)
             yield np.array(found.logits(tokens))
             yield found.hidden(tokens)
@@ -62,6 +64,27 @@ def test_a_program_gives_the_bits_of_the_graphs(model_type: str, library: Native
     )
     for ours, theirs in pairs:
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "qwen3"])
+def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library: NativeLibrary) -> None:
+    arch = architecture(model_type)
+    geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+    model = load_native(arch, weights_of(arch), NativeKernels(library), geometry)
+    assert model.programs is not None
+    cache = [np.asarray(array) for array in (*model.cache.keys, *model.cache.values)]
+    for step in {sample.kind: sample.step for sample in sample_steps(SETTINGS)}.values():
+        arrays = ModelRunner(model, SETTINGS).prepare(step).arrays
+        before = [array.copy() for array in cache]
+        everything = model.programs.hidden(arrays)
+        after = [array.copy() for array in cache]
+        for wanted in (range(0), range(step.num_tokens - 1, step.num_tokens), range(1, step.num_tokens, 2)):
+            for array, earlier in zip(cache, before, strict=True):
+                array[:] = earlier
+            some = model.programs.hidden(arrays, np.array(wanted, np.int32))
+            np.testing.assert_array_equal(some, everything[wanted])
+            for array, written in zip(cache, after, strict=True):
+                np.testing.assert_array_equal(array, written)
 
 
 def summed(library: NativeLibrary) -> Program:

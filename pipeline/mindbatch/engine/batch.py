@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 
 from mindbatch.engine.scheduler import Step
-from mindbatch.kernels.step import Batch
+from mindbatch.kernels.step import Batch, IntArray
 
 
 def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
@@ -60,3 +60,12 @@ def flatten(
         adapters[span] = tokens.adapter
         at = span.stop
     return Batch(ids, positions, slots, rows, block_tables, lengths, adapters if with_adapters else None)
+
+
+def wanted_tokens(step: Step) -> IntArray:
+    """The tokens of a step whose logits or hidden states may be asked for, counted from 0."""
+    wanted, end = list[int](), 0
+    for tokens in step.scheduled:
+        first, end = end, end + tokens.stop - tokens.start
+        wanted += range(first if tokens.group.records_prompt else end - tokens.num_logits, end)
+    return np.array(wanted, np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mindbatch.engine.batch import flatten
+from mindbatch.engine.batch import flatten, wanted_tokens
 from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
@@ -96,6 +96,7 @@ class ModelRunner:
             with_logits,
             batch.adapters,
             tuple(step.adapter_loads),
+            None if with_logits else wanted_tokens(step),
         )
 
     def compute(self, inputs: StepInputs) -> StepValues:

@@ -24,10 +24,11 @@ class RecordedSteps:
 
     def run(self, inputs: StepInputs) -> StepValues:
         """See `StepNetwork.run`."""
-        hidden = self._programs.hidden(inputs.arrays)
-        if inputs.with_logits and self._programs.has_head:
-            return StepValues(hidden, self._programs.logits(hidden, inputs.adapters))
-        return StepValues(hidden)
+        if not self._programs.has_head:
+            return StepValues(self._programs.hidden(inputs.arrays))
+        hidden = self._programs.hidden(inputs.arrays, inputs.wanted)
+        logits = self._programs.logits(hidden, inputs.adapters) if inputs.with_logits else None
+        return StepValues(hidden, logits, inputs.wanted)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
         """See `StepNetwork.project`."""

@@ -27,6 +27,7 @@ class StepInputs:
     with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
     adapter_loads: slots, and the names of the adapters that are loaded into them before.
     adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
+    wanted: the tokens whose hidden states or logits may be asked for, in rising order; None for all.
     """
 
     graph: str
@@ -36,13 +37,18 @@ class StepInputs:
     with_logits: bool
     adapters: IntArray | None = None
     adapter_loads: tuple[tuple[int, str], ...] = ()
+    wanted: IntArray | None = None
 
 
 class StepValues(NamedTuple):
-    """Hidden states [T, hidden size] of a step with its padding, and logits [T, vocabulary] or none."""
+    """Hidden states [T, hidden size] of a step with its padding, and logits [T, vocabulary] or none.
+
+    tokens: those that the rows of `hidden` belong to, in rising order; None for all.
+    """
 
     hidden: FloatArray
     logits: FloatArray | None = None
+    tokens: IntArray | None = None
 
 
 class ModelOutput:
@@ -50,7 +56,7 @@ class ModelOutput:
 
     def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
         """`adapters`: see `StepInputs`."""
-        self._hidden, self._logits = values
+        self._hidden, self._logits, self._tokens = values
         self._project = project
         self._adapters = adapters
 
@@ -59,11 +65,15 @@ class ModelOutput:
         if self._logits is None:
             chosen = np.asarray(tokens, np.intp)
             adapters = None if self._adapters is None else self._adapters[chosen]
-            return self._project(self._hidden[chosen], adapters)
+            return self._project(self.hidden(tokens), adapters)
         if list(tokens) == list(range(len(tokens))):
             return self._logits[: len(tokens)]
         return self._logits[np.asarray(tokens, np.intp)]
 
     def hidden(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.hidden`."""
-        return self._hidden[np.asarray(tokens, np.intp)]
+        rows = np.asarray(tokens, np.intp)
+        if self._tokens is not None:
+            rows = np.searchsorted(self._tokens, rows)
+            assert self._tokens[rows].tolist() == list(tokens), "only wanted tokens are computed"
+        return self._hidden[rows]

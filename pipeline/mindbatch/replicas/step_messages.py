@@ -20,18 +20,23 @@ def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
     if inputs.adapter_loads:
         fields["adapter_loads"] = inputs.adapter_loads
     copies = np.asarray(inputs.copies, np.int32).reshape(-1, 2)
-    return fields, [copies, *inputs.arrays]
+    if inputs.wanted is None:
+        return fields, [copies, *inputs.arrays]
+    return {**fields, "some_wanted": True}, [copies, inputs.wanted, *inputs.arrays]
 
 
 def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
     """The step of fields and arrays."""
-    copies, *rest = arrays
+    copies, *others = arrays
+    # In memory of their own: those of a message begin at any byte, and MindSpore shares memory.
+    rest = [np.array(array, np.int32) for array in others]
+    wanted = rest.pop(0) if fields.get("some_wanted") else None
     return StepInputs(
         graph=fields["graph"],
-        # In memory of their own: those of a message begin at any byte, and MindSpore shares memory.
-        arrays=tuple(np.array(array, np.int32) for array in rest),
+        arrays=tuple(rest),
         copies=tuple((int(source), int(target)) for source, target in copies),
         num_tokens=fields["tokens"],
         with_logits=fields["with_logits"],
         adapter_loads=tuple((slot, name) for slot, name in fields.get("adapter_loads", ())),
+        wanted=wanted,
     )

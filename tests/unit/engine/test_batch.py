@@ -7,7 +7,7 @@ from shadow_model import Letters, request
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket
+from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, wanted_tokens
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup, SequenceText
 
@@ -43,6 +43,15 @@ def test_the_slot_of_each_tokens_adapter() -> None:
     batch = flatten(step, sizes=(6, 6), block_size=4, table_width=3, with_adapters=True)
     assert batch.adapters is not None
     assert batch.adapters.tolist() == [2, 2, 2, 0, 0, 0]
+
+
+def test_the_tokens_whose_logits_or_states_may_be_asked_for() -> None:
+    chunk, whole, drafted = (scheduled([5, 6, 7], [], [4], 0, count) for count in (2, 3, 3))
+    chunk.num_logits, drafted.num_logits = 0, 2
+    step = Step([chunk, whole, drafted], [], num_tokens=8)
+    assert wanted_tokens(step).tolist() == [4, 6, 7]
+    chunk.group.request = request("s", [5, 6, 7], prompt_logprobs=0)
+    assert wanted_tokens(step).tolist() == [0, 1, 4, 6, 7]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])

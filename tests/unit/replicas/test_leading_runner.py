@@ -166,3 +166,12 @@ def test_a_step_says_which_adapters_are_loaded_before() -> None:
     fields, arrays = step_parts(step)
     assert step_of(json.loads(json.dumps(fields)), arrays).adapter_loads == loads
     assert "adapter_loads" not in step_parts(replace(step, adapter_loads=()))[0]
+
+
+def test_ranks_are_told_which_tokens_are_wanted() -> None:
+    ids = np.arange(4, dtype=np.int32)
+    for wanted in (None, np.array([1, 3], np.int32), np.array([], np.int32)):
+        found = step_of(*step_parts(StepInputs("any", (ids,), ((1, 2),), 4, False, wanted=wanted)))
+        assert (found.wanted is None) == (wanted is None)
+        assert wanted is None or found.wanted is not None and found.wanted.tolist() == wanted.tolist()
+        assert [array.tolist() for array in found.arrays] == [ids.tolist()]

@@ -9,9 +9,12 @@ import numpy as np
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.program.last_rows import LastRows
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
-from mindbatch.kernels.step import IntArray
+from mindbatch.kernels.step import Batch, IntArray
+
+LENGTHS = Batch._fields.index("lengths")
 
 
 class StepPrograms:
@@ -25,19 +28,28 @@ class StepPrograms:
         adapted: a step brings the slots of its tokens' adapters.
         """
         step = _recorded_step(decoder, adapted=adapted)
-        self._decoder = Program(step, library)
         self._head: Program | None = None
-        if head is not None:
+        self._decoder: Program | LastRows
+        if head is None:
+            self._decoder = Program(step, library)
+        else:
             [hidden] = step.outputs
+            self._decoder = LastRows(step, step.inputs[LENGTHS], library)
             self._head = Program(_recorded_head(head, hidden.shape[1:], adapted=adapted), library)
 
     @property
     def has_head(self) -> bool:
         return self._head is not None
 
-    def hidden(self, step: Sequence[IntArray]) -> FloatArray:
-        """Hidden states [T, hidden_size] of the fields of a `Batch`, in its order."""
-        [hidden] = self._decoder.run(step)
+    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
+        """Hidden states [T, hidden_size] of the fields of a `Batch`, in its order.
+
+        wanted: the tokens whose hidden states are given, in rising order; None for all, and without a head.
+        """
+        if isinstance(self._decoder, LastRows):
+            [hidden] = self._decoder.run(step, wanted)
+        else:
+            [hidden] = self._decoder.run(step)
         return hidden
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
