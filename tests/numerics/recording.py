@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mindbatch import LLM, DecodingParams, RequestOutput
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.engine.runner import Runner, StepOutput
+from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_graphs import StepGraphs
@@ -40,14 +40,15 @@ def pad_steps(runner: Any, sizes: Sequence[int]) -> None:
 class Recorder:
     """A runner that keeps the logits of every token; a prefix computed again must give the same."""
 
-    def __init__(self, runner: Runner, tolerance: float) -> None:
+    def __init__(self, runner: StageRunner, tolerance: float) -> None:
         self.vocab_size = runner.vocab_size
         self.logits: Logits = {}
         self._runner = runner
         self._tolerance = tolerance
 
     def run(self, step: Step) -> StepOutput:
-        output = self._runner.run(step)
+        everything = replace(self._runner.announce(step), wanted=None)
+        output = self._runner.complete(everything)
         rows = iter(output.logits(range(step.num_tokens)))
         for tokens in step.scheduled:
             prefix = tokens.sequence.tokens(0, tokens.stop)

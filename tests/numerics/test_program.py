@@ -112,6 +112,22 @@ def test_a_program_takes_any_number_of_rows(library: NativeLibrary) -> None:
         np.testing.assert_array_equal(found, x * np.float32(2) * np.float32(3) + table[numbers])
 
 
+def test_the_memory_of_an_output_is_used_again_once_nobody_has_it(library: NativeLibrary) -> None:
+    program, numbers = summed(library), np.zeros(3, np.int32)
+    [first] = program.run([numbers, np.ones((3, 5), np.float32)])
+    [second] = program.run([numbers, np.zeros((3, 5), np.float32)])
+    row = second[1:]
+    expected, address = row.copy(), second.ctypes.data
+    assert first[0].tolist() == [6, 7, 8, 9, 10]
+    del first, second
+    [third] = program.run([numbers, np.ones((3, 5), np.float32)])
+    np.testing.assert_array_equal(row, expected)
+    at = third.ctypes.data
+    assert at != address
+    del third
+    assert program.run([numbers[:2], np.ones((2, 5), np.float32)])[0].ctypes.data == at
+
+
 def test_a_function_that_fails_is_named(library: NativeLibrary) -> None:
     with pytest.raises(RuntimeError, match="mb_table_rows failed in a step of 2 tokens"):
         summed(library).run([np.array([0, 4], np.int32), np.zeros((2, 5), np.float32)])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mindbatch.kernels.arrays import Array
+from mindbatch.kernels.program.outputs import OutputMemory
 from mindbatch.kernels.program.recording import Call, Recording, Symbol
 
 DIMENSIONS = 4  # kMostDimensions in csrc/program.h
@@ -18,6 +19,7 @@ class ArrayTable:
     def __init__(self, recording: Recording, offsets: Mapping[Symbol, int]) -> None:
         """`offsets`: see `Buffers`."""
         self._inputs, self._outputs = recording.inputs, recording.outputs
+        self._memory = [OutputMemory(symbol) for symbol in self._outputs]
         symbols = [*self._inputs, *self._outputs, *offsets]
         assert len({*symbols}) == len(symbols), "what a program is asked for, its own calls must write"
         every = [each for call in recording.calls for each in call.inputs if isinstance(each, np.ndarray)]
@@ -38,8 +40,8 @@ class ArrayTable:
         return [self._numbers[id(each)] for each in (*call.inputs, *call.outputs)]
 
     def outputs(self, rows: int) -> list[Array]:
-        """New arrays for what a step of so many rows gives."""
-        return [np.empty((rows, *symbol.shape[1:]), symbol.dtype) for symbol in self._outputs]
+        """Arrays for what a step of so many rows gives; nobody else has them."""
+        return [memory.array(rows) for memory in self._memory]
 
     def place(self, inputs: Sequence[Array], outputs: Sequence[Array], memory: int, rows: int) -> None:
         """Sets what differs between steps. memory: where the buffers begin."""

@@ -43,7 +43,7 @@ class Program:
         self._calls = _Calls(len(operands), *(array.ctypes.data for array in arrays))
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs [rows, ...], new arrays, for inputs of which the first has so many rows.
+        """The outputs [rows, ...], which nobody else has, for inputs of which the first has so many rows.
 
         Raises:
             RuntimeError: a function has refused what it was given, or a rank that it waits for has gone.
