@@ -63,6 +63,8 @@ SIDES = {
     "ctranslate2 int8": Side(
         "bench_peers_ctranslate2.py", "int8", "transformers", "ctranslate2_int8", "ours int8"
     ),
+    "llama.cpp float32": Side("bench_peers_llamacpp.py", "float32", "llamacpp", "llamacpp", "ours float32"),
+    "llama.cpp int8": Side("bench_peers_llamacpp.py", "int8", "llamacpp", "llamacpp_int8", "ours int8"),
     "transformers float32": _transformers("float32"),
     "transformers bfloat16": _transformers("bfloat16"),
 }

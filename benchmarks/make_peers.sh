@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Makes the environments in which bench_peers.py runs what it compares with, one for each family:
-#   benchmarks/make_peers.sh FOLDER [transformers openvino]
+#   benchmarks/make_peers.sh FOLDER [transformers openvino llamacpp]
 # Versions are those of benchmarks/peers/FAMILY.txt. A family that cannot be installed is named; the others stay.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:?usage: make_peers.sh FOLDER [FAMILY...]}
 shift
 families=("$@")
-((${#families[@]})) || families=(transformers openvino)
+((${#families[@]})) || families=(transformers openvino llamacpp)
 code=0
 for family in "${families[@]}"; do
   requirements=$here/peers/$family.txt
