@@ -7,10 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
-from mindbatch.run.moving_bar import MovingBar
 
 
 @contextmanager
@@ -19,6 +16,10 @@ def shown_progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield PlainProgress("mindbatch")
         return
+    from rich.console import Console  # slow to import
+
+    from mindbatch.run.moving_bar import MovingBar
+
     left = TimeLeft(time.monotonic)
     with MovingBar("MiB", Console(stderr=True)) as bar:
 

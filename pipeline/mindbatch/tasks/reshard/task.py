@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import is_there, part_of
@@ -13,11 +14,13 @@ from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
 from mindbatch.errors import EXIT_DONE
 from mindbatch.screen_text import printable, say, show
 from mindbatch.tasks.formatting import size
-from mindbatch.tasks.reshard.logits_check import logits_check
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.progress import shown_progress
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_reshard_source
+from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
+
+if TYPE_CHECKING:
+    from mindbatch.tasks.reshard.logits_check import LogitsCheck
 
 
 def run(config: ReshardConfig) -> int:
@@ -25,7 +28,7 @@ def run(config: ReshardConfig) -> int:
     opened = open_reshard_source(config)
     with opened.source:
         plan = plan_reshard(config, opened)
-        check = logits_check(config, opened, plan) if config.compares_logits else None
+        check = _logits_check(config, opened, plan)
     say(*opened.notes)
     if config.dry_run:
         is_done = is_there(plan)
@@ -42,6 +45,14 @@ def run(config: ReshardConfig) -> int:
     compared = f", {check.found}" if check is not None else ""
     show(_verdict(plan, outcome, time.monotonic() - start) + compared)
     return EXIT_DONE
+
+
+def _logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan) -> LogitsCheck | None:
+    if not config.compares_logits:
+        return None
+    from mindbatch.tasks.reshard.logits_check import logits_check  # networks and engine: seldom needed
+
+    return logits_check(config, opened, plan)
 
 
 @contextmanager
