@@ -71,6 +71,7 @@ OWN: dict[str, dict[str, Any]] = {
         "add_qkv_bias": False,
         "multi_query_attention": False,
         "multi_query_group_num": 1,
+        "rope_ratio": 1.0,
         "pre_seq_len": None,
         "prefix_projection": False,
     },

@@ -1,12 +1,22 @@
-"""Writes tests/numerics/fixtures/glm.npz: tiny models of GLM's types. See make_model_fixtures.py."""
+"""Writes tests/numerics/fixtures/glm.npz: tiny models of GLM's types. See make_model_fixtures.py.
+
+chatglm has no class in transformers: its reference is tests/numerics/chatglm_twin.py.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from model_folders import GLM
+import numpy as np
+import torch
+from chatglm_twin import ChatglmTwin
+from model_folders import GLM, random_tensor, stored
 
-from make_model_fixtures import GROUPED, YARN, cases_of, write_references
+from make_model_fixtures import GROUPED, YARN, Case, cases_of, spread, write_references
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 
 HALF = GROUPED | {"head_dim": 12, "partial_rotary_factor": 0.5, "pad_token_id": None}
 CASES: dict[str, dict[str, Any]] = {
@@ -21,8 +31,69 @@ CASES: dict[str, dict[str, Any]] = {
     "glm4_scaled": HALF
     | {"model_type": "glm4", "rope_scaling": YARN, "intermediate_size": 37, "hidden_act": "gelu"},
 }
-DTYPES = {"glm": "bfloat16", "glm4": "float16"}
-SHARDS = {"glm_unbiased": 3, "glm4_unbiased": 2}
+CHATGLM: dict[str, Any] = {
+    "model_type": "chatglm",
+    "architectures": ["ChatGLMModel"],
+    "add_bias_linear": False,
+    "add_qkv_bias": True,
+    "apply_query_key_layer_scaling": True,
+    "ffn_hidden_size": 56,
+    "hidden_size": 32,
+    "kv_channels": 8,
+    "layernorm_epsilon": 1e-5,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_attention_heads": 4,
+    "num_layers": 2,
+    "original_rope": True,
+    "padded_vocab_size": 101,
+    "post_layer_norm": True,
+    "rmsnorm": True,
+    "seq_length": 128,
+}
+CHATGLM_CASES = {
+    "chatglm": CHATGLM,
+    "chatglm_biased": CHATGLM | {"add_bias_linear": True, "multi_query_group_num": 1, "rope_ratio": 50},
+    "chatglm_odd": CHATGLM
+    | {"add_qkv_bias": False, "ffn_hidden_size": 37, "kv_channels": 12, "rope_ratio": 16, "num_layers": 3},
+}
+DTYPES = {"glm": "bfloat16", "glm4": "float16", "chatglm": "float16"}
+SHARDS = {"glm_unbiased": 3, "glm4_unbiased": 2, "chatglm": 2}
+
+
+class TwinModel:
+    """A twin with as much of a model's interface as `references` uses."""
+
+    def __init__(self, twin: ChatglmTwin) -> None:
+        self._twin = twin
+        self.config = SimpleNamespace(vocab_size=twin.config["padded_vocab_size"])
+
+    def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=torch.from_numpy(self._twin.logits(ids[0].tolist())).float()[None])
+
+    def generate(self, ids: torch.Tensor, *, max_new_tokens: int, **options: Any) -> torch.Tensor:
+        tokens = ids[0].tolist()
+        for _ in range(max_new_tokens):
+            tokens.append(int(self._twin.logits(tokens)[-1].argmax()))
+        return torch.tensor([tokens])
+
+
+def chatglm_case(name: str, config: dict[str, Any]) -> Case:
+    """A folder as its authors publish it."""
+    shapes = source_shapes(tensor_specs(describe(config)))
+    tensors = {key: [[*shape], spread("", key, [*shape], False)] for key, shape in shapes.items()}
+    dtype = DTYPES.get(name, "float32")
+    description = {"config": config, "tensors": tensors, "dtype": dtype, "shards": SHARDS.get(name, 1)}
+
+    def load(folder: Path) -> Any:
+        """Weights as float32 has them after they were stored."""
+        arrays = {key: random_tensor(key, shape, width) for key, (shape, width) in tensors.items()}
+        kept = {key: stored(array, dtype).astype(np.float32) for key, array in arrays.items()}
+        return TwinModel(ChatglmTwin(config, kept))
+
+    return Case(description, load)
+
 
 if __name__ == "__main__":
-    write_references(GLM, cases_of(CASES, DTYPES, SHARDS))
+    own = {name: chatglm_case(name, config) for name, config in CHATGLM_CASES.items()}
+    write_references(GLM, cases_of(CASES, DTYPES, SHARDS) | own)

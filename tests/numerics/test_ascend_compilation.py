@@ -27,6 +27,16 @@ LLAMA: dict[str, Any] = {
     "head_dim": 16,
     "max_position_embeddings": 64,
 }
+CHATGLM: dict[str, Any] = {
+    "padded_vocab_size": 101,
+    "hidden_size": 128,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 8,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "kv_channels": 16,
+    "seq_length": 64,
+}
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
@@ -37,8 +47,8 @@ FUSED = {
 
 def job(model_type: str, size: int, ranks: list[int], stages: int = 1) -> dict[str, Any]:
     """A layer for each stage."""
-    config = {"model_type": model_type, **(GPT2 if model_type == "gpt2" else LLAMA)}
-    config["n_layer" if model_type == "gpt2" else "num_hidden_layers"] = stages
+    config = {"model_type": model_type, **{"chatglm": CHATGLM, "gpt2": GPT2}.get(model_type, LLAMA)}
+    config[{"chatglm": "num_layers", "gpt2": "n_layer"}.get(model_type, "num_hidden_layers")] = stages
     return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
 
 

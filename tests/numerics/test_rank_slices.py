@@ -22,6 +22,7 @@ from mindbatch.parallel.topology import TensorSlice
 Array = NDArray[np.float32]
 # Of these an MLP has an odd size, or one that the number of heads does not share.
 UNDIVIDED = (
+    "chatglm_odd",
     "glm4_scaled",
     "glm_unbiased",
     "gpt2_scaled",

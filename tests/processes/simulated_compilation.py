@@ -28,7 +28,7 @@ def compile_job(
     settings = EngineSettings(
         batch_size=1, seq_length=32, block_size=16, num_blocks=16, max_batched_tokens=max_batched_tokens
     )
-    num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
+    num_layers = config.get("num_hidden_layers", config.get("n_layer", config.get("num_layers", 1)))
     return {
         "network": network,
         "config": config,

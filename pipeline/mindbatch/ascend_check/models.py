@@ -34,6 +34,18 @@ _GROUPED: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "chatglm": {
+        "padded_vocab_size": 96,
+        "hidden_size": 64,
+        "ffn_hidden_size": 96,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "multi_query_attention": True,
+        "multi_query_group_num": 2,
+        "add_qkv_bias": True,
+        "seq_length": 64,
+    },
     "gemma": _GROUPED,
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},

@@ -1,15 +1,18 @@
-"""chatglm (ChatGLM2, ChatGLM3, the first GLM4): what its checkpoints are cut by; MindFormers alone runs it.
+"""chatglm: ChatGLM2, ChatGLM3 and the first GLM-4, as their authors' own class reads them.
 
-Fused matrices: queries, keys and values one after another, gate and up one after another.
+Fused matrices: queries, keys and values one after another, gate and up one after another. Half of each head
+is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py in the published folders.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.models.architecture import Architecture
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
+from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, fused, linear, norm, vocabulary
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
@@ -25,35 +28,42 @@ DEFAULTS = {
     "post_layer_norm": True,
     "multi_query_attention": False,
     "multi_query_group_num": 1,
+    "rope_ratio": 1.0,
     "tie_word_embeddings": False,
 }
 
-# What changes how the network computes, and neither the tensors nor how they are cut.
-ONLY_COMPUTED = (
-    "apply_query_key_layer_scaling",
-    "apply_residual_connection_post_layernorm",
+# Of how half precision is rounded, of training, and what has another name here.
+WITHOUT_EFFECT = (
+    "apply_query_key_layer_scaling",  # divides queries by a number that multiplies the scores again
     "attention_softmax_in_fp32",
     "bias_dropout_fusion",
-    "classifier_dropout",
     "fp32_residual_connection",
-    "original_rope",
-    "quantization_bit",
-    "rmsnorm",
-    "rope_ratio",
     "vocab_size",  # padded_vocab_size is what the tensors have
 )
+FIRST = (
+    "not supported: ChatGLM-6B, the first, has two positions for each token, and its prompts are not causal, "
+    "so they could neither be computed in chunks nor shared; allowed: ChatGLM2-6B and its successors"
+)
+THETA = 10000.0
+INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides positions by it
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """What the tensors of a `chatglm` configuration follow from; faults are left in the reader."""
     heads, layers = reader.positive("num_attention_heads"), reader.positive("num_layers")
+    if reader.has("position_encoding_2d"):
+        reader.fault("position_encoding_2d", FIRST)
     # Without it, queries, keys and values take turns head by head.
     reader.needs("multi_query_attention", [True])
     reader.needs("post_layer_norm", [True])
+    reader.needs("apply_residual_connection_post_layernorm", [False])
+    reader.needs("rmsnorm", [True])
+    reader.needs("original_rope", [True])
+    reader.needs("quantization_bit", [0])
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
     reader.needs("num_hidden_layers", [layers])
-    reader.ignore(ONLY_COMPUTED)
+    reader.ignore(WITHOUT_EFFECT)
     kv_heads = reader.positive("multi_query_group_num")
     if heads % kv_heads:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
@@ -69,6 +79,8 @@ def describe(reader: ConfigReader) -> Architecture:
         intermediate_size=reader.positive("ffn_hidden_size"),
         max_positions=reader.positive("seq_length"),
         norm_epsilon=reader.number("layernorm_epsilon"),
+        activation="silu",
+        rotary=_read_rotary(reader, head_dim),
         tied=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("add_qkv_bias") or bias,
         output_bias=bias,
@@ -76,6 +88,16 @@ def describe(reader: ConfigReader) -> Architecture:
         attention_scales=(head_dim**-0.5,) * layers,
         windows=(0,) * layers,
     )
+
+
+def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
+    """Half of each head is rotated; rope_ratio multiplies the base of the angles, in all models but one."""
+    if head_dim % 4:
+        reader.fault("kv_channels", "must be divisible by 4: half of a head is rotated, in pairs")
+    ratio = reader.number("rope_ratio")
+    theta, slower = (THETA, ratio) if ratio == INTERPOLATED else (THETA * ratio, 1.0)
+    frequencies = plain_frequencies(theta, max(2, head_dim // 2)) / slower
+    return Rotary(tuple(map(float, frequencies)), is_interleaved=True)
 
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
@@ -108,7 +130,7 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
         *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
         *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
         *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
-        *linear(f"{name}.mlp.gate_up", gate_up, Sharding.OUTPUTS, arch.mlp_bias),
+        *linear(f"{name}.mlp.up", gate_up, Sharding.OUTPUTS, arch.mlp_bias),
         *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
     ]
 
@@ -116,7 +138,7 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
 MODEL = ModelType(
     describe,
     tensors,
-    None,
+    llama.network,
     DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),

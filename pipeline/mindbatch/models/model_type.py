@@ -21,7 +21,7 @@ class ModelType:
 
     describe: from config.json; faults are left in the reader.
     tensors: every parameter and the checkpoint tensors it is made of.
-    network: the model itself, of shared layers; None where checkpoints are only resharded.
+    network: the model itself, of shared layers.
     defaults: what the model's own configuration class takes for a key that is absent.
     prefix: of the checkpoint's names; some checkpoints leave it out.
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
@@ -29,7 +29,7 @@ class ModelType:
 
     describe: Callable[[ConfigReader], Architecture]
     tensors: Callable[[Architecture], list[TensorSpec]]
-    network: Callable[[Layers], Network] | None
+    network: Callable[[Layers], Network]
     defaults: Mapping[str, Any]
     prefix: str
     unused_tensors: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -17,16 +17,14 @@ from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
-    "gemma", "glm", "glm4", "gpt2", "granite", "llama", "minimind", "mistral", "phi3", "qwen2", "qwen3",
-    "starcoder2",
+    "chatglm", "gemma", "glm", "glm4", "gpt2", "granite", "llama", "minimind", "mistral", "phi3", "qwen2",
+    "qwen3", "starcoder2",
 )  # fmt: skip
-# These are described as far as their checkpoints can be cut and renamed, and no further.
-ONLY_CUT = ("chatglm",)
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 
 
 def declaration(model_type: str) -> ModelType:
-    """The declaration of a model type of MODEL_TYPES or ONLY_CUT."""
+    """The declaration of a model type of MODEL_TYPES."""
     found: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
     return found
 
@@ -57,7 +55,7 @@ def describe(
     """The architecture that a Hugging Face configuration asks for.
 
     model_type: "auto" takes the configuration's own; another one is for folders whose own type is unknown.
-    to_be_run: False lets those in that are ONLY_CUT, and none whose weights are quantised.
+    to_be_run: False lets none in whose weights are quantised.
     ignore: keys that the user takes to be without effect.
 
     Raises:
@@ -98,7 +96,7 @@ def chosen_type(
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
-    _refuse_unknown(chosen, config, to_be_run)
+    _refuse_unknown(chosen, config)
     return str(chosen)
 
 
@@ -111,25 +109,22 @@ def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKe
     return read_layout(config, source, ignore.names) is not None
 
 
-def _refuse_unknown(model_type: object, config: Mapping[str, Any], to_be_run: bool) -> None:
-    allowed = MODEL_TYPES if to_be_run else (*MODEL_TYPES, *ONLY_CUT)
-    if model_type in allowed:
+def _refuse_unknown(model_type: object, config: Mapping[str, Any]) -> None:
+    if model_type in MODEL_TYPES:
         return
     kind = kind_of(str(model_type), config)
-    near = None if kind else _misspelt(str(model_type), allowed)
+    near = None if kind else _misspelt(str(model_type))
     hint = f"; did you mean {near}?" if near else ""
-    if model_type in ONLY_CUT:
-        hint = f"; `mindbatch reshard` cuts and renames checkpoints of {model_type}"
     what = f", {kind}," if kind else ""
     raise CheckpointError(
-        f"model type {model_type!r}{what} is not supported; allowed: {', '.join(allowed)}{hint}"
+        f"model type {model_type!r}{what} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
     )
 
 
-def _misspelt(model_type: str, allowed: Sequence[str]) -> str | None:
+def _misspelt(model_type: str) -> str | None:
     """The type that was meant: another number is another architecture."""
     plain = model_type.lower().replace("_", "").replace("-", "")
-    near = nearest(plain, allowed, cutoff=0.85)
+    near = nearest(plain, MODEL_TYPES, cutoff=0.85)
     return near if near and _digits(near) == _digits(plain) else None
 
 

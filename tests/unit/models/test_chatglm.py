@@ -1,4 +1,4 @@
-"""chatglm: its tensors follow from a configuration; it is cut and renamed, and not run."""
+"""chatglm: its tensors follow from a configuration; what is laid out or computed otherwise is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,12 @@ def test_biases_of_all_layers() -> None:
         ({"multi_query_group_num": 5}, "multi_query_group_num=5: must divide num_attention_heads=32"),
         ({"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
         ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
+        ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=True: not supported"),
+        ({"position_encoding_2d": True}, "position_encoding_2d=True: not supported: ChatGLM-6B, the first,"),
+        ({"rmsnorm": False}, "rmsnorm=False: not supported"),
+        ({"original_rope": False}, "original_rope=False: not supported"),
+        ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
+        ({"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
     ],
 )
 def test_what_is_laid_out_otherwise_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -104,9 +110,17 @@ def test_what_is_laid_out_otherwise_is_refused(settings: dict[str, Any], message
         shapes_of(**settings)
 
 
-def test_it_is_not_run() -> None:
-    with pytest.raises(CheckpointError, match="'chatglm' is not supported; .*`mindbatch reshard` cuts"):
-        describe(CHATGLM3_6B)
+def test_rope_ratio() -> None:
+    """It multiplies the base; in ChatGLM2-6B-32K, which alone has 16, it divides the positions."""
+
+    def frequencies(ratio: float) -> tuple[float, ...]:
+        rotary = describe({**CHATGLM3_6B, "rope_ratio": ratio}).rotary
+        assert rotary is not None
+        assert rotary.is_interleaved
+        return rotary.inverse_frequencies
+
+    np.testing.assert_allclose(frequencies(50), 500_000.0 ** -(np.arange(32) / 32), rtol=1e-6)
+    np.testing.assert_allclose(frequencies(16), 10_000.0 ** -(np.arange(32) / 32) / 16, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ways", [2, 8])
@@ -134,12 +148,3 @@ def test_fused_heads_that_ranks_share_get_no_other_names(tmp_path: Path) -> None
     cut(source, tmp_path / "cut", 8)
     with pytest.raises(ConfigError, match=r"target\.names=mindformers: model_parallel=8"):
         cut(tmp_path / "cut", tmp_path / "again", 8, names="mindformers")
-
-
-def test_logits_cannot_be_compared(tmp_path: Path) -> None:
-    source = write_model(tmp_path / "source", SMALL)
-    config = ReshardConfig(source=str(source), verify="logits")
-    config.target.dir = str(tmp_path / "cut")
-    with pytest.raises(ConfigError, match="verify=logits: model type chatglm cannot be run here"):
-        run(config)
-    assert not (tmp_path / "cut").exists()

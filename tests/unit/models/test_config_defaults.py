@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, ONLY_CUT, declaration, describe
+from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "config_defaults.json").read_text()
@@ -28,7 +28,7 @@ def described(model_type: str, config: dict[str, Any]) -> Architecture:
 
 
 def test_every_type_is_recorded() -> None:
-    assert set(RECORDED) == {*MODEL_TYPES, *ONLY_CUT}
+    assert set(RECORDED) == {*MODEL_TYPES}
 
 
 @pytest.mark.parametrize("model_type", RECORDED)

@@ -19,7 +19,7 @@ from mindbatch.models.tensor_spec import (
     taking_turns,
 )
 from mindbatch.parallel.topology import WHOLE, TensorSlice
-from small_configs import GPT2, LLAMA
+from small_configs import CHATGLM, GPT2, LLAMA
 
 FAMILY = LLAMA | {"vocab_size": 101, "num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 4}
 
@@ -27,6 +27,9 @@ FAMILY = LLAMA | {"vocab_size": 101, "num_attention_heads": 8, "head_dim": 4, "n
 def architecture(model_type: str, **changes: Any) -> Architecture:
     if model_type == "gpt2":
         return describe(GPT2 | {"vocab_size": 101})
+    if model_type == "chatglm":
+        sizes = {"padded_vocab_size": 101, "num_attention_heads": 8, "multi_query_group_num": 4}
+        return describe(CHATGLM | sizes)
     return describe(FAMILY | {"model_type": model_type} | changes)
 
 

@@ -18,7 +18,6 @@ from mindbatch.config.memory import free_memory
 from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import ONLY_CUT
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.logits_process import logits_of
@@ -141,8 +140,6 @@ def _faults(opened: ReshardSource) -> Iterator[str]:
     if opened.model is None:
         yield f"no config.json says what model {opened.source.path} is; give source_config=FOLDER"
         return
-    if opened.model.architecture.model_type in ONLY_CUT:
-        yield f"model type {opened.model.architecture.model_type} cannot be run here"
     others = {
         name: dtype for name in opened.files.shapes if (dtype := opened.dtype(name)) not in FLOAT_DTYPES
     }

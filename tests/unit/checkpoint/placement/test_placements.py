@@ -21,9 +21,10 @@ from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
+from small_configs import CHATGLM
 
 LAYER = "model.layers.0"
 
@@ -213,7 +214,12 @@ def test_query_heads_and_inputs_are_never_on_two_ranks() -> None:
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_model_has_placements(model_type: str) -> None:
-    specs = gpt2_specs() if model_type == "gpt2" else llama_specs(model_type=model_type)
+    if model_type == "gpt2":
+        specs = gpt2_specs()
+    elif model_type == "chatglm":
+        specs = tensor_specs(describe(CHATGLM))
+    else:
+        specs = llama_specs(model_type=model_type, head_dim=4)
     found = placements(specs, 2, 2)
     assert {name: placement.shape for name, placement in found.items()} == source_shapes(specs)
 
