@@ -180,16 +180,19 @@ def nearest_int8(weight: Floats) -> NDArray[np.int8]:
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 128), (70, 75), (33, 64), (5, 3)])
 def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, turned: bool) -> None:
-    """Whole panels are packed otherwise than what is left over; numbers that are none are no obstacle."""
+    """In every instruction set; whole panels are packed otherwise than what is left over."""
+    assert LIBRARY is not None
     stored = numbers(inputs, outputs).T if turned else numbers(outputs, inputs + 9)[:, 4:-5]
     stored[0, 0], stored[2, 1], stored[3, 2] = np.nan, -np.inf, 0
     weight = np.ascontiguousarray(stored)
-    np.testing.assert_array_equal(packed_bytes(stored, FLOAT32), laid_out(weight, inputs))
     narrow = laid_out(nearest_bfloat16(weight), -(-inputs // 32) * 32)
-    np.testing.assert_array_equal(packed_bytes(stored, BFLOAT16), narrow)
     with np.errstate(invalid="ignore"):
         whole = laid_out(nearest_int8(weight), -(-inputs // 64) * 64)
-    np.testing.assert_array_equal(packed_bytes(stored, INT8)[:, : whole.shape[1]], whole)
+    for variant in LIBRARY.variants:
+        LIBRARY.set_variant(variant)
+        np.testing.assert_array_equal(packed_bytes(stored, FLOAT32), laid_out(weight, inputs), variant)
+        np.testing.assert_array_equal(packed_bytes(stored, BFLOAT16), narrow, variant)
+        np.testing.assert_array_equal(packed_bytes(stored, INT8)[:, : whole.shape[1]], whole, variant)
 
 
 def test_numbers_beyond_bfloat16_are_counted() -> None:

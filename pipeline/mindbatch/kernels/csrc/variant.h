@@ -3,6 +3,7 @@
 // one that the linker keeps for everybody.
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -23,6 +24,7 @@ namespace {
 #include "attention.h"
 #include "elementwise.h"
 #include "scores.h"
+#include "packing.h"
 
 }  // namespace
 
@@ -35,6 +37,7 @@ const KernelTable table = {MB_VARIANT_NAME,
                            norm,
                            activation,
                            likeliest,
+                           {pack_float32, pack_bfloat16, pack_int8},
                            adapter_shrink,
                            adapter_expand};
 

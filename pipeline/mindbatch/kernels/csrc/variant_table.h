@@ -90,6 +90,14 @@ struct ActivationArgs {
   bool gated;
 };
 
+// Rows [count, depth] of float32, wherever they stand in memory, for the outputs from `column` on of one panel.
+struct PackArgs {
+  const float* rows;
+  int64_t count, depth, row_stride, column_stride;  // strides in numbers
+  char* panel;
+  int64_t column;
+};
+
 struct ScoreArgs {
   const float* scores;  // [rows, columns]
   int64_t rows, columns;
@@ -135,6 +143,7 @@ struct KernelTable {
   void (*norm)(const NormArgs&);
   void (*activation)(const ActivationArgs&);
   void (*likeliest)(const ScoreArgs&);
+  int64_t (*pack[kWeightKinds])(const PackArgs&);
   void (*adapter_shrink)(const AdapterArgs&);
   void (*adapter_expand)(const AdapterArgs&);
 };
