@@ -13,6 +13,10 @@ from typing import Any
 
 import transformers
 from transformers import (
+    Cohere2Config,
+    CohereConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
     GlmConfig,
@@ -20,6 +24,7 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
@@ -27,6 +32,10 @@ from transformers import (
 )
 
 CLASSES = (
+    Cohere2Config,
+    CohereConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
     GlmConfig,
@@ -34,6 +43,7 @@ CLASSES = (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,

@@ -62,7 +62,7 @@ LIKE_LLAMA = {"minimind", "mistral"}
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
     for each in sorted({*MODEL_TYPES} - LIKE_LLAMA)
-    for size in (1, 2, 8)
+    for size in ((1,) if each == "olmo2" else (1, 2, 8))
 } | {OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import GLM, dense_cases, descriptions, fixture, ragged, write_folder
+from model_folders import GLM, NORMED, dense_cases, descriptions, fixture, ragged, write_folder
 from recording import Run, load
 
 from mindbatch import LLM, DecodingParams
@@ -79,7 +79,7 @@ def test_what_the_cases_are_for() -> None:
     assert {each["dtype"] for each in found.values()} == {"float32", "float16", "bfloat16"}
     assert max(each["shards"] for each in found.values()) > 1
     arch = {name: describe(each["config"]) for name, each in found.items()}
-    for name in ("phi3", "starcoder2_window"):
+    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2"):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
     for name in ("phi3_partial", "glm"):
@@ -87,3 +87,8 @@ def test_what_the_cases_are_for() -> None:
     assert all(rotary[name].is_interleaved for name in descriptions(GLM))
     assert rotary["minimind_yarn"].inverse_frequencies != rotary["minimind"].inverse_frequencies
     assert rotary["phi3_long"].scale > 1
+    normed = {name: arch[name] for name in descriptions(NORMED)}
+    assert len(normed["gemma3"].rotaries) == 2
+    assert None in normed["cohere2"].layer_rotaries
+    assert normed["gemma2"].attention_cap == 1.5
+    assert normed["gemma2"].logits_cap == 4.0

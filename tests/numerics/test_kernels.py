@@ -131,6 +131,7 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
         pytest.param(4, 2, 8, 8, False, False, marks=pytest.mark.slow),
         pytest.param(2, 2, 80, 80, True, False, marks=pytest.mark.slow),
         pytest.param(1, 1, 6, 2, True, True, marks=pytest.mark.slow),
+        (3, 1, 20, 20, "whole", False),
     ],
 )
 def test_rotary(
@@ -139,12 +140,13 @@ def test_rotary(
     kv_heads: int,
     head_dim: int,
     rotary_dim: int,
-    normed: bool,
+    normed: bool | str,
     interleaved: bool,
 ) -> None:
     shape = AttentionShape(heads, kv_heads, head_dim, 1.0)
     angles = numbers(7, rotary_dim // 2, scale=3.0)
-    norms = [numbers(head_dim), numbers(head_dim) + 1] if normed else [np.zeros(1, np.float32)] * 2
+    widths = [count * head_dim for count in ((heads, kv_heads) if normed == "whole" else (1, 1))]
+    norms = [numbers(width) + 1 if normed else np.zeros(1, np.float32) for width in widths]
     inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles), *norms]
     expected = outputs(ReferenceKernels().rotary(shape, 1e-6, interleaved), inputs)
     check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6, interleaved), inputs, expected)
@@ -160,6 +162,14 @@ def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
     check(library, compiled(NativeKernels(library)).activation(kind, gated), inputs, expected)
 
 
+@pytest.mark.parametrize("shape", [(1, 3), pytest.param((5, 2000), marks=pytest.mark.slow)])
+def test_capped(library: NativeLibrary, shape: tuple[int, int]) -> None:
+    inputs = [numbers(*shape, scale=40.0)]
+    expected = [30 * np.tanh(inputs[0].astype(np.float64) / 30)]
+    for each in (compiled(NativeKernels(library)), ReferenceKernels()):
+        check(library, each.capped(30.0), inputs, expected)
+
+
 @dataclass(frozen=True)
 class Case:
     """One step over a paged cache: (tokens cached before, new tokens) of each sequence."""
@@ -172,22 +182,23 @@ class Case:
     window: int = 0
     padding: int = 0
     alibi: Alibi | None = None
+    softcap: float = 0.0
 
     @property
     def shape(self) -> AttentionShape:
-        scale = self.head_dim**-0.5
-        return AttentionShape(self.heads, self.kv_heads, self.head_dim, scale, self.window, self.alibi)
+        heads, scale = (self.heads, self.kv_heads, self.head_dim), self.head_dim**-0.5
+        return AttentionShape(*heads, scale, self.window, self.alibi, self.softcap)
 
 
 # Further ones on demand; tests/fuzz/test_kernels.py draws shapes, too.
 ATTENTION = [
-    Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3),
+    Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3, softcap=0.7),
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
             Case(5, 1, 128, 64, ((63, 1), (64, 1), (200, 5)), window=65, alibi=Alibi(alibi_slopes(5))),
             Case(6, 1, 8, 128, ((0, 2), (127, 2), (255, 1))),
-            Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1),
+            Case(14, 2, 20, 48, ((47, 1), (0, 49)), window=1, softcap=50.0),
             Case(4, 4, 80, 32, ((1000, 2), (0, 1)), window=500),
             Case(3, 1, 64, 8, ((0, 1), (7, 2), (300, 9)), padding=2, alibi=Alibi(alibi_slopes(3), 0.2, True)),
         )

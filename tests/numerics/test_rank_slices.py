@@ -23,11 +23,18 @@ Array = NDArray[np.float32]
 # Of these an MLP has an odd size, or one that the number of heads does not share.
 UNDIVIDED = (
     "chatglm_odd",
+    "cohere2_local",
+    "cohere_biased",
+    "gemma2_biased",
+    "gemma3_yarn",
     "glm4_scaled",
     "glm_unbiased",
     "gpt2_scaled",
     "granite_biased",
     "minimind_odd",
+    "olmo2",  # norms of all heads are not cut
+    "olmo2_biased",
+    "olmo2_odd",
     "phi3_partial",
     "starcoder2_unbiased",
 )

@@ -46,7 +46,11 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "add_qkv_bias": True,
         "seq_length": 64,
     },
+    "cohere": _GROUPED,
+    "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
     "gemma": _GROUPED,
+    "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": None, "sliding_window": 64},
+    "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
@@ -60,6 +64,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": _GROUPED,
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
+    "olmo2": _GROUPED,
     "phi3": _GROUPED,
     "qwen2": _GROUPED,
     "qwen3": _GROUPED | {"attention_bias": False},
@@ -119,8 +124,8 @@ def description(family: str) -> Description:
 
 
 def weights_of(arch: Architecture) -> RandomWeights:
-    """Of a tiny model of a type. Gemma's norms are 1 + weight."""
-    centre = 0.0 if arch.model_type == "gemma" else 1.0
+    """Of a tiny model of a type. Norms of Gemma's types are 1 + weight."""
+    centre = 0.0 if arch.model_type.startswith("gemma") else 1.0
     return RandomWeights(arch.model_type, source_shapes(tensor_specs(arch)), centre)
 
 

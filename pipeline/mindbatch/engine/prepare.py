@@ -147,7 +147,12 @@ def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFac
         for each in models
         if each is not None
         for fault in limit_faults(
-            each.head_dim, each.window, seq_length, block_size, has_alibi=each.has_alibi
+            each.head_dim,
+            each.window,
+            seq_length,
+            block_size,
+            has_alibi=each.has_alibi,
+            has_softcap=each.has_softcap,
         )
     ]
     if faults:

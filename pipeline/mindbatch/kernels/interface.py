@@ -29,6 +29,7 @@ class AttentionShape:
 
     window: number of latest positions a token sees, its own included; 0 for all.
     scale: the factor on query-key products.
+    softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
     alibi: what is added to the products then, of the heads of this rank.
     """
 
@@ -38,6 +39,7 @@ class AttentionShape:
     scale: float
     window: int = 0
     alibi: Alibi | None = None
+    softcap: float = 0.0
 
     @property
     def qkv_width(self) -> int:
@@ -103,7 +105,11 @@ class Kernels(ABC):
 
     def absent(self) -> Tensor | Array:
         """What stands for a vector that a layer has not: [1] of zero."""
-        return np.zeros(1, self.dtype)
+        return self.zeros(1)
+
+    def zeros(self, width: int) -> Tensor | Array:
+        """A vector [width] of zeros, of `float_type`."""
+        return np.zeros(width, self.dtype)
 
     @abstractmethod
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
@@ -166,6 +172,10 @@ class Kernels(ABC):
         """Cell (x [T, width]) -> x * factor."""
 
     @abstractmethod
+    def capped(self, cap: float) -> Operation:
+        """Cell (x [T, width]) -> cap * tanh(x / cap)."""
+
+    @abstractmethod
     def sum(self) -> Operation:
         """Cell (x, y [T, width]) -> x + y."""
 
@@ -185,6 +195,7 @@ class Kernels(ABC):
     def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> Operation:
         """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv.
 
+        A norm as long as a head is of each head, one as long as all heads is of all together.
         is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
         """
 

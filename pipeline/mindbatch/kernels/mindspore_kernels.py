@@ -15,7 +15,7 @@ from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedd
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.plain_cells import IdsFrom, RotaryAngles, Scaled, Sum, TableRows
+from mindbatch.kernels.plain_cells import Capped, IdsFrom, RotaryAngles, Scaled, Sum, TableRows
 from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.context import initialise
@@ -42,8 +42,8 @@ class MindSporeKernels(Kernels):
         assert isinstance(vector, Tensor)
         return constant(vector.asnumpy().astype(np.float32) + np.float32(offset), np.float32)
 
-    def absent(self) -> Tensor:
-        return constant([0.0], self.dtype)
+    def zeros(self, width: int) -> Tensor:
+        return constant(np.zeros(width), self.dtype)
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
@@ -65,6 +65,9 @@ class MindSporeKernels(Kernels):
 
     def scaled(self, factor: float) -> nn.Cell:
         return Scaled(factor)
+
+    def capped(self, cap: float) -> nn.Cell:
+        return Capped(cap)
 
     def sum(self) -> nn.Cell:
         return Sum()

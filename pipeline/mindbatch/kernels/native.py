@@ -185,6 +185,9 @@ class NativeKernels(Kernels):
     def scaled(self, factor: float) -> Operation:
         return self._cell("mb_scaled", lambda x, settings: x, first_type, np.array([factor], np.float32))
 
+    def capped(self, cap: float) -> Operation:
+        return self._cell("mb_capped", lambda x, settings: x, first_type, np.array([cap], np.float32))
+
     def ids_from(self, first: int) -> Operation:
         return self._cell("mb_ids_from", lambda ids, settings: ids, first_type, np.array([first], np.int32))
 
@@ -210,7 +213,7 @@ class NativeKernels(Kernels):
         def output(qkv: Shape, *others: Shape) -> Shape:
             return [qkv[0], shape.heads * shape.head_dim]
 
-        settings = [shape.heads, shape.head_dim, shape.window, float_bits(shape.scale)]
+        settings = [shape.heads, shape.head_dim, shape.window, *map(float_bits, (shape.scale, shape.softcap))]
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
             settings += map(float_bits, shape.alibi.slopes)

@@ -44,6 +44,22 @@ class Scaled(nn.Cell):
         return x * self.factor
 
 
+def capped(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap) of float32. tanh(y) is 2 sigmoid(2 y) - 1; MindSpore's CPU tanh is inexact."""
+    return (ops.sigmoid(x * (2.0 / cap)) * 2.0 - 1.0) * cap
+
+
+class Capped(nn.Cell):
+    """`capped` of x, computed in float32."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.cap = cap
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.cast(capped(ops.cast(x, mstype.float32), self.cap), x.dtype)
+
+
 class IdsFrom(nn.Cell):
     """ids [T] int32, counted from the first one that a rank holds."""
 

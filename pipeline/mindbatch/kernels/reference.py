@@ -10,6 +10,7 @@ from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.plain_cells import capped
 from mindbatch.kernels.tensors import constant
 
 NEVER = -3.0e38  # a score that exp turns into 0
@@ -94,7 +95,7 @@ class Rotary(nn.Cell):
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor) -> Tensor:
         if weight.shape[0] > 1:
-            x = self.norm(x, weight, self.no_bias)
+            x = self.norm(x.reshape(x.shape[0], -1, weight.shape[0]), weight, self.no_bias).reshape(x.shape)
         return rotated(x, cos, sin, self.is_interleaved)
 
     def construct(
@@ -143,7 +144,7 @@ class Attention(nn.Cell):
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        self.scale, self.window = shape.scale, shape.window
+        self.scale, self.window, self.softcap = shape.scale, shape.window, shape.softcap
         self.has_alibi = shape.alibi is not None
         alibi = shape.alibi or Alibi(())
         self.slopes = constant(alibi.slopes or [0.0], np.float32)
@@ -180,6 +181,8 @@ class Attention(nn.Cell):
         keys = self._by_head(keys, tokens, context)
         values = self._by_head(values, tokens, context)
         scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
+        if self.softcap > 0:
+            scores = capped(scores, self.softcap)
         positions = ops.arange(context).expand_dims(0)
         limits = lengths.expand_dims(1)
         if self.has_alibi:

@@ -25,6 +25,7 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
         head_dim=arch.head_dim,
         scale=arch.attention_scales[layer],
         window=arch.windows[layer],
+        softcap=arch.attention_cap,
         alibi=arch.alibi.of_heads(first, last) if arch.alibi else None,
     )
 
@@ -33,6 +34,7 @@ class SelfAttention(Layer):
     """qkv projection, rotary positions (where the model has them), paged attention, output projection.
 
     after: takes the output [T, hidden_size] and gives what the layer adds; None where that is the output.
+    norm_offset: of the norms of query and key, as of `Layers.rms_norm`.
     """
 
     def __init__(
@@ -45,14 +47,17 @@ class SelfAttention(Layer):
         kernels: Kernels,
         shard: TensorSlice,
         after: Operation | None = None,
+        norm_offset: float = 0.0,
     ) -> None:
         shape = attention_shape(arch, layer, shard)
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
-        self.is_rotary = arch.rotary is not None
-        is_interleaved = arch.rotary is not None and arch.rotary.is_interleaved
+        rotary = arch.rotary_of(layer)
+        self.is_rotary = rotary is not None
+        self.angles_at = 0 if rotary is None else 2 * arch.rotaries.index(rotary)
+        is_interleaved = rotary is not None and rotary.is_interleaved
         self.rotary = kernels.rotary(shape, arch.norm_epsilon, is_interleaved)
-        self.query_norm = weights.optional(f"{name}.q_norm.weight")
-        self.key_norm = weights.optional(f"{name}.k_norm.weight")
+        self.query_norm = weights.raised(f"{name}.q_norm.weight", norm_offset, kernels)
+        self.key_norm = weights.raised(f"{name}.k_norm.weight", norm_offset, kernels)
         self.key_cache, self.value_cache = cache
         self.attend = kernels.attention(shape)
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
@@ -67,6 +72,7 @@ class SelfAttention(Layer):
     ) -> Tensor:
         qkv = self.qkv(x, adapters)
         if self.is_rotary:
-            qkv = self.rotary(qkv, *angles, self.query_norm, self.key_norm)
+            cos, sin = angles[self.angles_at], angles[self.angles_at + 1]
+            qkv = self.rotary(qkv, cos, sin, self.query_norm, self.key_norm)
         output = self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)
         return output if self.after is None else self.after(output)

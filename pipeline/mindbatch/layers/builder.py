@@ -10,11 +10,13 @@ from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import (
+    Angles,
     Block,
     Decoder,
     Network,
     NormOutput,
     ParallelBlock,
+    ResidualSum,
     StageInput,
     StageOutput,
     TokenInput,
@@ -71,41 +73,45 @@ class Layers:
         return LearnedPositions(self.weights, self.kernels)
 
     def rms_norm(self, name: str, offset: float = 0.0) -> Operation:
-        """x / rms(x) * (offset + weight), after the residual sum.
-
-        The offset is added to the loaded weight here, once, and in float32, as the model itself computes it:
-        half precision would lose what the weight adds to the offset.
-        """
+        """x / rms(x) * (offset + weight), after the residual sum."""
+        weight = self.weights.raised(f"{name}.weight", offset, self.kernels)
         operator = self.kernels.add_norm(self.arch.norm_epsilon, centred=False)
-        return AddNorm(self._raised(name, offset), self.weights.optional(f"{name}.bias"), operator)
+        return AddNorm(weight, self.weights.optional(f"{name}.bias"), operator)
 
     def plain_rms_norm(self, name: str, offset: float = 0.0) -> Operation:
         """The same of x [T, hidden_size] alone."""
+        weight = self.weights.raised(f"{name}.weight", offset, self.kernels)
         operator = self.kernels.norm(self.arch.norm_epsilon, centred=False)
-        return Norm(self._raised(name, offset), self.weights.absent, operator)
+        return Norm(weight, self.weights.absent, operator)
 
-    def _raised(self, name: str, offset: float) -> Parameter | Tensor:
-        """The weight of a norm plus the offset."""
-        weight = self.weights.get(f"{name}.weight")
-        return self.kernels.raised(weight, offset) if offset else weight
-
-    def layer_norm(self, name: str) -> Operation:
+    def layer_norm(self, name: str, has_bias: bool = True) -> Operation:
         """(x - mean(x)) / std(x) * weight + bias, after the residual sum."""
-        weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
+        weight = self.weights.get(f"{name}.weight")
+        bias = self.weights.get(f"{name}.bias") if has_bias else self.kernels.zeros(self.arch.hidden_size)
         return AddNorm(weight, bias, self.kernels.add_norm(self.arch.norm_epsilon, centred=True))
+
+    def residual_sum(self, index: int | None = None) -> Operation:
+        """What stands in the place of a norm that a block has not: the residual sum alone.
+
+        index: of the block, where it stands in front of attention.
+        """
+        return ResidualSum(None if index == self.stage.layers.start else self.kernels.sum())
 
     def plain_layer_norm(self, name: str) -> Operation:
         """The same of x [T, hidden_size] alone."""
         weight, bias = self.weights.get(f"{name}.weight"), self.weights.get(f"{name}.bias")
         return Norm(weight, bias, self.kernels.norm(self.arch.norm_epsilon, centred=True))
 
-    def attention(self, name: str, index: int, after: Operation | None = None) -> Operation:
+    def attention(
+        self, name: str, index: int, after: Operation | None = None, norm_offset: float = 0.0
+    ) -> Operation:
         """Self-attention of block `index`, with rotary positions where the architecture has them.
 
-        after: of the output, before it is added.
+        after: of the output, before it is added. norm_offset: of query's and key's norms, as of `rms_norm`.
         """
         cache = self.caches[index - self.stage.layers.start]
-        return SelfAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard, after)
+        of_rank = (self.weights, cache, self.kernels, self.shard)
+        return SelfAttention(name, self.arch, index, *of_rank, after, norm_offset)
 
     def mlp(self, name: str) -> Operation:
         """down(act(up(x)))."""
@@ -156,19 +162,22 @@ class Layers:
         else:
             receive = kernels.receive_hidden(stage.index, rank, self.arch.hidden_size)
             begin = StageInput(receive, kernels.absent())
-        rotary = self.arch.rotary
-        angles: Operation | None = None
-        if rotary is not None:
-            angles = kernels.rotary_angles(rotary.inverse_frequencies, rotary.scale)
         blocks = [block(self, index) for index in stage.layers]
         end: Operation
         if stage.is_last:
             end = NormOutput(norm())
         else:
             end = StageOutput(kernels.sum(), kernels.send_hidden(stage.index, rank))
-        return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
+        return Network(Decoder(begin, self._angles(), blocks, end), self._head() if stage.is_last else None)
+
+    def _angles(self) -> Operation | None:
+        """cos and sin of each of the architecture's rotary embeddings; None where it has none."""
+        rotaries = self.arch.rotaries
+        parts = [self.kernels.rotary_angles(each.inverse_frequencies, each.scale) for each in rotaries]
+        return Angles(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def _head(self) -> Operation:
         name = "embedding.weight" if self.arch.tied else "head.weight"
-        after = self.scaled(self.arch.logits_factor)
+        cap = self.arch.logits_cap
+        after = self.kernels.capped(cap) if cap else self.scaled(self.arch.logits_factor)
         return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)

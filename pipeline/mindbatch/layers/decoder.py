@@ -73,6 +73,33 @@ class ParallelBlock(Layer):
         return self.total(attended, self.mlp(x, adapters)), residual
 
 
+class ResidualSum(Layer):
+    """What stands in the place of a norm where attention takes the residual sum itself.
+
+    total: the sum; None in a stage's first block, whose update is all that there is.
+    """
+
+    def __init__(self, total: Operation | None) -> None:
+        self.total = total
+
+    def construct(self, update: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        x = update if self.total is None else self.total(update, residual)
+        return x, x
+
+
+class Angles(Layer):
+    """positions [T] -> cos, sin of each of several rotary embeddings, one after another."""
+
+    def __init__(self, parts: Sequence[Operation]) -> None:
+        self.parts = [*parts]
+
+    def construct(self, positions: Tensor) -> Tensors:
+        angles: Tensors = ()
+        for part in self.parts:
+            angles = angles + part(positions)
+        return angles
+
+
 class TokenInput(Layer):
     """ids, positions [T] -> embeddings [T, hidden_size] of both; `absent` for positions that have none."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.adapters import AdaptedParameter
+from mindbatch.kernels.interface import Kernels
 
 if TYPE_CHECKING:
     from mindspore import Parameter, Tensor
@@ -36,3 +37,13 @@ class Weights:
     def optional(self, name: str) -> Parameter | Tensor:
         """The parameter, or `absent`."""
         return self.parameters.get(name, self.absent)
+
+    def raised(self, name: str, offset: float, kernels: Kernels) -> Parameter | Tensor:
+        """The parameter plus an offset, or `absent`.
+
+        The offset is added here, once, and in float32, as the model itself computes it: half precision would
+        lose what the weight adds to the offset.
+        """
+        if name not in self.parameters or not offset:
+            return self.optional(name)
+        return kernels.raised(self.parameters[name], offset)

@@ -26,8 +26,10 @@ class Architecture:
 
     activation and rotary: empty where the project has no layers for the model.
     rotary: None means learned positions, max_positions of them, or alibi.
+    layer_rotaries: of each layer, where they differ; empty where all have `rotary`.
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.
+    attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     tied: the head is the token embedding.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
@@ -51,7 +53,19 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    layer_rotaries: tuple[Rotary | None, ...] = ()
+    attention_cap: float = 0.0
+    logits_cap: float = 0.0
     alibi: Alibi | None = None
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0
+
+    def rotary_of(self, layer: int) -> Rotary | None:
+        """The rotary positions of a layer; None where it has none."""
+        return self.layer_rotaries[layer] if self.layer_rotaries else self.rotary
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        """Those of all layers, each once."""
+        return tuple(dict.fromkeys(filter(None, self.layer_rotaries or (self.rotary,))))

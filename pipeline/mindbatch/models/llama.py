@@ -54,6 +54,7 @@ def describe_family(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     epsilon_key: str = "rms_norm_eps",
+    activation_key: str = "hidden_act",
     rotary: RotaryReader = read_rotary,
 ) -> Architecture:
     """What all relatives of Llama read from config.json in the same way.
@@ -80,7 +81,7 @@ def describe_family(
         intermediate_size=reader.positive("intermediate_size", default_intermediate),
         max_positions=max_positions,
         norm_epsilon=reader.number(epsilon_key),
-        activation=reader.choice("hidden_act", ACTIVATIONS),
+        activation=reader.choice(activation_key, ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
         rotary=rotary(reader, head_dim, max_positions),
         windows=windows or (0,) * layers,

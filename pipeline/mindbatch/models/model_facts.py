@@ -16,6 +16,7 @@ class ModelFacts:
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
     window: the narrowest sliding window in tokens, 0 for none.
     has_alibi: positions enter as biases of attention's scores.
+    has_softcap: scores of attention are capped.
     devices: that run it.
     """
 
@@ -27,6 +28,7 @@ class ModelFacts:
     head_dim: int
     window: int = 0
     has_alibi: bool = False
+    has_softcap: bool = False
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
 

@@ -108,6 +108,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         head_dim=arch.head_dim,
         window=min(filter(None, arch.windows), default=0),
         has_alibi=arch.alibi is not None,
+        has_softcap=arch.attention_cap > 0,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
 
 # Of transformers' Qwen2Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -36,15 +37,8 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     if isinstance(first, bool) or not isinstance(first, int):
         reader.fault("max_window_layers", "must be a whole number")
         first = layers
-    kinds = reader.value("layer_types")
     reader.ignore(["sliding_window"])
-    if kinds is None:
-        kinds = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
-    known = {"full_attention": 0, "sliding_attention": window}
-    if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
-        reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
-        return (0,) * layers
-    return tuple(known[kind] for kind in kinds)
+    return windows_by_kind(reader, window, [FULL if layer < first else SLIDING for layer in range(layers)])
 
 
 MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -7,6 +7,7 @@ struct AttentionCase {
   std::vector<std::pair<int64_t, int64_t>> sequences;  // positions cached before, new tokens
   int64_t padding, spare_columns;
   int alibi = 0;  // 1: with it; 2: rounded to bfloat16
+  float softcap = 0;
 };
 
 // The arrays of a step; table entries that no token may look at are poison, too.
@@ -94,7 +95,7 @@ struct Attention {
     const Ints tables("attention.tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths("attention.lengths", {tokens}, step.lengths);
     std::vector<int32_t> settings_of = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim),
-                                        static_cast<int32_t>(a.window), bits_of(0.3f)};
+                                        static_cast<int32_t>(a.window), bits_of(0.3f), bits_of(a.softcap)};
     if (a.alibi) {
       settings_of.insert(settings_of.end(), {a.alibi == 2, bits_of(0.7f)});
       for (int64_t h = 0; h < a.heads; h++) settings_of.push_back(bits_of(slope_of(h)));
@@ -135,6 +136,7 @@ struct Attention {
       for (int64_t d = 0; d < a.head_dim; d++)
         score += qkv.values[t * width + head * a.head_dim + d] * 0.3f *
                  static_cast<double>(keys.values[key_at(slot_of(step.rows[t], p), kv_head, d)]);
+      if (a.softcap > 0) score = a.softcap * std::tanh(score / a.softcap);
       score += bias_of(head, p);
       scores.push_back(score);
       top = score > top ? score : top;

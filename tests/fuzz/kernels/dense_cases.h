@@ -72,26 +72,32 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
   if (added) compare(sum, total);
 }
 
+// normed: 1 for norms of all heads together, 2 of each head.
 inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        int64_t rotary_dim, bool normed, bool interleaved) {
+                        int64_t rotary_dim, int64_t normed, bool interleaved) {
   running = "rotary " + std::to_string(head_dim) + "/" + std::to_string(rotary_dim);
+  const int64_t query_width = normed == 1 ? heads * head_dim : head_dim;
+  const int64_t key_width = normed == 1 ? kv_heads * head_dim : head_dim;
   const int64_t width = (heads + 2 * kv_heads) * head_dim, half = rotary_dim / 2;
   const Floats qkv = drawn(random, "rotary.qkv", {tokens, width});
   const Floats cosine = drawn(random, "rotary.cos", {tokens, half});
   const Floats sine = drawn(random, "rotary.sin", {tokens, half});
-  const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? head_dim : 1});
-  const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? head_dim : 1});
+  const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? query_width : 1});
+  const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? key_width : 1});
   const Ints settings("rotary.settings", {5},
                       {static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads),
                        static_cast<int32_t>(head_dim), bits_of(1e-2f), interleaved});
   const Floats out = empty("rotary.out", {tokens, width});
   require(call(mb_rotary, {qkv, cosine, sine, query_norm, key_norm, settings, out}) == 0, "failed");
   std::vector<double> expected(qkv.values.begin(), qkv.values.end());
-  for (int64_t t = 0; t < tokens; t++)
+  for (int64_t t = 0; t < tokens; t++) {
+    double *queries = &expected[t * width], *keys = queries + heads * head_dim;
+    for (int64_t i = 0; normed && i < heads * head_dim; i += query_width)
+      normalised(queries + i, query_norm.values.data(), nullptr, query_width, 1e-2f, queries + i);
+    for (int64_t i = 0; normed && i < kv_heads * head_dim; i += key_width)
+      normalised(keys + i, key_norm.values.data(), nullptr, key_width, 1e-2f, keys + i);
     for (int64_t h = 0; h < heads + kv_heads; h++) {
-      double* x = &expected[t * width + h * head_dim];
-      const Floats& weight = h < heads ? query_norm : key_norm;
-      if (normed) normalised(x, weight.values.data(), nullptr, head_dim, 1e-2f, x);
+      double* x = queries + h * head_dim;
       for (int64_t i = 0; i < half; i++) {
         double &one = x[interleaved ? 2 * i : i], &other = x[interleaved ? 2 * i + 1 : half + i];
         const double first = one, second = other;
@@ -100,6 +106,7 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
         other = second * c + first * s;
       }
     }
+  }
   compare(out, expected);
 }
 
@@ -110,6 +117,18 @@ inline double activated(double x, int32_t kind) {
     case 2: return x / (1 + std::exp(-x));
     default: return x > 0 ? x : 0;
   }
+}
+
+inline void cap_case(Random& random, int64_t rows, int64_t width) {
+  running = "cap " + std::to_string(rows) + "x" + std::to_string(width);
+  std::vector<float> values = numbers(random, rows * width);
+  for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
+  const Floats x("cap.x", {rows, width}, values), settings("cap.settings", {1}, {2.5f});
+  const Floats y = empty("cap.y", {rows, width});
+  require(call(mb_capped, {x, settings, y}) == 0, "failed");
+  std::vector<double> expected;
+  for (const float value : values) expected.push_back(2.5 * std::tanh(value / 2.5));
+  compare(y, expected);
 }
 
 inline void activation_case(Random& random, int64_t rows, int64_t width, int32_t kind, bool gated) {

@@ -19,6 +19,7 @@ void fixed_cases(Random& random) {
     for (const int64_t depth : {1, 20, 33}) embed_case(random, vocabulary, depth);
   for (const int64_t rows : {1, 5})
     for (const int64_t width : {1, 2, 7, 16, 31, 33, 257}) {
+      cap_case(random, rows, width);
       norm_case(random, rows, width, width > 1, rows > 1);
       norm_case(random, rows, width, false, rows == 1);
       norm_case(random, rows, width, false, true, true);
@@ -27,12 +28,12 @@ void fixed_cases(Random& random) {
   for (const int64_t width : {1, 15, 33, 1024, 1041}) likeliest_case(random, 3, width);
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
-      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 == 2, head_dim % 4 == 0);
+      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3, head_dim % 4 == 0);
   const std::vector<AttentionCase> attention = {
       {1, 1, 2, 8, 0, {{0, 1}}, 0, 0},
       {2, 1, 20, 16, 0, {{0, 13}, {5, 1}, {40, 3}}, 3, 1},
       {3, 1, 64, 32, 7, {{31, 2}, {32, 1}, {0, 33}}, 0, 0},
-      {9, 1, 33, 8, 65, {{63, 1}, {64, 1}, {100, 9}}, 1, 2},
+      {9, 1, 33, 8, 65, {{63, 1}, {64, 1}, {100, 9}}, 1, 2, 0, 1.5f},
       {14, 2, 6, 24, 1, {{47, 1}, {0, 49}}, 0, 0},
       {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
       {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
@@ -58,7 +59,8 @@ void random_attention(Random& random) {
   const int64_t kv_heads = random.between(1, 3);
   AttentionCase a = {kv_heads * random.between(1, 11), kv_heads, random.one_of<int64_t>({2, 7, 16, 34, 80}),
                      random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33}),
-                     {}, random.between(0, 2), random.between(0, 2), random.one_of<int>({0, 0, 1, 2})};
+                     {}, random.between(0, 2), random.between(0, 2), random.one_of<int>({0, 0, 1, 2}),
+                     random.one_of<float>({0, 0, 0.4f, 50})};
   for (int64_t i = random.between(1, 3); i > 0; i--)
     a.sequences.push_back({random.between(0, 70), random.between(1, random.one_of<int64_t>({1, 9, 40}))});
   attention_case(random, a);
@@ -75,7 +77,8 @@ void random_case(Random& random) {
   likeliest_case(random, random.between(1, 5), random.between(1, 2100));
   const int64_t head_dim = 2 * random.between(1, 128);
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
-              2 * random.between(0, head_dim / 2), either, other);
+              2 * random.between(0, head_dim / 2), random.between(0, 2), other);
+  cap_case(random, random.between(1, 9), random.between(1, 3000));
   random_attention(random);
   angles_case(random, random.between(0, 40), random.between(1, 70));
   rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));

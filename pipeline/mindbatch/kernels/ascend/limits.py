@@ -19,7 +19,13 @@ LARGEST_FLASH_HEADS = 256  # its N1
 
 
 def limit_faults(
-    head_dim: int, window: int, seq_length: int, block_size: int, *, has_alibi: bool = False
+    head_dim: int,
+    window: int,
+    seq_length: int,
+    block_size: int,
+    *,
+    has_alibi: bool = False,
+    has_softcap: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -45,6 +51,8 @@ def limit_faults(
             f"positions by ALiBi: {where} adds nothing to a token's scores when it decodes; allowed: CPU for "
             "this model"
         )
+    if has_softcap:
+        yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
     if 0 < window < seq_length:
         yield (
             f"a sliding window of {window} tokens: {where} takes no mask when it decodes; allowed: "

@@ -104,7 +104,7 @@ class Rotary(nn.Cell):
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         if weight.shape[0] == 1:
             return x
-        return self.norm(x.reshape(x.shape[0], -1, self.head_dim), weight, self.no_bias).reshape(x.shape)
+        return self.norm(x.reshape(x.shape[0], -1, weight.shape[0]), weight, self.no_bias).reshape(x.shape)
 
     def _in_halves(self, x: Tensor, width: int) -> Tensor:
         if not self.is_interleaved:

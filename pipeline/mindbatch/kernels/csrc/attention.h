@@ -145,6 +145,11 @@ inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Ch
   score_vectors<Number, Lanes, Queries, 1>(a, &from, m, i);
 }
 
+// Scores [begin, end) of a query become cap * tanh(score / cap). (Not inlined: rounded alike for tiles of every size.)
+__attribute__((noinline)) void cap_scores(float cap, int64_t begin, int64_t end, float* scores) {
+  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) store(scores + i, vtanh(load(scores + i) / cap) * cap);
+}
+
 // Adds ALiBi to scores[begin, end) of a query, whose positions count from `first`. Biases are relative to the query's
 // own position, which is more exact, unless they are rounded: the softmax is the same.
 __attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, int64_t own, int64_t first,
@@ -238,6 +243,7 @@ inline void soften(const AttentionArgs& a, const QueryTile& tile, const Chunk& c
       for (int64_t i = chunk.begin; i < chunk.end; i++) scores[i] = 0;
       continue;
     }
+    if (a.softcap > 0) cap_scores(a.softcap, seen.begin, seen.end, scores);
     if (a.slopes)
       add_alibi(a, tile.first_head + q % tile.heads, a.lengths[token] - 1, chunk.first, seen.begin, seen.end, scores);
     const float before = exponentials(scores, seen.begin, seen.end, chunk, m.running[q]);

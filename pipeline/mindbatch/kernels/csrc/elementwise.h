@@ -71,24 +71,26 @@ void rotary(const RotaryArgs& a) {
   const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
   const auto rotated = a.interleaved ? rotate_neighbours : rotate;
   auto body = [&](int64_t t, int thread) {
-    float* normal = scratch(1 + thread, a.head_dim);
+    float* normal = scratch(1 + thread, (a.heads > a.kv_heads ? a.heads : a.kv_heads) * a.head_dim);
     const float *cosine = a.cos + t * (a.rotary_dim / 2), *sine = a.sin + t * (a.rotary_dim / 2);
-    for (int64_t h = 0; h < a.heads + a.kv_heads; h++) {
-      const float* x = a.qkv + t * width + h * a.head_dim;
-      const float* weight = h < a.heads ? a.query_norm : a.key_norm;
+    auto some = [&](int64_t first, int64_t heads, const float* weight, int64_t norm_width) {
+      const float* x = a.qkv + t * width + first * a.head_dim;
+      float* y = a.out + t * width + first * a.head_dim;
       if (weight) {
-        normalise(x, weight, nullptr, a.head_dim, a.epsilon, normal);
+        for (int64_t i = 0; i < heads * a.head_dim; i += norm_width)
+          normalise(x + i, weight, nullptr, norm_width, a.epsilon, normal + i);
         x = normal;
       }
-      rotated(x, cosine, sine, a.head_dim, a.rotary_dim, a.out + t * width + h * a.head_dim);
-    }
+      for (int64_t i = 0; i < heads * a.head_dim; i += a.head_dim)
+        rotated(x + i, cosine, sine, a.head_dim, a.rotary_dim, y + i);
+    };
+    some(0, a.heads, a.query_norm, a.query_norm_width);
+    some(a.heads, a.kv_heads, a.key_norm, a.key_norm_width);
     const int64_t values = t * width + (a.heads + a.kv_heads) * a.head_dim;
     __builtin_memcpy(a.out + values, a.qkv + values, static_cast<size_t>(a.kv_heads * a.head_dim) * 4);
   };
   parallel_for(a.tokens, body);
 }
-
-inline Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(x * 2.0f) + 1.0f); }
 
 inline Vec activate(Vec x, Activation kind) {
   switch (kind) {
@@ -118,4 +120,15 @@ void activation(const ActivationArgs& a) {
     });
   };
   parallel_for(a.rows, body);
+}
+
+void cap(const CapArgs& a) {
+  constexpr int64_t kNumbers = 4096;
+  auto body = [&](int64_t chunk, int) {
+    const int64_t first = chunk * kNumbers, count = a.count - first < kNumbers ? a.count - first : kNumbers;
+    each_vector(count, [&](int64_t i, int lanes) {
+      store_part(a.y + first + i, vtanh(load_part(a.x + first + i, lanes) / a.cap) * a.cap, lanes);
+    });
+  };
+  parallel_for((a.count + kNumbers - 1) / kNumbers, body);
 }

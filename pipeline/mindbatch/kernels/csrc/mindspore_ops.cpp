@@ -69,7 +69,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 5; }
+MB_EXPORT int mb_interface() { return 6; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -98,19 +98,20 @@ MB_EMBED(mb_embed_bfloat16, kBfloat16)
 MB_EMBED(mb_embed_int8, kInt8)
 
 // qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
-// settings: int32 [heads, head_dim, window, bits of the float scale], and with ALiBi: rounded, bits of the float
-// factor, and of each head's slope
+// settings: int32 [heads, head_dim, window, bits of the float scale and of the float softcap], and with ALiBi:
+// rounded, bits of the float factor, and of each head's slope
 // Fails, with nothing written, when a slot, a block or a table row is outside.
 static int attend(void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
   const int32_t* settings = ints(params[7]);
-  const bool has_alibi = shapes[7][0] > 4;
+  const bool has_alibi = shapes[7][0] > 5;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], ints(params[3]),
       ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[8]), shapes[0][0],
       settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
-      as_float(settings[3]), rounded_cache, has_alibi ? floats(params[7]) + 6 : nullptr,
-      has_alibi ? as_float(settings[5]) : 0, has_alibi && settings[4] != 0};
+      as_float(settings[3]), rounded_cache, as_float(settings[4]),
+      has_alibi ? floats(params[7]) + 7 : nullptr, has_alibi ? as_float(settings[6]) : 0,
+      has_alibi && settings[5] != 0};
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
   table->attention(arguments);
   return 0;
@@ -118,14 +119,15 @@ static int attend(void** params, int64_t** shapes, bool rounded_cache) {
 MB_OP(mb_attention) { return attend(params, shapes, false); }
 MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true); }
 
-// qkv, cos, sin, query norm or [1], key norm or [1], settings -> qkv
+// qkv, cos, sin, query norm [of a head or of all] or [1], key norm or [1], settings -> qkv
 // settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, interleaved]
 MB_OP(mb_rotary) {
   PoolLock lock;
   const int32_t* settings = ints(params[5]);
   table->rotary({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
                  optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], settings[0],
-                 settings[1], settings[2], shapes[1][1] * 2, as_float(settings[3]), settings[4] != 0});
+                 settings[1], settings[2], shapes[1][1] * 2, shapes[3][0], shapes[4][0], as_float(settings[3]),
+                 settings[4] != 0});
   return 0;
 }
 
@@ -162,6 +164,13 @@ MB_EXPORT void mb_likeliest(const float* scores, int64_t rows, int64_t columns, 
                             double* normalisers) {
   PoolLock lock;
   table->likeliest({scores, rows, columns, likeliest, normalisers});
+}
+
+// x [rows, width], settings float [cap] -> cap * tanh(x / cap)
+MB_OP(mb_capped) {
+  PoolLock lock;
+  table->cap({floats(params[0]), static_cast<float*>(params[2]), shapes[0][0] * shapes[0][1], *floats(params[1])});
+  return 0;
 }
 
 // Bytes that `size` ranks share, and entering a meeting of theirs: its number here, or -1.

@@ -59,6 +59,7 @@ struct AttentionArgs {
   int64_t window;  // sliding window in tokens, 0 for none
   float scale;
   bool rounded_cache;  // the caches hold bfloat16, not float
+  float softcap;  // scores become softcap * tanh(score / softcap), with 0 they stay
   const float* slopes;  // [heads], or null: ALiBi, of which a score gets alibi_factor * slope * position of the key
   float alibi_factor;
   bool alibi_rounded;  // slopes, positions and their products are bfloat16
@@ -66,9 +67,10 @@ struct AttentionArgs {
 
 struct RotaryArgs {
   const float *qkv, *cos, *sin;         // cos, sin: [tokens, rotary_dim / 2]
-  const float *query_norm, *key_norm;   // [head_dim] each, or null: RMS norm of each head before rotation
+  const float *query_norm, *key_norm;   // or null: RMS norm before rotation
   float* out;
   int64_t tokens, heads, kv_heads, head_dim, rotary_dim;
+  int64_t query_norm_width, key_norm_width;  // numbers that are normed together: of a head, or of all heads
   float epsilon;
   bool interleaved;  // the numbers of a pair are neighbours; else they are rotary_dim / 2 apart
 };
@@ -103,6 +105,13 @@ struct ScoreArgs {
   int64_t rows, columns;
   int64_t* likeliest;   // [rows]
   double* normalisers;  // [rows]
+};
+
+struct CapArgs {
+  const float* x;
+  float* y;  // cap * tanh(x / cap)
+  int64_t count;
+  float cap;
 };
 
 // Adapters are packed in panels of so many outputs; offsets in their memory count so many floats, too.
@@ -142,6 +151,7 @@ struct KernelTable {
   void (*rotary)(const RotaryArgs&);
   void (*norm)(const NormArgs&);
   void (*activation)(const ActivationArgs&);
+  void (*cap)(const CapArgs&);
   void (*likeliest)(const ScoreArgs&);
   int64_t (*pack[kWeightKinds])(const PackArgs&);
   void (*adapter_shrink)(const AdapterArgs&);

@@ -84,6 +84,8 @@ inline Vec vexp(Vec x) {
   return select((IntVec)(x < splat(-87.3f)), Vec{}, p * scale);
 }
 
+inline Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(x * 2.0f) + 1.0f); }
+
 // Calls body(offset, lanes) over `count` floats: full vectors first, then what is left of the last one.
 template <class Body>
 inline void each_vector(int64_t count, Body body) {

@@ -1,0 +1,75 @@
+"""Writes tests/numerics/fixtures/normed.npz: tiny models of types that have norms or positions of their own.
+
+Run with a Python that has torch and transformers 4.57; the tests need neither. See make_model_fixtures.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_folders import NORMED
+
+from make_model_fixtures import GROUPED, cases_of, write_references
+
+GEMMA = GROUPED | {"head_dim": 16, "num_hidden_layers": 3}
+GEMMA2 = GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 24}
+GEMMA3 = GEMMA | {"model_type": "gemma3_text", "sliding_window": 7, "query_pre_attn_scalar": 12}
+OLMO2 = GROUPED | {"model_type": "olmo2", "pad_token_id": None}
+COHERE = {key: value for key, value in GROUPED.items() if key != "rms_norm_eps"} | {
+    "model_type": "cohere",
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.5,
+}
+COHERE2 = COHERE | {"model_type": "cohere2", "sliding_window": 9, "num_hidden_layers": 4}
+CASES: dict[str, dict[str, Any]] = {
+    "gemma2": GEMMA2 | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
+    "gemma2_biased": GEMMA2
+    | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37}
+    | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": None},
+    "gemma2_untied": GEMMA2
+    | {"attn_logit_softcapping": None, "final_logit_softcapping": 30.0, "tie_word_embeddings": False}
+    | {"head_dim": 10, "hidden_size": 44, "hidden_activation": "gelu"}
+    | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    "gemma3": GEMMA3
+    | {"sliding_window_pattern": 2, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    | {"rope_theta": 10000.0, "rope_local_base_freq": 100.0},
+    "gemma3_yarn": GEMMA3
+    | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
+    | {"layer_types": ["sliding_attention", "full_attention", "full_attention"]}
+    | {"final_logit_softcapping": 5.0, "num_key_value_heads": 1, "intermediate_size": 33},
+    "gemma3_local": GEMMA3
+    | {"layer_types": ["sliding_attention"] * 3, "head_dim": 10, "attention_bias": True}
+    | {"tie_word_embeddings": False, "sliding_window": 5},
+    "olmo2": OLMO2,
+    "olmo2_biased": OLMO2
+    | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "rope_theta": 5e5}
+    | {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    "olmo2_odd": OLMO2
+    | {"hidden_size": 42, "num_attention_heads": 3, "num_key_value_heads": 3, "tie_word_embeddings": True},
+    "cohere": COHERE,
+    "cohere_biased": COHERE
+    | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "logit_scale": 0.0625},
+    "cohere_untied": COHERE
+    | {
+        "tie_word_embeddings": False,
+        "hidden_size": 40,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
+    "cohere2": COHERE2,
+    "cohere2_biased": COHERE2
+    | {"attention_bias": True, "num_hidden_layers": 3, "sliding_window": 6}
+    | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    "cohere2_local": COHERE2
+    | {"sliding_window_pattern": 2, "num_key_value_heads": 1, "intermediate_size": 37, "hidden_act": "gelu"},
+}
+DTYPES = {
+    "gemma2": "bfloat16",
+    "gemma3": "bfloat16",
+    "olmo2": "float16",
+    "cohere": "bfloat16",
+    "cohere2": "float16",
+}
+SHARDS = {"gemma2_biased": 2, "gemma3_yarn": 3, "olmo2_biased": 2, "cohere_untied": 2, "cohere2_local": 3}
+
+if __name__ == "__main__":
+    write_references(NORMED, cases_of(CASES, DTYPES, SHARDS))

@@ -1,0 +1,40 @@
+"""gemma3_text: Gemma 2 with normed query and key heads, and rotary positions of two bases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import gemma2
+from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import windows_by_pattern
+from mindbatch.models.rope import plain_frequencies
+
+# Of transformers' Gemma3TextConfig.
+DEFAULTS = gemma2.DEFAULTS | {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "final_logit_softcapping": None,
+    "attn_logit_softcapping": None,
+}
+WINDOWS_BUT_EVERY = 6
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `gemma3_text` configuration.
+
+    The scaling of positions is that of the layers without a window.
+    """
+    reader.needs("use_bidirectional_attention", [False])
+    reader.needs("attn_logit_softcapping", [None])  # transformers leaves it out
+    reader.ignore(["_sliding_window_pattern"])
+    windows = windows_by_pattern(reader, reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY))
+    arch = gemma2.describe_family(reader, windows, qk_norm=True)
+    local = plain_frequencies(reader.number("rope_local_base_freq"), arch.head_dim)
+    rotaries = (Rotary(tuple(map(float, local))) if window else arch.rotary for window in windows)
+    return replace(arch, layer_rotaries=tuple(rotaries))
+
+
+MODEL = replace(gemma2.MODEL, describe=describe, defaults=DEFAULTS)

@@ -1,0 +1,26 @@
+"""Which layers of a model have a sliding window, as layer_types and its forerunners say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindbatch.models.config_reader import ConfigReader
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
+    """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
+    layers, kinds = len(by_default), reader.value("layer_types")
+    known = {FULL: 0, SLIDING: window}
+    kinds = by_default if kinds is None else kinds
+    if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
+        reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
+        return (0,) * layers
+    return tuple(known[kind] for kind in kinds)
+
+
+def windows_by_pattern(reader: ConfigReader, every: int) -> tuple[int, ...]:
+    """The same where each layer has a window but for every so many-th one."""
+    layers, window = reader.positive("num_hidden_layers"), reader.positive("sliding_window")
+    return windows_by_kind(reader, window, [SLIDING if (i + 1) % every else FULL for i in range(layers)])
