@@ -116,9 +116,9 @@ def test_chatglm_is_opened_as_reshard_makes_it(words: tuple[str, ...], size: int
     assert model.facts.devices == ("Ascend",)
 
 
-def test_chatglm_with_hugging_faces_names_has_no_other_way(tmp_path: Path) -> None:
+def test_chatglm_with_hugging_faces_names_runs_natively(tmp_path: Path) -> None:
     rank_folder(tmp_path, config=CHATGLM)
-    with pytest.raises(CheckpointError, match=r"`mindbatch reshard source=.* makes$"):
+    with pytest.raises(CheckpointError, match=r"`mindbatch reshard source=.* makes.*model\.provider=native"):
         open_folder(tmp_path / "source", "auto", NONE_IGNORED)
 
 
@@ -137,9 +137,8 @@ def test_chatglm_with_hugging_faces_names_has_no_other_way(tmp_path: Path) -> No
 )
 def test_what_chatglm_does_not_compute_is_refused(changed: dict[str, Any], size: int, expected: str) -> None:
     config = CHATGLM | changed
-    arch = registry.describe(config, to_be_run=False)
     with pytest.raises((CheckpointError, ConfigError), match=expected):
-        generation_options(arch, config, size, qkv_concat=False)
+        generation_options(registry.describe(config, to_be_run=False), config, size, qkv_concat=False)
 
 
 def test_the_newer_networks_are_described_as_before() -> None:
