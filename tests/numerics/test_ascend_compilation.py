@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mindbatch.ascend_check.models import CPU_ONLY
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.compilation import COPY, HEAD
 from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
@@ -38,6 +39,15 @@ CHATGLM: dict[str, Any] = {
     "seq_length": 64,
 }
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
+PLAIN = {"vocab_size": 101, "hidden_size": 128, "num_attention_heads": 8, "max_position_embeddings": 64}
+SIZES: dict[str, dict[str, Any]] = {
+    "chatglm": CHATGLM,
+    "falcon": PLAIN,
+    "gpt2": GPT2,
+    "gpt_neox": PLAIN | {"intermediate_size": 96},
+    "gptj": GPT2 | {"rotary_dim": 8},
+    "opt": PLAIN | {"ffn_dim": 96},
+}
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
     PROMPT: {"FlashAttentionScore", "ReshapeAndCache"},
@@ -47,8 +57,9 @@ FUSED = {
 
 def job(model_type: str, size: int, ranks: list[int], stages: int = 1) -> dict[str, Any]:
     """A layer for each stage."""
-    config = {"model_type": model_type, **{"chatglm": CHATGLM, "gpt2": GPT2}.get(model_type, LLAMA)}
-    config[{"chatglm": "num_layers", "gpt2": "n_layer"}.get(model_type, "num_hidden_layers")] = stages
+    config = {"model_type": model_type, **SIZES.get(model_type, LLAMA)}
+    depth = {"chatglm": "num_layers", "gpt2": "n_layer", "gptj": "n_layer"}
+    config[depth.get(model_type, "num_hidden_layers")] = stages
     return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
 
 
@@ -61,7 +72,7 @@ LIKE_LLAMA = {"minimind", "mistral"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
-    for each in sorted({*MODEL_TYPES} - LIKE_LLAMA)
+    for each in sorted({*MODEL_TYPES} - LIKE_LLAMA - {*CPU_ONLY})
     for size in ((1,) if each == "olmo2" else (1, 2, 8))
 } | {OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 

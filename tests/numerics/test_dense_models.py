@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import GLM, NORMED, dense_cases, descriptions, fixture, ragged, write_folder
+from model_folders import GLM, GPT, NORMED, dense_cases, descriptions, fixture, ragged, write_folder
 from recording import Run, load
 
 from mindbatch import LLM, DecodingParams
@@ -20,7 +20,16 @@ CASES = dense_cases()
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+IN_EVERY_RUN = {"gpt_neox", "gptj", "bloom", "falcon_second", "falcon_rw", "opt"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(each, marks=[pytest.mark.on_demand] * (path == GPT and each not in IN_EVERY_RUN))
+        for each, path in CASES.items()
+    ],
+)
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -82,7 +91,7 @@ def test_what_the_cases_are_for() -> None:
     for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2"):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
-    for name in ("phi3_partial", "glm"):
+    for name in ("phi3_partial", "glm", "gpt_neox"):
         assert len(rotary[name].inverse_frequencies) * 2 == arch[name].head_dim // 2
     assert all(rotary[name].is_interleaved for name in descriptions(GLM))
     assert rotary["minimind_yarn"].inverse_frequencies != rotary["minimind"].inverse_frequencies

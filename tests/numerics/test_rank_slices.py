@@ -22,11 +22,13 @@ from mindbatch.parallel.topology import TensorSlice
 Array = NDArray[np.float32]
 # Of these an MLP has an odd size, or one that the number of heads does not share.
 UNDIVIDED = (
+    "bloom_untied",
     "chatglm_odd",
     "cohere2_local",
     "cohere_biased",
     "gemma2_biased",
     "gemma3_yarn",
+    "falcon_alibi",
     "glm4_scaled",
     "glm_unbiased",
     "gpt2_scaled",

@@ -33,6 +33,15 @@ _GROUPED: dict[str, Any] = {
     "head_dim": 16,
     "max_position_embeddings": 64,
 }
+_PLAIN: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+CPU_ONLY = ("bloom",)
+"""Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "chatglm": {
         "padded_vocab_size": 96,
@@ -48,12 +57,22 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "cohere": _GROUPED,
     "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
+    "falcon": _PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
     "gemma": _GROUPED,
     "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": None, "sliding_window": 64},
     "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "gpt_neox": _PLAIN | {"intermediate_size": 96, "rotary_pct": 0.5},
+    "gptj": {
+        "vocab_size": 96,
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+        "rotary_dim": 8,
+    },
     "granite": _GROUPED
     | {
         "attention_multiplier": 0.2,
@@ -65,6 +84,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
     "olmo2": _GROUPED,
+    "opt": _PLAIN | {"ffn_dim": 96},
     "phi3": _GROUPED,
     "qwen2": _GROUPED,
     "qwen3": _GROUPED | {"attention_bias": False},

@@ -14,6 +14,7 @@ from mindbatch.layers.decoder import (
     Block,
     Decoder,
     Network,
+    NormedSumBlock,
     NormOutput,
     ParallelBlock,
     ResidualSum,
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
     from mindspore import Parameter, Tensor
 
 
-class ScaledRows(Layer):
-    """Rows of an embedding times a factor."""
+class ChangedRows(Layer):
+    """Rows of an embedding, times a factor or with a norm."""
 
-    def __init__(self, rows: Operation, scaled: Operation) -> None:
+    def __init__(self, rows: Operation, change: Operation) -> None:
         self.rows = rows
-        self.scaled = scaled
+        self.change = change
 
     def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.scaled(self.rows(ids, adapters))
+        return self.change(self.rows(ids, adapters))
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,19 @@ class Layers:
         """Rows of the token embedding times a factor."""
         rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
         scaled = self.scaled(factor)
-        return rows if scaled is None else ScaledRows(rows, scaled)
+        return rows if scaled is None else ChangedRows(rows, scaled)
+
+    def normed_embedding(self, norm: str) -> Operation:
+        """The layer norm of rows of the token embedding."""
+        return ChangedRows(self.embedding(), self.plain_layer_norm(norm))
 
     def scaled(self, factor: float) -> Operation | None:
         """Takes x [T, width] and gives x * factor; None for a factor of 1."""
         return None if factor == 1.0 else self.kernels.scaled(factor)
 
-    def learned_positions(self) -> Operation:
-        """Rows of a table, to be added to the embedding."""
-        return LearnedPositions(self.weights, self.kernels)
+    def learned_positions(self, first: int = 0) -> Operation:
+        """Rows of a table, to be added to the embedding. first: the row of the first token."""
+        return LearnedPositions(self.weights, self.kernels, first)
 
     def rms_norm(self, name: str, offset: float = 0.0) -> Operation:
         """x / rms(x) * (offset + weight), after the residual sum."""
@@ -128,8 +133,9 @@ class Layers:
     def block(
         self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation
     ) -> Block:
-        """x + attention(norm(x)), then x + mlp(norm(x))."""
-        return Block(attention_norm, attention, mlp_norm, mlp)
+        """x + attention(norm(x)), then x + mlp(norm(x)); added to norm(x) where the architecture says so."""
+        kind = NormedSumBlock if self.arch.adds_normed else Block
+        return kind(attention_norm, attention, mlp_norm, mlp)
 
     def parallel_block(
         self,

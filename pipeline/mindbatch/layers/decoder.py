@@ -38,6 +38,22 @@ class Block(Layer):
         return self.mlp(x, adapters), residual
 
 
+class NormedSumBlock(Block):
+    """n + attention(n) for n = norm(x), then the same with the MLP."""
+
+    def construct(
+        self,
+        update: Tensor,
+        residual: Tensor,
+        angles: Tensors,
+        step: Tensors,
+        adapters: tuple[Tensor, ...],
+    ) -> tuple[Tensor, Tensor]:
+        x, _ = self.attention_norm(update, residual)
+        x, _ = self.mlp_norm(self.attention(x, angles, step, adapters), x)
+        return self.mlp(x, adapters), x
+
+
 class ParallelBlock(Layer):
     """x + attention(norm(x)) + mlp(norm(x)), with the last sum left to the next norm.
 

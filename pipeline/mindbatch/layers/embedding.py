@@ -34,11 +34,15 @@ class TokenEmbedding(Layer):
 
 
 class LearnedPositions(Layer):
-    """positions [T] int32 -> [T, hidden] from a table."""
+    """positions [T] int32 -> [T, hidden] from a table. first: the row of position 0."""
 
-    def __init__(self, weights: Weights, kernels: Kernels) -> None:
+    def __init__(self, weights: Weights, kernels: Kernels, first: int = 0) -> None:
         self.table = weights.get("positions.weight")
         self.rows = kernels.table_rows()
+        self.first = first
+        self.numbers = kernels.ids_from(-first)
 
     def construct(self, positions: Tensor) -> Tensor:
+        if self.first > 0:
+            positions = self.numbers(positions)
         return self.rows(positions, self.table)

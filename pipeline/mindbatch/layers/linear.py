@@ -88,7 +88,7 @@ class VocabularyHead(Layer):
         shard: TensorSlice,
         after: Operation | None = None,
     ) -> None:
-        self.product = product("head.weight", weights, kernels, weights.absent, base)
+        self.product = product("head.weight", weights, kernels, weights.optional("head.bias"), base)
         self.gather = kernels.all_gather(shard, vocab_size)
         self.after = after
 

@@ -31,6 +31,8 @@ class Architecture:
     attention_scales: factor on the query-key products of each layer.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     tied: the head is the token embedding.
+    is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
+    adds_normed: what attention and MLP read, the norm of x, is also what they are added to.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
@@ -57,6 +59,9 @@ class Architecture:
     attention_cap: float = 0.0
     logits_cap: float = 0.0
     alibi: Alibi | None = None
+    is_parallel: bool = False
+    shares_norm: bool = False
+    adds_normed: bool = False
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0

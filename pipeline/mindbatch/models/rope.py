@@ -79,11 +79,11 @@ def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
     return np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
 
 
-def rotary_width(reader: ConfigReader, head_dim: int) -> int:
-    """How many numbers of a head are rotated, by partial_rotary_factor."""
-    width = int(head_dim * min(reader.number("partial_rotary_factor"), 1.0))
-    if width < 2 or width % 2 or reader.number("partial_rotary_factor") > 1:
-        reader.fault("partial_rotary_factor", f"must leave an even number of a head's {head_dim} numbers")
+def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary_factor") -> int:
+    """How many numbers of a head are rotated, by the factor that `key` holds."""
+    width = int(head_dim * min(reader.number(key), 1.0))
+    if width < 2 or width % 2 or reader.number(key) > 1:
+        reader.fault(key, f"must leave an even number of a head's {head_dim} numbers")
         return 2
     return width
 

@@ -32,7 +32,7 @@ def layer_of(spec: TensorSpec) -> int | None:
 
 def is_tied(specs: Sequence[TensorSpec]) -> bool:
     """Whether the head is the token embedding."""
-    return not any(spec.name.startswith("head.") for spec in specs)
+    return not any(spec.name == "head.weight" for spec in specs)
 
 
 def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
@@ -51,7 +51,7 @@ def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
         return stage.is_last
     if not spec.name.startswith(_FIRST):
         raise ValueError(f"{spec.name}: neither a layer nor {', '.join((*_FIRST, *_LAST))}")
-    return stage.is_first or (stage.is_last and tied and spec.name.startswith("embedding."))
+    return stage.is_first or (stage.is_last and tied and spec.name == "embedding.weight")
 
 
 def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:

@@ -64,6 +64,7 @@ class AscendKernels(ReferenceKernels):
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """See `Kernels.attention`. A window hides nothing here: `limit_faults` refuses one that would."""
+        assert shape.alibi is None, "limit_faults refuses ALiBi"
         if self.graph == PROMPTS:
             return PromptAttention(shape)
         return CachedAttention(shape, is_masked=self.graph == CHUNKS)

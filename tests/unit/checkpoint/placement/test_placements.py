@@ -24,7 +24,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import TensorSlice
-from small_configs import CHATGLM
+from small_configs import BETWEEN, CHATGLM
 
 LAYER = "model.layers.0"
 
@@ -214,13 +214,15 @@ def test_query_heads_and_inputs_are_never_on_two_ranks() -> None:
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_model_has_placements(model_type: str) -> None:
-    if model_type == "gpt2":
+    if model_type in BETWEEN:
+        specs = tensor_specs(describe(BETWEEN[model_type] | {"model_type": model_type}))
+    elif model_type == "gpt2":
         specs = gpt2_specs()
     elif model_type == "chatglm":
         specs = tensor_specs(describe(CHATGLM))
     else:
         specs = llama_specs(model_type=model_type, head_dim=4)
-    found = placements(specs, 2, 2)
+    found = placements(specs, 1 if model_type == "olmo2" else 2, 2)  # which is not cut into slices
     assert {name: placement.shape for name, placement in found.items()} == source_shapes(specs)
 
 

@@ -1,0 +1,116 @@
+"""bloom: ALiBi, a norm of the embedding, fused heads; otherwise GPT-2's blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.models import gpt2, gpt_neox
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import TensorSpec, norm, taking_turns, vocabulary
+
+if TYPE_CHECKING:
+    from mindbatch.layers.builder import Layers
+    from mindbatch.layers.decoder import Network
+
+# Of transformers' BloomConfig.
+DEFAULTS = {
+    "vocab_size": 250880,
+    "hidden_size": 64,
+    "n_layer": 2,
+    "n_head": 8,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+POSITIONS = 2048
+"""Where `seq_length` does not say with how many the model was trained: ALiBi itself has no limit."""
+# Of training, and which of several ways computes the same.
+ONLY_TRAINED = (
+    "attention_softmax_in_fp32",
+    "bias_dropout_fusion",
+    "masked_softmax_fusion",
+    "offset_alibi",
+    "skip_bias_add",
+    "skip_bias_add_qkv",
+    "slow_but_exact",
+)
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `bloom` configuration; faults are left in the reader."""
+    hidden_key = _either(reader, "hidden_size", "n_embed")
+    heads_key = _either(reader, "n_head", "num_attention_heads")
+    hidden, heads = reader.positive(hidden_key), reader.positive(heads_key)
+    layers = reader.positive(_either(reader, "n_layer", "num_hidden_layers"))
+    head_dim = gpt_neox.whole_heads(reader, hidden_key, hidden, heads, heads_key)
+    reader.needs("n_inner", [4 * hidden])
+    reader.ignore(ONLY_TRAINED)
+    return Architecture(
+        model_type="bloom",
+        vocab_size=reader.positive("vocab_size"),
+        hidden_size=hidden,
+        num_layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        intermediate_size=4 * hidden,
+        max_positions=reader.positive("seq_length", POSITIONS),
+        norm_epsilon=reader.number("layer_norm_epsilon"),
+        activation="gelu_tanh",
+        tied=reader.flag("tie_word_embeddings"),
+        alibi=Alibi(alibi_slopes(heads)),
+        windows=(0,) * layers,
+        attention_scales=(head_dim**-0.5,) * layers,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        adds_normed=reader.flag("apply_residual_connection_post_layernorm"),
+    )
+
+
+def _either(reader: ConfigReader, name: str, other: str) -> str:
+    """Of two keys with one meaning that which is there; a fault where they differ."""
+    if not reader.has(other):
+        return name
+    if reader.has(name):
+        reader.needs(other, [reader.raw(name)])
+        return name
+    return other
+
+
+def network(layers: Layers) -> Network:
+    """GPT-2's blocks between a token embedding with a norm and a last layer norm."""
+    embedding = partial(layers.normed_embedding, "embedding.norm")
+    return layers.network(embedding, gpt2.block, partial(layers.layer_norm, "norm"))
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    hidden, size = arch.hidden_size, arch.head_dim
+    specs = [
+        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
+        *norm("embedding.norm", "transformer.word_embeddings_layernorm", hidden, "bias"),
+        *norm("norm", "transformer.ln_f", hidden, "bias"),
+    ]
+    if not arch.tied:
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
+    for layer in range(arch.num_layers):
+        source = f"transformer.h.{layer}"
+        fused = f"{source}.self_attention.query_key_value.weight"
+        qkv = taking_turns(fused, (size,) * 3, arch.heads, hidden, size)
+        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "self_attention")
+    return specs
+
+
+MODEL = replace(
+    gpt_neox.MODEL,
+    describe=describe,
+    tensors=tensors,
+    network=network,
+    defaults=DEFAULTS,
+    prefix="transformer.",
+    unused_tensors=(),
+)

@@ -1,0 +1,132 @@
+"""falcon: of the first release (7B, rw) and of the second (40B, 180B, Falcon 2), rotary or with ALiBi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.models import gpt_neox
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.llama import ACTIVATIONS
+from mindbatch.models.rope import read_rotary
+from mindbatch.models.tensor_spec import Part, TensorSpec, norm, taking_turns, vocabulary
+
+# Of transformers' FalconConfig.
+DEFAULTS = {
+    "vocab_size": 65024,
+    "hidden_size": 4544,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 71,
+    "layer_norm_epsilon": 1e-5,
+    "multi_query": True,
+    "parallel_attn": True,
+    "max_position_embeddings": 2048,
+    "rope_theta": 10000.0,
+    "activation": "gelu",
+    "tie_word_embeddings": True,
+}
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `falcon` configuration; faults are left in the reader."""
+    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
+    heads = reader.positive("num_attention_heads")
+    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
+    max_positions = reader.positive("max_position_embeddings")
+    has_alibi, bias = reader.flag("alibi"), reader.flag("bias")
+    rotary = read_rotary(reader, head_dim, max_positions)
+    if head_dim % 2 and not has_alibi:
+        reader.fault("num_attention_heads", "must leave heads of an even size for rotary positions")
+    reader.needs("apply_residual_connection_post_layernorm", [False])
+    reader.needs("n_embed", [hidden])
+    return Architecture(
+        model_type="falcon",
+        vocab_size=reader.positive("vocab_size"),
+        hidden_size=hidden,
+        num_layers=layers,
+        heads=heads,
+        kv_heads=_kv_heads(reader, heads),
+        head_dim=head_dim,
+        intermediate_size=reader.positive("ffn_hidden_size", 4 * hidden),
+        max_positions=max_positions,
+        norm_epsilon=reader.number("layer_norm_epsilon"),
+        activation=reader.choice("activation", ACTIVATIONS),
+        tied=reader.flag("tie_word_embeddings"),
+        rotary=None if has_alibi else rotary,
+        alibi=Alibi(alibi_slopes(heads), head_dim**-0.5, is_rounded=True) if has_alibi else None,
+        windows=(0,) * layers,
+        attention_scales=(head_dim**-0.5,) * layers,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        is_parallel=reader.flag("parallel_attn"),
+        shares_norm=_shares_norm(reader),
+    )
+
+
+def _kv_heads(reader: ConfigReader, heads: int) -> int:
+    """One for all heads with multi_query, which the second release does not look at."""
+    if reader.flag("new_decoder_architecture"):
+        reader.ignore(["multi_query"])
+        kv_heads = reader.positive("num_kv_heads", heads)
+        if heads % kv_heads:
+            reader.fault("num_kv_heads", f"must divide num_attention_heads={heads}")
+        return kv_heads
+    if reader.flag("multi_query"):
+        reader.ignore(["num_kv_heads"])
+        return 1
+    reader.needs("num_kv_heads", [heads])
+    return heads
+
+
+def _shares_norm(reader: ConfigReader) -> bool:
+    """Whether attention and MLP read the same norm of x."""
+    is_second = reader.flag("new_decoder_architecture")
+    norms = reader.positive("num_ln_in_parallel_attn", 2 if is_second else 1)
+    if is_second:
+        reader.needs("parallel_attn", [True])
+    if norms > (2 if is_second else 1):
+        reader.fault("num_ln_in_parallel_attn", "must be 1, or 2 with new_decoder_architecture")
+    return norms == 1 and reader.flag("parallel_attn")
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    hidden = arch.hidden_size
+    specs = [
+        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
+        *norm("norm", "transformer.ln_f", hidden, "bias"),
+    ]
+    if not arch.tied:
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
+    for layer in range(arch.num_layers):
+        source = f"transformer.h.{layer}"
+        qkv = _qkv(arch, f"{source}.self_attention.query_key_value.weight")
+        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "self_attention", _norms(arch))
+    return specs
+
+
+def _qkv(arch: Architecture, source: str) -> tuple[Part, ...]:
+    """The query heads of a key and value head, and these two, in turns; with multi_query that is one turn."""
+    size, turns = arch.head_dim, arch.kv_heads
+    runs = (arch.heads // turns * size, size, size)
+    query, key, value = taking_turns(source, runs, turns, arch.hidden_size, size)
+    return query, replace(key, is_shared=True), replace(value, is_shared=True)
+
+
+def _norms(arch: Architecture) -> Sequence[str]:
+    if arch.shares_norm:
+        return ("input_layernorm",)
+    return ("ln_attn", "ln_mlp") if arch.is_parallel else ("input_layernorm", "post_attention_layernorm")
+
+
+MODEL = replace(
+    gpt_neox.MODEL,
+    describe=describe,
+    tensors=tensors,
+    defaults=DEFAULTS,
+    prefix="transformer.",
+    unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
+)
