@@ -28,11 +28,13 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     Starcoder2Config,
 )
 
@@ -53,10 +55,12 @@ CLASSES = (
     LlamaConfig,
     MistralConfig,
     Olmo2Config,
+    MixtralConfig,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     Starcoder2Config,
 )
 TARGET = Path(__file__).parents[1] / "tests/unit/models/config_defaults.json"

@@ -14,7 +14,7 @@ from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.compilation import COPY, HEAD
 from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe
+from mindbatch.models.registry import declaration, describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]

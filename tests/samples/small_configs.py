@@ -32,3 +32,8 @@ BETWEEN: dict[str, dict[str, Any]] = {
     "opt": _WIDTH | _LAYERS | {"ffn_dim": 48},
 }
 """By type, of those that came between GPT-2 and Llama."""
+EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
+}
+"""What the types of mixtures of experts say besides LLAMA."""

@@ -36,6 +36,7 @@ DECLARATIONS = {
     "models.tensor_spec",
     "kernels.alibi",
     "kernels.memory",
+    "kernels.routing",
 }
 BELOW_ENGINE = {
     "decoding",
@@ -66,11 +67,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel": LOWEST,
     "kernels.alibi": set(),
     "kernels.memory": LOWEST,
+    "kernels.routing": set(),
     "kernels.native_library": LOWEST,
-    "models.architecture": {"kernels.alibi", "kernels.memory"},
+    "models.architecture": {"kernels.alibi", "kernels.memory", "kernels.routing"},
     "models.stage_cut": {"models.tensor_spec", "parallel"},
     "models.tensor_spec": {"parallel"},
-    "kernels": {"parallel", "kernels.alibi", "kernels.memory", "kernels.native_library"} | LOWEST,
+    "kernels": {"parallel", "kernels.alibi", "kernels.memory", "kernels.native_library", "kernels.routing"}
+    | LOWEST,
     "layers": {"models.architecture", "kernels", "parallel"} | LOWEST,
     "cache": {"kernels"} | LOWEST,
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
@@ -158,6 +161,7 @@ MINDSPORE_FREE = {
     "kernels/ascend/limits.py",
     "kernels/ascend/step.py",
     "kernels/memory.py",
+    "kernels/routing.py",
     "kernels/step.py",
     "kernels/choice.py",
     "kernels/native.py",

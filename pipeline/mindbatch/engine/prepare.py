@@ -153,6 +153,7 @@ def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFac
             block_size,
             has_alibi=each.has_alibi,
             has_softcap=each.has_softcap,
+            has_experts=each.has_experts,
         )
     ]
     if faults:

@@ -16,6 +16,7 @@ from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.routing import Routing
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
@@ -44,6 +45,18 @@ class AttentionShape:
     @property
     def qkv_width(self) -> int:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True)
+class ExpertsShape:
+    """The slice of a layer of experts that one rank computes.
+
+    inner: width of each expert on this rank, between its two products. activation: of the gate.
+    """
+
+    routing: Routing
+    inner: int
+    activation: str
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,10 @@ class Kernels(ABC):
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
         """Memory for a packed weight, which `pack` fills."""
 
+    def stacked_outputs(self, outputs: int) -> int:
+        """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
+        return outputs
+
     @abstractmethod
     def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
         """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1.
@@ -134,6 +151,14 @@ class Kernels(ABC):
     @abstractmethod
     def linear(self, outputs: int) -> Operation:
         """Cell (x [T, inputs], packed weight, bias [outputs] or [1] for none) -> [T, outputs]."""
+
+    @abstractmethod
+    def experts(self, shape: ExpertsShape) -> Operation:
+        """Cell (x [T, width], router [experts, width], correction [experts] or [1], up, down) -> [T, width].
+
+        up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
+        The weighted outputs of a row's experts are added in the order of the experts.
+        """
 
     @abstractmethod
     def adapter_store(

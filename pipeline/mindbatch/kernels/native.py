@@ -9,7 +9,7 @@ import numpy as np
 
 from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, Kernels
 from mindbatch.kernels.layer import Identity, Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
@@ -17,7 +17,7 @@ from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import Infer, MakeCell, first_type, float32, second_type
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.native_weights import Int8Weights, native_weights
+from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
 from mindbatch.kernels.program.recording import RecordedCell
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
@@ -105,6 +105,10 @@ class NativeKernels(Kernels):
         """See `Kernels.packed_zeros`."""
         return self._weights.zeros(outputs, inputs)
 
+    def stacked_outputs(self, outputs: int) -> int:
+        """See `Kernels.stacked_outputs`: each matrix begins with a panel."""
+        return -(-outputs // PANEL) * PANEL
+
     def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
         return self._weights.pack(packed, first_output, rows)
 
@@ -121,6 +125,15 @@ class NativeKernels(Kernels):
             return [x[0], outputs]
 
         return self._cell(self._product("mb_linear"), shape, first_type, None)
+
+    def experts(self, shape: ExpertsShape) -> Operation:
+        def output(x: Shape, *others: Shape) -> Shape:
+            return x
+
+        its = shape.routing
+        settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
+        settings += [its.groups, its.chosen_groups, its.group_best, float_bits(its.scale)]
+        return self._cell(self._product("mb_experts"), output, first_type, np.array(settings, np.int32))
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int

@@ -8,9 +8,10 @@ from mindspore import dtype as mstype
 
 from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.plain_cells import capped
+from mindbatch.kernels.reference_experts import Experts
 from mindbatch.kernels.tensors import constant
 
 NEVER = -3.0e38  # a score that exp turns into 0
@@ -222,6 +223,9 @@ class ReferenceKernels(MindSporeKernels):
 
     def linear(self, outputs: int) -> nn.Cell:
         return Linear(outputs)
+
+    def experts(self, shape: ExpertsShape) -> nn.Cell:
+        return Experts(shape, Activation(shape.activation, gated=True))
 
     def embedding(self, width: int) -> nn.Cell:
         return Embedding()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.interface import ExpertsShape, Kernels
 from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import (
@@ -23,6 +23,7 @@ from mindbatch.layers.decoder import (
     TokenInput,
 )
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
+from mindbatch.layers.experts import Experts
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm, Norm
@@ -129,6 +130,14 @@ class Layers:
     def _mlp(self, name: str, gated: bool, after: Operation | None = None) -> Operation:
         activation = self.kernels.activation(self.arch.activation, gated)
         return Mlp(name, activation, self.weights, self.kernels, self.shard, after)
+
+    def experts(self, name: str, shared: Sequence[Operation] = ()) -> Operation:
+        """The weighted sum of the experts that each row chooses. shared: added for every row."""
+        experts = self.arch.experts
+        assert experts is not None, "the architecture has no experts"
+        first, last = self.shard.bounds(experts.intermediate_size)
+        shape = ExpertsShape(experts.routing, last - first, self.arch.activation)
+        return Experts(name, shape, self.weights, self.kernels, self.shard, shared)
 
     def block(
         self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation

@@ -29,7 +29,7 @@ from mindbatch.kernels.low_rank import (
 )
 from mindbatch.models.dora import RowScale, row_scale
 from mindbatch.models.stage_cut import is_tied, stage_specs
-from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 EMBEDDING = "embedding.weight"
@@ -87,7 +87,7 @@ def fit_adapters(
     Raises:
         CheckpointError: what does not fit, of all adapters, each after its name.
     """
-    acting = {part.source for spec in with_head(specs) if spec.layout is Layout.PACKED for part in spec.parts}
+    acting = {part.source for spec in with_head(specs) if spec.is_linear for part in spec.parts}
     shapes = source_shapes(specs) if shapes is None else shapes
     tied = {TIED_HEAD: embedding_of(specs)} if is_tied(specs) else {}
     transposed = {part.source for spec in specs for part in spec.parts if part.transposed}
@@ -173,7 +173,7 @@ class AdapterPlaces:
             replaced.update(name for name, each in adapter.weights.items() if each.kind is Kind.WHOLE)
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
-            if spec.layout is Layout.PACKED and wanted.intersection(sources):
+            if spec.is_linear and wanted.intersection(sources):
                 self.shapes[spec.name] = _shape(spec, sources, shard, replaced.intersection(sources))
                 for number, source in enumerate(sources):
                     base = embedding if source == TIED_HEAD else source

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mindbatch.kernels.alibi import Alibi
+from mindbatch.kernels.routing import Routing
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,25 @@ class Rotary:
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
     is_interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixtures of experts of a model.
+
+    intermediate_size: of each expert. layers: that have experts in place of one MLP.
+    has_correction: there is a vector that is added to scores when experts are chosen.
+    """
+
+    routing: Routing
+    intermediate_size: int
+    layers: tuple[int, ...]
+    has_correction: bool = False
+
+    def of_layers(self, layers: Sequence[int]) -> Experts:
+        """The same of a model of these layers only."""
+        kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
+        return replace(self, layers=kept)
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,7 @@ class Architecture:
     is_parallel: bool = False
     shares_norm: bool = False
     adds_normed: bool = False
+    experts: Experts | None = None
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0

@@ -12,6 +12,7 @@ from mindbatch.models.rope import RotaryReader, read_rotary
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
     from mindbatch.layers.decoder import Block, Network
 
@@ -98,14 +99,14 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+def block(layers: Layers, index: int, mlp: Operation | None = None) -> Block:
+    """x + attention(norm(x)), then x + mlp(norm(x)). mlp: None for the plain gated one."""
     name = f"layers.{index}"
     return layers.block(
         layers.rms_norm(f"{name}.attention_norm"),
         layers.attention(f"{name}.attention", index),
         layers.rms_norm(f"{name}.mlp_norm"),
-        layers.gated_mlp(f"{name}.mlp"),
+        layers.gated_mlp(f"{name}.mlp") if mlp is None else mlp,
     )
 
 

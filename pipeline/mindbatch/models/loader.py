@@ -87,12 +87,15 @@ def _load(
 ) -> Parameter | Array:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     if spec.layout is Layout.PACKED and inputs is not None:
-        array = kernels.packed_zeros(outputs, inputs)
+        array = kernels.packed_zeros(_padded(spec, outputs, kernels), inputs)
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
-    first = 0
-    for part in spec.parts:
+    first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // spec.matrices
+    of_matrix = len(spec.parts) // spec.matrices
+    for number, part in enumerate(spec.parts):
         name = names(part.source)
+        if number and number % of_matrix == 0:
+            first += padding
         if kernels.keeps_integers and isinstance(folder, QuantisedFolder) and folder.has_integers(name):
             for integers in _integers(part, spec.sharding, folder, name, shard):
                 kernels.pack_integers(array, first, *integers)
@@ -106,6 +109,12 @@ def _load(
                 array[first : first + len(rows)] = rows
             first += len(rows)
     return kernels.held(spec.name, array)
+
+
+def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:
+    """Outputs of a packed parameter with what is behind each of its matrices."""
+    each = outputs // spec.matrices
+    return outputs if spec.matrices == 1 else spec.matrices * kernels.stacked_outputs(each)
 
 
 def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:

@@ -17,6 +17,7 @@ class ModelFacts:
     window: the narrowest sliding window in tokens, 0 for none.
     has_alibi: positions enter as biases of attention's scores.
     has_softcap: scores of attention are capped.
+    has_experts: a mixture of experts that native kernels compute.
     devices: that run it.
     """
 
@@ -29,6 +30,7 @@ class ModelFacts:
     window: int = 0
     has_alibi: bool = False
     has_softcap: bool = False
+    has_experts: bool = False
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
 

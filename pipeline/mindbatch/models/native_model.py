@@ -109,6 +109,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         window=min(filter(None, arch.windows), default=0),
         has_alibi=arch.alibi is not None,
         has_softcap=arch.attention_cap > 0,
+        has_experts=arch.experts is not None,
     )
 
 

@@ -61,7 +61,8 @@ def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
     """Those of a stage's layers that stand for all: the first two, the last, and the first of each kind."""
     kinds: dict[object, int] = {}
     for layer in layers:
-        kinds.setdefault((arch.windows[layer], arch.attention_scales[layer]), layer)
+        sparse = arch.experts is not None and layer in arch.experts.layers
+        kinds.setdefault((arch.windows[layer], arch.attention_scales[layer], sparse), layer)
     return tuple(sorted({*layers[:2], layers[-1], *kinds.values()}))
 
 
@@ -72,6 +73,7 @@ def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
         num_layers=len(layers),
         windows=tuple(arch.windows[layer] for layer in layers),
         attention_scales=tuple(arch.attention_scales[layer] for layer in layers),
+        experts=arch.experts and arch.experts.of_layers(layers),
     )
 
 

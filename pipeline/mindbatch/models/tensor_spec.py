@@ -135,12 +135,21 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One parameter of the native model: its name, the parts it is joined from, sharding and layout."""
+    """One parameter of the native model: its name, the parts it is joined from, sharding and layout.
+
+    matrices: the parts make so many of one size, each packed for itself (the experts of a layer).
+    """
 
     name: str
     parts: tuple[Part, ...]
     sharding: Sharding = Sharding.REPLICATED
     layout: Layout = Layout.PLAIN
+    matrices: int = 1
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the matrix of one linear layer, to which adapters can add."""
+        return self.layout is Layout.PACKED and self.matrices == 1
 
     def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""

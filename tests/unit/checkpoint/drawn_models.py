@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import TensorSpec
-from small_configs import GPT2, LLAMA
+from small_configs import EXPERTS, GPT2, LLAMA
 
 
 def llama_specs(
@@ -28,7 +28,7 @@ def llama_specs(
         "head_dim": head_dim,
         "tie_word_embeddings": tied,
     }
-    return tensor_specs(describe(config))
+    return tensor_specs(describe(config | EXPERTS.get(model_type, {})))
 
 
 def gpt2_specs(heads: int = 4, head_dim: int = 2, vocabulary: int = 11, layers: int = 2) -> list[TensorSpec]:

@@ -39,6 +39,11 @@ def test_capped_scores_are_for_the_cpu() -> None:
     assert fault.startswith("capped scores of attention: not with runtime.device_target=Ascend")
 
 
+def test_experts_are_for_the_cpu() -> None:
+    [fault] = limit_faults(64, 0, 64, 16, has_experts=True)
+    assert fault.startswith("a mixture of experts: not with runtime.device_target=Ascend")
+
+
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])
 def test_flash_attention_takes_heads_of_whole_sixteens(head_dim: int, legal: bool) -> None:
     assert flash_is_legal(8, head_dim, BFLOAT16) == legal

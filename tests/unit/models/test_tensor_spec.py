@@ -20,7 +20,7 @@ from mindbatch.models.tensor_spec import (
     taking_turns,
 )
 from mindbatch.parallel.topology import WHOLE, TensorSlice
-from small_configs import BETWEEN, CHATGLM, GPT2, LLAMA
+from small_configs import BETWEEN, CHATGLM, EXPERTS, GPT2, LLAMA
 
 FAMILY = LLAMA | {"vocab_size": 101, "num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 4}
 
@@ -33,7 +33,7 @@ def architecture(model_type: str, **changes: Any) -> Architecture:
         return describe(CHATGLM | sizes)
     if model_type in BETWEEN:
         return describe(BETWEEN[model_type] | {"model_type": model_type, "vocab_size": 101} | changes)
-    return describe(FAMILY | {"model_type": model_type} | changes)
+    return describe(FAMILY | {"model_type": model_type} | EXPERTS.get(model_type, {}) | changes)
 
 
 def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, int]]:

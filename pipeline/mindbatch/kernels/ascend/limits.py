@@ -26,6 +26,7 @@ def limit_faults(
     *,
     has_alibi: bool = False,
     has_softcap: bool = False,
+    has_experts: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -53,6 +54,11 @@ def limit_faults(
         )
     if has_softcap:
         yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
+    if has_experts:
+        yield (
+            "a mixture of experts: not with runtime.device_target=Ascend, for which there are no kernels of "
+            "experts; allowed: CPU for this model, or model.provider=mindformers where it has the model type"
+        )
     if 0 < window < seq_length:
         yield (
             f"a sliding window of {window} tokens: {where} takes no mask when it decodes; allowed: "

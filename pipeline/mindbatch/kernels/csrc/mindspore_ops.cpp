@@ -56,6 +56,12 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
   return size > 1 ? floats(params[index]) : nullptr;
 }
 
+void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns,
+             WeightKind kind) {
+  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
+  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns, panels_per_task});
+}
+
 void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind) {
   const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
   const LinearArgs arguments = {floats(params[0]), params[1], optional(params, shapes, ndims, 2), y,

@@ -28,4 +28,7 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index);
 // x [rows, depth], packed weights [panels, ...], bias [columns] or [1], y [rows, columns]
 void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind);
 
+// A product without a bias: y [rows, columns] = x [rows, depth] times packed weights. Needs a PoolLock.
+void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns, WeightKind kind);
+
 }  // namespace mindbatch

@@ -52,6 +52,7 @@ struct Pool {
   std::atomic<int64_t> ahead_bytes{0};
   int wanted = 0;
   Scratch scratch[kMaxThreads + 1];
+  Scratch alone[kMaxThreads][2];  // of kernels that a thread computes by itself
 };
 
 Pool* pool = new Pool;  // never destroyed: threads may still sleep in it when the process exits
@@ -59,6 +60,9 @@ Pool* pool = new Pool;  // never destroyed: threads may still sleep in it when t
 // A forked child has the pool's memory but none of its threads.
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+
+// The thread of the pool that computes whole kernels just now, see AloneOnThread; -1 elsewhere.
+thread_local int alone = -1;
 
 void run_first_task(Pool& p, int64_t owner, int thread) {
   if (owner < p.task_count && !p.first_taken[owner].exchange(true)) p.fn(owner, thread, p.context);
@@ -126,6 +130,7 @@ void start_workers(Pool& p) {
 }  // namespace
 
 int num_threads() {
+  if (alone >= 0) return 1;
   if (pool->wanted == 0) pool->wanted = default_threads();
   return pool->wanted;
 }
@@ -136,6 +141,9 @@ void set_num_threads(int count) {
   const int wanted = count < 1 ? 1 : (count > kMaxThreads ? kMaxThreads : count);
   pool->wanted = wanted < started ? started : wanted;  // threads are never taken away once they run
 }
+
+AloneOnThread::AloneOnThread(int thread) { alone = thread; }
+AloneOnThread::~AloneOnThread() { alone = -1; }
 
 PoolLock::PoolLock() { pool->in_use.lock(); }
 PoolLock::~PoolLock() { pool->in_use.unlock(); }
@@ -172,7 +180,7 @@ void set_ahead(const void* begin, int64_t bytes) {
 }
 
 float* scratch(int slot, int64_t floats) {
-  Scratch& s = pool->scratch[slot];
+  Scratch& s = alone >= 0 ? pool->alone[alone][slot] : pool->scratch[slot];
   if (s.floats < floats) {
     std::free(s.data);
     const int64_t bytes = ((floats * 4 + 63) / 64) * 64;

@@ -38,6 +38,16 @@ void parallel_for(int64_t count, Body& body) {
 // its first task will read. Holds until it is set again; nullptr for nothing.
 void set_ahead(const void* begin, int64_t bytes);
 
+// While it lives, kernels that this thread calls are computed by it alone, with scratch memory of their own: so a task
+// of the pool may itself be made of kernels. `thread` is the task's.
+class AloneOnThread {
+ public:
+  explicit AloneOnThread(int thread);
+  ~AloneOnThread();
+  AloneOnThread(const AloneOnThread&) = delete;
+  AloneOnThread& operator=(const AloneOnThread&) = delete;
+};
+
 // Memory that grows and is kept between kernels; 64-byte aligned. Slot 0 is shared, slot 1 + t is thread t's.
 float* scratch(int slot, int64_t floats);
 

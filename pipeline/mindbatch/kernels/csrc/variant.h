@@ -23,6 +23,7 @@ namespace {
 #include "adapters.h"
 #include "attention.h"
 #include "elementwise.h"
+#include "experts.h"
 #include "scores.h"
 #include "packing.h"
 
@@ -39,6 +40,8 @@ const KernelTable table = {MB_VARIANT_NAME,
                            cap,
                            likeliest,
                            {pack_float32, pack_bfloat16, pack_int8},
+                           router,
+                           weighted_sum,
                            adapter_shrink,
                            adapter_expand};
 

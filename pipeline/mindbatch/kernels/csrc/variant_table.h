@@ -143,6 +143,19 @@ struct AdapterArgs {
   int64_t rows, depth, columns, num_groups, num_parts;
 };
 
+struct RouterArgs {
+  const float *x, *weights;  // [rows, depth], [experts, depth]
+  float* logits;             // [rows, experts]
+  int64_t rows, depth, experts;
+};
+
+struct WeightedSumArgs {
+  const float *outputs, *weights;  // [places, width], [rows, chosen]
+  const int32_t* places;           // [rows, chosen]
+  float* y;                        // [rows, width]
+  int64_t rows, chosen, width;
+};
+
 struct KernelTable {
   const char* name;
   void (*linear[kWeightKinds])(const LinearArgs&);
@@ -154,6 +167,8 @@ struct KernelTable {
   void (*cap)(const CapArgs&);
   void (*likeliest)(const ScoreArgs&);
   int64_t (*pack[kWeightKinds])(const PackArgs&);
+  void (*router)(const RouterArgs&);
+  void (*weighted_sum)(const WeightedSumArgs&);
   void (*adapter_shrink)(const AdapterArgs&);
   void (*adapter_expand)(const AdapterArgs&);
 };

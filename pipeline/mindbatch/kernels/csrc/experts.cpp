@@ -1,0 +1,161 @@
+// The entry points of layers of experts: rows are grouped by the experts that they choose, and summed again.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "operators.h"
+#include "routing.h"
+#include "thread_pool.h"
+
+namespace mindbatch {
+namespace {
+
+constexpr int64_t kRowsOfTask = 64;  // at least, where an expert's rows are cut: each task reads all of its weights
+constexpr int64_t kTasksOfThread = 4;
+constexpr int64_t kRoutedAtOnce = 8;
+
+// The matrices of all experts, each beginning with a panel of its own.
+struct ExpertWeights {
+  const char *up, *down;  // [experts]([2 * inner, hidden]), the gates first, and [experts]([hidden, inner])
+  int64_t hidden, inner;
+  WeightKind kind;
+
+  static int64_t bytes(int64_t outputs, int64_t inputs, WeightKind kind) {
+    return (outputs + kPanel - 1) / kPanel * panel_bytes(inputs, kind);
+  }
+  const char* up_of(int64_t expert) const { return up + expert * bytes(2 * inner, hidden, kind); }
+  const char* down_of(int64_t expert) const { return down + expert * bytes(hidden, inner, kind); }
+};
+
+// Some rows of one expert: places [first, first + count) among all rows in the order of their experts.
+struct Task {
+  int64_t expert, first, count;
+};
+
+// Which experts rows have, and where they are in the order of experts. Kept between calls, as `memory` is.
+struct Groups {
+  std::vector<int32_t> experts, places, rows;  // [rows][chosen], the same, and the row of each place
+  std::vector<float> weights;                  // [rows][chosen]
+  std::vector<Task> tasks;
+
+  void choose(const Routing& routing, const float* correction, const float* logits, int64_t count) {
+    const auto chosen = static_cast<size_t>(routing.chosen), all = static_cast<size_t>(count) * chosen;
+    for (auto* each : {&experts, &places, &rows}) each->resize(all);
+    weights.resize(all);
+    auto body = [&](int64_t block, int) {
+      Router router(routing, correction);
+      for (int64_t r = block * kRoutedAtOnce; r < count && r < (block + 1) * kRoutedAtOnce; r++)
+        router.choose(logits + r * routing.experts, &experts[static_cast<size_t>(r) * chosen],
+                      &weights[static_cast<size_t>(r) * chosen]);
+    };
+    parallel_for((count + kRoutedAtOnce - 1) / kRoutedAtOnce, body);
+    arrange(routing, static_cast<int64_t>(all));
+  }
+
+ private:
+  void arrange(const Routing& routing, int64_t all) {
+    std::vector<int64_t> next(static_cast<size_t>(routing.experts) + 1);
+    for (const int32_t expert : experts) next[static_cast<size_t>(expert) + 1]++;
+    for (size_t e = 1; e < next.size(); e++) next[e] += next[e - 1];
+    tasks.clear();
+    const int64_t most = std::max(kRowsOfTask, all / (num_threads() * kTasksOfThread) + 1);
+    for (int64_t e = 0; e < routing.experts; e++) {
+      const int64_t begin = next[static_cast<size_t>(e)], end = next[static_cast<size_t>(e) + 1];
+      for (int64_t first = begin; first < end; first += most) tasks.push_back({e, first, std::min(most, end - first)});
+    }
+    for (size_t i = 0; i < experts.size(); i++) {
+      const int64_t place = next[static_cast<size_t>(experts[i])]++;
+      places[i] = static_cast<int32_t>(place);
+      rows[static_cast<size_t>(place)] = static_cast<int32_t>(static_cast<int64_t>(i) / routing.chosen);
+    }
+  }
+};
+
+// Memory of [places] for what experts read and write; their outputs take the place of their inputs.
+struct Rows {
+  float *hidden, *up, *inner;
+};
+
+void compute(const Task& task, const ExpertWeights& weights, Activation activation, const float* x, const int32_t* rows,
+             const Rows& memory) {
+  const int64_t hidden = weights.hidden, inner = weights.inner;
+  float *inputs = memory.hidden + task.first * hidden, *up = memory.up + task.first * 2 * inner;
+  float* active = memory.inner + task.first * inner;
+  for (int64_t i = 0; i < task.count; i++)
+    std::memcpy(inputs + i * hidden, x + rows[task.first + i] * hidden, static_cast<size_t>(hidden) * 4);
+  product(inputs, weights.up_of(task.expert), up, task.count, hidden, 2 * inner, weights.kind);
+  table->activation({up, active, task.count, inner, activation, true});
+  product(active, weights.down_of(task.expert), inputs, task.count, inner, hidden, weights.kind);
+}
+
+// Each task on one thread; where there are few, one after another on all of them. A row's bits are the same.
+void compute_all(const Groups& groups, const ExpertWeights& weights, Activation activation, const float* x,
+                 const Rows& memory) {
+  const auto count = static_cast<int64_t>(groups.tasks.size());
+  auto body = [&](int64_t task, int) {
+    compute(groups.tasks[static_cast<size_t>(task)], weights, activation, x, groups.rows.data(), memory);
+  };
+  if (count < 2 * num_threads()) {
+    for (int64_t task = 0; task < count; task++) body(task, 0);
+    return;
+  }
+  auto alone = [&](int64_t task, int thread) {
+    const AloneOnThread only(thread);
+    body(task, thread);
+  };
+  parallel_for(count, alone);
+}
+
+bool is_possible(const Routing& its) {
+  if (its.experts < 1 || its.chosen < 1 || its.chosen > its.experts) return false;
+  if (its.groups < 1 || its.experts % its.groups || its.chosen_groups < 1 || its.chosen_groups > its.groups) return false;
+  return its.group_best >= 1 && its.group_best <= its.experts / its.groups;
+}
+
+float as_float(int32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind) {
+  const int32_t* settings = ints(params[5]);
+  const Routing routing = {shapes[1][0], settings[2], settings[3] != 0, settings[4] != 0,
+                           settings[5], settings[6], settings[7], as_float(settings[8])};
+  if (!is_possible(routing)) return kOutside;
+  const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = settings[0];
+  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), hidden, inner,
+                                 kind};
+  PoolLock lock;
+  static auto& groups = *new Groups;
+  static auto& memory = *new std::vector<float>;
+  const auto places = static_cast<size_t>(rows * routing.chosen);
+  const size_t logits = static_cast<size_t>(rows * routing.experts);
+  memory.resize(std::max(memory.size(), logits + places * static_cast<size_t>(hidden + 3 * inner)));
+  const float* x = floats(params[0]);
+  table->router({x, floats(params[1]), memory.data(), rows, hidden, routing.experts});
+  groups.choose(routing, optional(params, shapes, ndims, 2), memory.data(), rows);
+  Rows its;
+  its.hidden = memory.data() + logits;
+  its.up = its.hidden + places * static_cast<size_t>(hidden);
+  its.inner = its.up + places * static_cast<size_t>(2 * inner);
+  compute_all(groups, weights, static_cast<Activation>(settings[1]), x, its);
+  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[6]), rows,
+                       routing.chosen, hidden});
+  return 0;
+}
+
+}  // namespace
+}  // namespace mindbatch
+
+using namespace mindbatch;
+
+// x [rows, hidden], router [experts, hidden] float32, correction [experts] or [1], packed up and down of all experts,
+// settings -> y [rows, hidden]
+// settings: int32 [inner, activation, chosen, sigmoid, normalised, groups, chosen groups, best of a group, bits of the
+// float scale]. Fails when they contradict each other.
+#define MB_EXPERTS(name, kind) \
+  MB_OP(name) { return experts_of_step(params, shapes, ndims, kind); }
+MB_EXPERTS(mb_experts, kFloat32)
+MB_EXPERTS(mb_experts_bfloat16, kBfloat16)
+MB_EXPERTS(mb_experts_int8, kInt8)

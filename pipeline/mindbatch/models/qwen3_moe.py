@@ -1,0 +1,68 @@
+"""qwen3_moe: Qwen3's attention, and experts in all layers but those that the configuration names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import experts, llama
+from mindbatch.models.architecture import Architecture, Experts
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import TensorSpec
+
+# Of transformers' Qwen3MoeConfig.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 768,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+}
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `qwen3_moe` configuration."""
+    bias, layers = reader.flag("attention_bias"), reader.positive("num_hidden_layers")
+    arch = llama.describe_family(
+        reader,
+        windows=(read_window(reader),) * layers,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+    )
+    return replace(arch, experts=read_experts(reader, layers))
+
+
+def read_window(reader: ConfigReader) -> int:
+    """The sliding window of every layer; 0 without use_sliding_window, or with sliding_window null.
+
+    Experts' types of Qwen leave max_window_layers without effect.
+    """
+    reader.ignore(["sliding_window", "max_window_layers"])
+    used = reader.flag("use_sliding_window") and reader.raw("sliding_window") is not None
+    return reader.positive("sliding_window") if used else 0
+
+
+def read_experts(reader: ConfigReader, layers: int) -> Experts:
+    """Experts in every decoder_sparse_step-th layer that mlp_only_layers does not name."""
+    step, plain = reader.positive("decoder_sparse_step"), reader.value("mlp_only_layers") or []
+    if not isinstance(plain, list) or any(type(layer) is not int for layer in plain):
+        reader.fault("mlp_only_layers", "must be a list of layers, counted from 0")
+        plain = []
+    sparse = tuple(layer for layer in range(layers) if (layer + 1) % step == 0 and layer not in plain)
+    is_normalised = reader.flag("norm_topk_prob")
+    routing = experts.read_routing(reader, "num_experts", is_normalised=is_normalised, layers=sparse)
+    return Experts(routing, reader.positive("moe_intermediate_size"), sparse)
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters with those of experts."""
+    return experts.tensors(arch, llama.tensors(arch))
+
+
+MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)

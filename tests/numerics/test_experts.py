@@ -1,0 +1,108 @@
+"""A layer of experts: routing as torch does it, and rows that do not influence one another."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mindbatch.kernels.interface import ExpertsShape
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
+from mindbatch.kernels.native import NativeKernels
+from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.recording import Recording, recorded
+from mindbatch.kernels.routing import Routing
+
+Floats = NDArray[np.float32]
+TOLERANCE = {FLOAT32: 1e-5, BFLOAT16: 0.03, INT8: 0.1}
+
+
+@pytest.fixture(scope="module")
+def library() -> NativeLibrary:
+    found = find_library()
+    if found is None:
+        pytest.skip("the kernels are not built")
+    return found
+
+
+class Layer:
+    """Random experts of kernels, and the same in float64."""
+
+    def __init__(
+        self, library: NativeLibrary, kind: NumberType, routing: Routing, hidden: int, inner: int
+    ) -> None:
+        generator, count = np.random.default_rng(hidden), routing.experts
+        self.routing = routing
+        self.router = generator.standard_normal((count, hidden)).astype(np.float32)
+        self.correction = generator.standard_normal(count).astype(np.float32) / 4
+        self.up = (generator.standard_normal((count, 2 * inner, hidden)) / hidden**0.5).astype(np.float32)
+        self.down = (generator.standard_normal((count, hidden, inner)) / inner**0.5).astype(np.float32)
+        kernels = NativeKernels(library, kind)
+        stacks = []
+        for matrices in (self.up, self.down):
+            step = kernels.stacked_outputs(matrices.shape[1])
+            stacks.append(kernels.packed_zeros(count * step, matrices.shape[2]))
+            for expert, matrix in enumerate(matrices):
+                kernels.pack(stacks[-1], expert * step, matrix)
+        recording = Recording()
+        x = recording.input((hidden,), np.float32)
+        correction = self.correction if routing.is_sigmoid else kernels.absent()
+        operation = kernels.experts(ExpertsShape(routing, inner, "silu"))
+        recorded(operation, recording, x, self.router, correction, *stacks)
+        self.program = Program(recording, library)
+
+    def __call__(self, x: Floats) -> Floats:
+        found: Floats = self.program.run([x])[0]
+        return found
+
+    def expected(self, x: Floats) -> NDArray[np.float64]:
+        y = np.zeros(x.shape)
+        for row, logits in enumerate(x.astype(np.float64) @ self.router.T):
+            for expert, weight in self._chosen(logits).items():
+                gate, up = np.split(self.up[expert] @ x[row].astype(np.float64), 2)
+                y[row] += weight * (self.down[expert] @ (gate / (1 + np.exp(-gate)) * up))
+        return y
+
+    def _chosen(self, logits: NDArray[np.float64]) -> dict[int, float]:
+        its = self.routing
+        exponents = np.exp(logits - logits.max())
+        scores = 1 / (1 + np.exp(-logits)) if its.is_sigmoid else exponents / exponents.sum()
+        candidates = scores + self.correction if its.is_sigmoid else scores.copy()
+        if its.groups > 1:
+            groups = candidates.reshape(its.groups, -1)
+            best = np.sort(groups)[:, -its.group_best :].sum(-1)
+            groups[np.argsort(-best)[its.chosen_groups :]] = 0
+        chosen = np.argsort(-candidates)[: its.chosen]
+        weights = scores[chosen] / scores[chosen].sum() if its.is_normalised else scores[chosen]
+        return dict(zip(chosen.tolist(), (weights * its.scale).tolist(), strict=True))
+
+
+LAYERS = {
+    "softmax": (Routing(6, 2), 40, 20),
+    "many": (Routing(193, 3, is_normalised=False), 33, 7),
+    "one": (Routing(9, 1), 64, 33),
+    "all": (Routing(4, 4), 32, 16),
+    "groups": (Routing(12, 3, True, True, 2.5, groups=4, chosen_groups=2, group_best=2), 24, 18),
+}
+
+
+@pytest.mark.parametrize("kind", TOLERANCE, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", LAYERS)
+def test_rows_are_what_their_experts_say_whatever_is_beside(
+    library: NativeLibrary, name: str, kind: NumberType
+) -> None:
+    layer = Layer(library, kind, *LAYERS[name])
+    x = np.random.default_rng(1).standard_normal((150, LAYERS[name][1])).astype(np.float32)
+    together = layer(x)
+    assert np.abs(together - layer.expected(x)).max() < TOLERANCE[kind]
+    ends = [0, 1, 2, 5, 22, 70, 150]
+    parts = np.concatenate([layer(x[first:last]) for first, last in pairwise(ends)])
+    assert parts.tobytes() == together.tobytes()
+
+
+def test_settings_that_contradict_each_other_fail(library: NativeLibrary) -> None:
+    with pytest.raises(RuntimeError, match="mb_experts failed"):
+        Layer(library, FLOAT32, Routing(4, 5), 8, 4)(np.zeros((2, 8), np.float32))

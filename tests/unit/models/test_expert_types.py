@@ -1,0 +1,85 @@
+"""qwen3_moe and mixtral: which layers have experts, what is refused, and how ranks share the matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mindbatch.errors import CheckpointError
+from mindbatch.kernels.routing import Routing
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.no_weights import NoWeights
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.parallel.topology import TensorSlice
+from small_configs import EXPERTS, LLAMA
+
+
+def described(model_type: str, **settings: Any) -> Architecture:
+    base = LLAMA | {"model_type": model_type, "num_key_value_heads": 2}
+    return describe(base | EXPERTS[model_type] | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({}, (0, 1, 2, 3, 4)),
+        ({"decoder_sparse_step": 2}, (1, 3)),
+        ({"mlp_only_layers": [0, 3]}, (1, 2, 4)),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [3]}, (1,)),
+    ],
+)
+def test_which_layers_have_experts(settings: dict[str, Any], layers: tuple[int, ...]) -> None:
+    arch = described("qwen3_moe", num_hidden_layers=5, **settings)
+    assert arch.experts is not None
+    assert arch.experts.layers == layers
+    shapes = source_shapes(tensor_specs(arch))
+    for layer in range(5):
+        assert (f"model.layers.{layer}.mlp.up_proj.weight" in shapes) == (layer not in layers)
+        assert (f"model.layers.{layer}.mlp.experts.3.up_proj.weight" in shapes) == (layer in layers)
+
+
+def test_how_experts_are_chosen() -> None:
+    qwen, mixtral = described("qwen3_moe").experts, described("mixtral").experts
+    assert qwen is not None
+    assert mixtral is not None
+    assert qwen.routing == Routing(4, 2, is_normalised=False)
+    assert described("qwen3_moe", norm_topk_prob=True).experts != qwen
+    assert mixtral.routing == Routing(4, 2)
+    assert (qwen.intermediate_size, mixtral.intermediate_size) == (20, 48)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "said"),
+    [
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok=5: must be at most num_local_experts=4"),
+        ("qwen3_moe", {"num_experts": 1 << 16}, "num_experts=65536: must be at most 65536 over all layers"),
+        ("qwen3_moe", {"mlp_only_layers": "none"}, "mlp_only_layers='none': must be a list of layers"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0: must be a whole number above 0"),
+        ("qwen3_moe", {"n_shared_experts": 1}, "n_shared_experts=1: unknown key"),
+    ],
+)
+def test_what_is_refused(model_type: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        described(model_type, **settings)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_other_numbers_of_experts_than_there_are_tensors_are_refused(count: int) -> None:
+    arch, folder = described("qwen3_moe", num_experts=count), NoWeights.of(described("qwen3_moe"))
+    with pytest.raises(CheckpointError, match=r"experts\.[34]\.up_proj.*"):
+        check_tensors(arch, tensor_specs(arch), folder)
+
+
+def test_ranks_share_the_inside_of_each_expert() -> None:
+    specs = {spec.name: spec for spec in tensor_specs(described("qwen3_moe"))}
+    up, down = (specs[f"layers.1.experts.{name}.weight"] for name in ("up", "down"))
+    half = TensorSlice(1, 2)
+    assert (up.local_outputs(half), up.local_inputs(half)) == (4 * 2 * 10, 32)
+    assert (down.local_outputs(half), down.local_inputs(half)) == (4 * 32, 10)
+    assert up.matrices == down.matrices == 4
+    assert not up.is_linear
+    assert specs["layers.1.attention.qkv.weight"].is_linear
