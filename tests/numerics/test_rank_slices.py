@@ -1,5 +1,6 @@
 """What a placement gives to a rank is what the native layers hold there, byte for byte."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.kernels.choice import choose_kernels, compiled
+from mindbatch.kernels.interface import Kernels
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe, tensor_specs
@@ -66,6 +68,16 @@ def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> A
     return np.concatenate(rows)
 
 
+def packed_stack(kernels: Kernels, matrices: Sequence[Array]) -> Array:
+    """Matrices of one shape, packed as the loader packs the experts of a layer."""
+    outputs, inputs = matrices[0].shape
+    step = outputs if len(matrices) == 1 else kernels.stacked_outputs(outputs)
+    packed = kernels.packed_zeros(len(matrices) * step, inputs)
+    for number, matrix in enumerate(matrices):
+        kernels.pack(packed, number * step, np.ascontiguousarray(matrix))
+    return packed
+
+
 @pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
 @pytest.mark.parametrize(
@@ -94,9 +106,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                 expected = parameter(spec, held, piece)
                 assert weights.outputs[spec.name] == len(expected)
                 if spec.layout is Layout.PACKED and expected.ndim == 2:
-                    packed = chosen.packed_zeros(*expected.shape)
-                    chosen.pack(packed, 0, np.ascontiguousarray(expected))
-                    expected = packed
+                    expected = packed_stack(chosen, np.split(expected, spec.matrices))
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)
 
 
