@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.ascend_check.models import CPU_ONLY
+from mindbatch.ascend_check.models import CONFIGS
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.compilation import COPY, HEAD
 from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
@@ -72,7 +72,7 @@ LIKE_LLAMA = {"minimind", "mistral"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
-    for each in sorted({*MODEL_TYPES} - LIKE_LLAMA - {*CPU_ONLY})
+    for each in sorted({*CONFIGS} - LIKE_LLAMA)
     for size in ((1,) if each == "olmo2" else (1, 2, 8))
 } | {OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 
