@@ -42,7 +42,7 @@ def likeliest_and_normalisers(
 
     A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
     NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
-    threads: NumPy takes 15 times as long for the same numbers, but for the last bits of normalisers.
+    threads: NumPy takes two to four times as long for the same numbers, but for the last bits of normalisers.
     """
     library = _library()
     if library is None:
