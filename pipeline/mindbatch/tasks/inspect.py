@@ -10,17 +10,18 @@ from typing import Any, ClassVar
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
-from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, Source, TensorSet, open_source
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.path_faults import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.errors import EXIT_DONE, CheckpointError
+from mindbatch.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.foreign_formats import foreign_folder
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type
 from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
+from mindbatch.tasks.inspect_run import HowItRuns, how_it_runs, nearest_lines
 
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 
@@ -60,13 +61,31 @@ def run(config: InspectConfig) -> int:
             ranks = [_content(tensors, config) for tensors in source.ranks]
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
+    how = None
+    if not reasons and source.kind == HUGGING_FACE and _says_what_it_is(path):
+        how, reasons = _how_it_runs(path)
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
-        show_json(_source_json(source, ranks, config.limit) | quantised | {"not_run": reasons})
+        runs = {} if how is None else {"runs": how.to_json()}
+        show_json(_source_json(source, ranks, config.limit) | quantised | runs | {"not_run": reasons})
     else:
-        show(source_page(source, ranks, reasons, config.limit, config.digests, config.filter, stored_as))
+        closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
+        closing += nearest_lines(path) if reasons else ()
+        show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
+
+
+def _says_what_it_is(path: Path) -> bool:
+    return has_file(path, CONFIG_NAME) and "model_type" in read_config(path)
+
+
+def _how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
+    """How a model folder runs, or the faults for which it does not."""
+    try:
+        return how_it_runs(path), []
+    except (CheckpointError, ConfigError) as error:
+        return None, [*error.faults]
 
 
 def _holds_strategies(path: Path) -> bool:

@@ -49,7 +49,7 @@ class RankContent:
 def source_page(
     source: Source,
     ranks: Sequence[RankContent],
-    not_run: Sequence[str],
+    closing: Sequence[str],
     limit: int,
     is_compared: bool,
     pattern: str | None = None,
@@ -57,7 +57,8 @@ def source_page(
 ) -> str:
     """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
 
-    not_run: why it is no model that can be run. pattern: the names that were let through; None: all.
+    closing: how it would run, or why it is no model that can be. pattern: the names that were let through;
+    None: all.
     quantised: how its matrices are stored; None for floats.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
@@ -72,7 +73,7 @@ def source_page(
         _sums(ranks),
         _texts(ranks),
         _witnesses(ranks, is_compared),
-        [f"not run by this version: {printable(reason)}" for reason in not_run],
+        [*map(printable, closing)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 

@@ -1,0 +1,105 @@
+"""Whether and how a model folder will run, for `mindbatch inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
+from mindbatch.models.config_reader import NONE_IGNORED
+from mindbatch.models.division import division_faults
+from mindbatch.models.nearest_type import nearest_type
+from mindbatch.tasks.formatting import size
+
+NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
+MOST_DIFFERENCES = 3
+
+
+@dataclass(frozen=True)
+class HowItRuns:
+    """What `generate` and `batch` would make of a folder with the defaults of their options.
+
+    positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
+    model_parallel: the numbers of ranks that the model can be cut for. not_on_ascend: why not, if so.
+    """
+
+    model_type: str
+    parameters: int
+    positions: int
+    cached_numbers: int
+    model_parallel: tuple[int, ...]
+    not_on_ascend: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        weights = ", ".join(
+            f"{size(self.parameters * kind.itemsize)} in {kind.name}" for kind in (FLOAT32, BFLOAT16, INT8)
+        )
+        ranks = ", ".join(map(str, (1, *self.model_parallel)))
+        yield f"runs as {self.model_type}: {self.parameters:,} parameters, up to {self.positions:,} tokens"
+        yield f"  on a CPU: {weights}; a token of the cache {size(self.cached_numbers * FLOAT32.itemsize)}"
+        if self.not_on_ascend:
+            yield f"  not on Ascend: {'; '.join(self.not_on_ascend)}"
+        else:
+            held, token = self.parameters * BFLOAT16.itemsize, self.cached_numbers * BFLOAT16.itemsize
+            yield f"  on Ascend: {size(held)} in {BFLOAT16.name}; a token of the cache {size(token)}"
+        yield f"  parallel.model_parallel: {ranks}"
+
+
+def how_it_runs(path: Path) -> HowItRuns:
+    """Reads config.json and the heads of the weights.
+
+    Raises:
+        CheckpointError, ConfigError: it does not run; see `open_model`.
+    """
+    from mindbatch.engine.described import open_model  # NumPy, which pages of other files do not need
+    from mindbatch.kernels.ascend.limits import limit_faults
+
+    described = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
+    facts = described.facts
+    on_ascend = limit_faults(
+        facts.head_dim,
+        facts.window,
+        facts.max_positions,
+        RuntimeConfig().block_size,
+        has_alibi=facts.has_alibi,
+        has_softcap=facts.has_softcap,
+        has_experts=facts.has_experts,
+    )
+    divisible = [
+        each for each in NUMBERS_OF_RANKS if not [*division_faults(path, "auto", NONE_IGNORED, each)]
+    ]
+    return HowItRuns(
+        facts.model_type,
+        facts.num_parameters,
+        facts.max_positions,
+        facts.cached_numbers,
+        tuple(divisible),
+        tuple(on_ascend),
+    )
+
+
+def nearest_lines(path: Path) -> Iterator[str]:
+    """What a folder that does not run is nearest to, and what differs; nothing where it is near to none."""
+    try:
+        config = read_config(path)
+    except (CheckpointError, ConfigError):
+        return
+    near = nearest_type(config, CONFIG_NAME)
+    if near is None or near.model_type == config.get("model_type"):
+        return
+    yield f"nearest supported type: {near.model_type}; " + (
+        "what differs:" if near.differences else "no key of config.json differs, tensors may"
+    )
+    yield from (f"  {each.partition(';')[0]}" for each in near.differences[:MOST_DIFFERENCES])
+    if (more := len(near.differences) - MOST_DIFFERENCES) > 0:
+        yield f"  and {more} more"
