@@ -138,9 +138,18 @@ def test_every_fault_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     (here / "p.txt").write_bytes(b"a\\nb\n\n\xff\n")
-    flags = ("--model_type", "bloom_7b", "--input_data", "p.txt", "--model_parallel", "2", "--device_id", "1")
+    flags = (
+        "--model_type",
+        "baichuan_7b",
+        "--input_data",
+        "p.txt",
+        "--model_parallel",
+        "2",
+        "--device_id",
+        "1",
+    )
     assert refused(monkeypatch, capsys, *flags) == [
-        "generate_custom.py: --model_type 'bloom_7b': no folder, and no name that begins with one of "
+        "generate_custom.py: --model_type 'baichuan_7b': no folder, and no name that begins with one of "
         + ", ".join(MODEL_TYPES),
         "generate_custom.py: p.txt, line 2: the line is empty",
         "generate_custom.py: p.txt, line 3: not valid UTF-8: byte 0xff at position 0",
