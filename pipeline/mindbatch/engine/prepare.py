@@ -14,7 +14,6 @@ from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.kernels.ascend.limits import limit_faults
 from mindbatch.kernels.memory import cache_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
@@ -143,18 +142,7 @@ def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFac
 
 def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFacts | None) -> None:
     faults = [
-        fault
-        for each in models
-        if each is not None
-        for fault in limit_faults(
-            each.head_dim,
-            each.window,
-            seq_length,
-            block_size,
-            has_alibi=each.has_alibi,
-            has_softcap=each.has_softcap,
-            has_experts=each.has_experts,
-        )
+        fault for each in models if each is not None for fault in each.ascend_faults(seq_length, block_size)
     ]
     if faults:
         raise ConfigError(dict.fromkeys(faults))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from mindbatch.kernels.ascend.limits import limit_faults
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,15 @@ class ModelFacts:
     def cache_bytes_per_token(self, itemsize: int) -> int:
         """Bytes of one token's keys and values."""
         return self.cached_numbers * itemsize
+
+    def ascend_faults(self, seq_length: int, block_size: int) -> Iterator[str]:
+        """Why Ascend's operators do not take the model, or sequences or blocks of so many tokens."""
+        return limit_faults(
+            self.head_dim,
+            self.window,
+            seq_length,
+            block_size,
+            has_alibi=self.has_alibi,
+            has_softcap=self.has_softcap,
+            has_experts=self.has_experts,
+        )

@@ -11,9 +11,10 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
-from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.division import division_faults
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.division import check_division
 from mindbatch.models.nearest_type import nearest_type
+from mindbatch.models.registry import describe
 from mindbatch.tasks.formatting import size
 
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
@@ -62,30 +63,25 @@ def how_it_runs(path: Path) -> HowItRuns:
         CheckpointError, ConfigError: it does not run; see `open_model`.
     """
     from mindbatch.engine.described import open_model  # NumPy, which pages of other files do not need
-    from mindbatch.kernels.ascend.limits import limit_faults
 
-    described = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
-    facts = described.facts
-    on_ascend = limit_faults(
-        facts.head_dim,
-        facts.window,
-        facts.max_positions,
-        RuntimeConfig().block_size,
-        has_alibi=facts.has_alibi,
-        has_softcap=facts.has_softcap,
-        has_experts=facts.has_experts,
-    )
-    divisible = [
-        each for each in NUMBERS_OF_RANKS if not [*division_faults(path, "auto", NONE_IGNORED, each)]
-    ]
+    facts = open_model(ModelConfig(checkpoint_name_or_path=str(path))).facts
+    arch = describe(read_config(path), source=str(path / CONFIG_NAME))
     return HowItRuns(
         facts.model_type,
         facts.num_parameters,
         facts.max_positions,
         facts.cached_numbers,
-        tuple(divisible),
-        tuple(on_ascend),
+        tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(arch, ranks)),
+        tuple(facts.ascend_faults(facts.max_positions, RuntimeConfig().block_size)),
     )
+
+
+def _is_divisible(arch: Architecture, model_parallel: int) -> bool:
+    try:
+        check_division(arch, model_parallel)
+    except ConfigError:
+        return False
+    return True
 
 
 def nearest_lines(path: Path) -> Iterator[str]:
