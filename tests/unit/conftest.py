@@ -1,6 +1,7 @@
 """An LLM without a model, shared by the tests of what stands around it."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +21,9 @@ def shadow_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 @pytest.fixture
 def shadow_llm(shadow_tokenizer: Tokenizer) -> LLM:
     return make_llm(shadow_tokenizer)
+
+
+@pytest.fixture
+def usable(model_folder: Path) -> tuple[str, str]:
+    """Overrides that make a configuration without faults."""
+    return f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"

@@ -8,23 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from config_mistakes import faults
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
-
-
-def faults(*overrides: str, config_file: Path | None = None) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        compose_task(TASKS["generate"], list(overrides), config_file).finish()
-    return caught.value.faults
-
-
-@pytest.fixture
-def usable(model_folder: Path) -> tuple[str, str]:
-    """Overrides that make a configuration without faults."""
-    return f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"
 
 
 def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: Path) -> None:

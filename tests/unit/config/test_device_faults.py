@@ -1,25 +1,11 @@
 """Types of numbers, kernels and instructions that a device does not have are refused with the reason."""
 
-from pathlib import Path
-
 import pytest
 
+from config_mistakes import faults
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
-
-
-def faults(*overrides: str) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        compose_task(TASKS["generate"], list(overrides)).finish()
-    return caught.value.faults
-
-
-@pytest.fixture
-def usable(model_folder: Path) -> tuple[str, str]:
-    """Overrides that make a configuration without faults."""
-    return f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"
 
 
 @pytest.mark.parametrize(
