@@ -14,10 +14,14 @@ from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.kernels.memory import cache_type
+from mindbatch.kernels.memory import cache_type, weight_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
+
+_STAGE_PROMPT_BYTES = 256
+"""Prompt tokens of a stage's step times the bytes of a weight, on a CPU: where products are faster, reading
+the weights takes more of the step. Measured in float32 (64 to 256 tokens) and bfloat16 (64 and 128)."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,21 @@ def engine_settings(
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
-        # A stage waits until those before it have computed the first prompts: for small chunks not as long.
-        max_prompt_tokens=max(1, runtime.max_batched_tokens // engines) if model.use_past else None,
+        max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if model.use_past else None,
     )
+
+
+def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:
+    """Tokens of prompts in a step of one of so many engines, which the stages of a model compute in turn.
+
+    A stage waits while another computes a longer step. With small chunks all steps take about as long: those
+    that have prompts, and those that only go on.
+    """
+    even_share = max(1, runtime.max_batched_tokens // engines)
+    if engines == 1 or runtime.device_target != "CPU":
+        return even_share
+    weights = weight_type(model.dtype, model.quantization, runtime.device_target)
+    return min(even_share, _STAGE_PROMPT_BYTES // weights.itemsize)
 
 
 def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:

@@ -15,8 +15,8 @@ AUTO = "auto"
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _FIRST = ("embedding.", "positions.")
 _LAST = ("norm.", "head.")
-_HEAD_TIME = 0.75
-"""Of what a layer with as many numbers takes: measured on a CPU, prompts and new tokens about as many."""
+_HEAD_TIME = 0.5
+"""Of what a layer with as many numbers takes: prompts and new tokens about as many, the head for new ones."""
 
 
 def number_of_layers(specs: Sequence[TensorSpec]) -> int:

@@ -13,6 +13,7 @@ from mindbatch.config.paths import data_root
 from mindbatch.engine.build import load_model
 from mindbatch.engine.prepare import model_eos_ids, prepare_model
 from mindbatch.errors import CheckpointError
+from mindbatch.parallel.topology import Topology
 
 SHIPPED = data_root() / "examples/tiny_gpt2"
 
@@ -58,3 +59,23 @@ def test_a_rank_that_follows_reads_no_tokenizer(folder: Path, monkeypatch: pytes
     read = prepare_model(model, RuntimeConfig(), with_tokenizer=False)
     assert read.tokenizer is None
     assert read.drafter is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "stages", "tokens"),
+    [
+        ({}, 1, 512),
+        ({}, 2, 64),
+        ({"dtype": "bfloat16"}, 2, 128),
+        ({"quantization": "int8"}, 2, 256),
+        ({"quantization": "int8"}, 3, 170),
+        ({"use_past": False}, 2, None),
+    ],
+)
+def test_steps_of_stages_have_few_tokens_of_prompts(
+    options: dict[str, Any], stages: int, tokens: int | None
+) -> None:
+    model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **options)
+    part = Topology(pipeline_stage=stages).part_of(0)
+    settings = prepare_model(model, RuntimeConfig(), part, with_tokenizer=False).settings
+    assert settings.max_prompt_tokens == tokens

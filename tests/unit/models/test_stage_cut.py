@@ -57,7 +57,7 @@ def test_no_other_stages_would_take_less_time(specs: list[TensorSpec], data: st.
     def slowest(sizes: Sequence[int]) -> int:
         held = [stage_specs(specs, stage) for stage in cut(specs, len(sizes), tuple(sizes))]
         took = [numbers([spec for spec in each if spec.name.startswith("layers.")]) for each in held]
-        took[-1] += round(0.75 * numbers([spec for spec in held[-1] if spec.name.startswith(head)]))
+        took[-1] += round(0.5 * numbers([spec for spec in held[-1] if spec.name.startswith(head)]))
         return max(took)
 
     assert sum(found) == layers
@@ -86,7 +86,7 @@ def test_a_large_vocabulary_leaves_its_stages_fewer_layers() -> None:
 def test_a_head_takes_time_and_an_embedding_does_not() -> None:
     small = llama_specs(vocabulary=600, layers=9)
     assert even_in_time(small, 1) == (9,)
-    assert even_in_time(small, 3) == (5, 3, 1)
+    assert even_in_time(small, 3) == (4, 4, 1)
     assert even_in_time(llama_specs(vocabulary=6000, layers=9), 3) == (7, 1, 1)
 
 
