@@ -24,12 +24,14 @@ class Dealing:
     where they are many, in a few groups. If the process ends again it is known better whose fault that is,
     and only who was alone is to blame.
 
-    most_sequences: that a replica is given.
+    at_once: sequences that a replica computes at a time.
+    spare: how many more it is given, so that it need not wait for the next one; not towards the end, where
+        the others had better have them.
     """
 
-    def __init__(self, replicas: Sequence[Replica], most_sequences: int) -> None:
+    def __init__(self, replicas: Sequence[Replica], at_once: int, spare: int = 0) -> None:
         self._replicas = replicas
-        self._most_sequences = most_sequences
+        self._at_once, self._spare = at_once, spare
         self._waiting: deque[Asked] = deque()
         self._suspects: deque[list[Asked]] = deque()
 
@@ -53,8 +55,13 @@ class Dealing:
             if self._suspects and replica.is_ready and not replica.dealt:
                 for asked in self._suspects.popleft():
                     self._give(replica, asked, hand_out)
-        while self._waiting and (least := least_loaded(self._replicas, self._most_sequences)) is not None:
+        while self._waiting and (least := least_loaded(self._replicas, self._most_sequences())) is not None:
             self._give(least, self._waiting.popleft(), hand_out)
+
+    def _most_sequences(self) -> int:
+        """That a replica has when it has been given a request."""
+        is_near_the_end = len(self._waiting) <= self._at_once * len(self._replicas)
+        return self._at_once if is_near_the_end else self._at_once + self._spare
 
     def _give(self, replica: Replica, asked: Asked, hand_out: Callable[[Replica, Request], None]) -> None:
         replica.dealt[asked.request.key] = asked

@@ -74,8 +74,7 @@ class RemoteEngine:
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
         ]
-        # A few more than its batch, so that it need not wait for the next one.
-        self._dealing = Dealing(self.replicas, at_once + max(2, at_once // 4))
+        self._dealing = Dealing(self.replicas, at_once, spare=max(2, at_once // 4))
         self._checks = checks
         self._topology = topology
         self._links, self._ranks, self._admission = links, ranks, admission

@@ -15,11 +15,11 @@ HOW = "rank 0 ended with signal 9"
 class Play:
     """Replicas that are ready at once, and requests 0, 1, ... for them; all that are dealt begin."""
 
-    def __init__(self, replicas: int, requests: int, most_sequences: int = 4) -> None:
+    def __init__(self, replicas: int, requests: int, at_once: int = 4, spare: int = 0) -> None:
         self.replicas = [Replica(index, range(index, index + 1), index) for index in range(replicas)]
         for replica in self.replicas:
             replica.waiting_for.clear()
-        self.dealing = Dealing(self.replicas, most_sequences)
+        self.dealing = Dealing(self.replicas, at_once, spare)
         for number in range(requests):
             self.add(number)
 
@@ -49,6 +49,20 @@ def test_each_has_as_many_as_it_may() -> None:
     assert play.dealing.num_waiting == 80
     del play.replicas[1].dealt["1"]
     assert play.deal()[1][-1] == 20
+
+
+def test_each_has_some_to_spare_until_the_end_is_near() -> None:
+    """Rows of one length: whoever ends a batch first does not take what is the other's share."""
+    play = Play(2, 192, 32, spare=8)
+    assert [len(dealt) for dealt in play.deal()] == [40, 40]
+    computed = [0, 0]
+    while play.dealing.has_work:
+        for index, replica in enumerate(play.replicas):
+            for key in [*replica.dealt][:32]:
+                del replica.dealt[key]
+                computed[index] += 1
+            play.deal()
+    assert computed == [96, 96]
 
 
 def test_one_that_is_not_ready_gets_nothing() -> None:
