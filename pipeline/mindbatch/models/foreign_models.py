@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+EXPERTS = "a mixture of experts"
 _KINDS = {
     "an encoder, which generates no text": """
         albert bert camembert deberta deberta-v2 distilbert electra ernie esm longformer modernbert mpnet
@@ -18,7 +19,7 @@ _KINDS = {
         blip-2 fuyu idefics idefics2 idefics3 internvl internvl_chat kosmos-2 llava llava_next mistral3
         mllama paligemma phi3_v phi4mm pixtral qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_vl qwen3_vl
         smolvlm""",
-    "a mixture of experts": """
+    EXPERTS: """
         arctic dbrx deepseek_v2 deepseek_v3 deepseek_v32 dots1 gpt_oss grok-1 jetmoe kimi_k2 llama4
         llama4_text minimax minimax_m2 olmoe qwen3_next""",
     "a recurrent or state-space model": """
@@ -72,7 +73,7 @@ def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
     if config.get("is_encoder_decoder") is True:
         return "an encoder-decoder model"
     if "moe" in model_type or any(config.get(key) for key in _EXPERTS):
-        return "a mixture of experts"
+        return EXPERTS
     return _KIND_OF.get(model_type)
 
 

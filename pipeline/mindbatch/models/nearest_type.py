@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 
 LEAST_SHARED = 4
 """Keys that a configuration shares at least with the type that it is near to."""
+_MOST_IN_A_LINE = 3
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,41 @@ class NearestType:
     model_type: str
     differences: tuple[str, ...]
 
+    def brief(self) -> str:
+        """Of each difference what was found, in part of a line."""
+        found = [fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]]
+        more = len(self.differences) - len(found)
+        what = ", ".join([*found, *([f"and {more} more"] if more else [])])
+        return f"{self.model_type}, where differs: {what or 'no key, but tensors may'}"
 
-def nearest_type(config: Mapping[str, Any], source: str) -> NearestType | None:
+
+def nearest_type(
+    config: Mapping[str, Any],
+    source: str,
+    keys_of: Mapping[str, Collection[str]],
+    describe: Callable[[Mapping[str, Any], str], object],
+) -> NearestType | None:
     """The type that understands a configuration with the fewest faults; of several, with fewest other keys.
 
     None where it shares few keys with any. The weights are not looked at: tensors may differ, too.
+
+    keys_of: the types, and the keys of their configurations. describe: reads a configuration; its faults
+    are CheckpointError or ConfigError.
     """
     found: list[tuple[int, int, NearestType]] = []
-    for model_type in MODEL_TYPES:
-        its_own = declaration(model_type).defaults.keys()
+    for model_type, its_own in keys_of.items():
         if len(config.keys() & its_own) >= LEAST_SHARED:
-            differences = _differences({**config, "model_type": model_type}, source)
-            others = len(its_own - config.keys())
+            differences = _faults(describe, {**config, "model_type": model_type}, source)
+            others = len(set(its_own) - config.keys())
             found.append((len(differences), others, NearestType(model_type, differences)))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
-def _differences(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
+def _faults(
+    describe: Callable[[Mapping[str, Any], str], object], config: Mapping[str, Any], source: str
+) -> tuple[str, ...]:
     try:
-        describe(config, source=source)
+        describe(config, source)
     except (CheckpointError, ConfigError) as error:
         return tuple(error.faults)
     return ()

@@ -11,8 +11,9 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import QUANTIZATION, foreign_model, kind_of
+from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of
 from mindbatch.models.model_type import ModelType
+from mindbatch.models.nearest_type import NearestType, nearest_type
 from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
@@ -97,7 +98,7 @@ def chosen_type(
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
-    _refuse_unknown(chosen, config)
+    _refuse_unknown(chosen, config, source)
     return str(chosen)
 
 
@@ -110,16 +111,25 @@ def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKe
     return read_layout(config, source, ignore.names) is not None
 
 
-def _refuse_unknown(model_type: object, config: Mapping[str, Any]) -> None:
+def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) -> None:
     if model_type in MODEL_TYPES:
         return
     kind = kind_of(str(model_type), config)
-    near = None if kind else _misspelt(str(model_type))
-    hint = f"; did you mean {near}?" if near else ""
+    hint = ""
+    if meant := None if kind else _misspelt(str(model_type)):
+        hint = f"; did you mean {meant}?"
+    elif kind in (None, EXPERTS) and (near := nearest_supported(config, source)):
+        hint = f"; the nearest is {near.brief()}"
     what = f", {kind}," if kind else ""
     raise CheckpointError(
         f"model type {model_type!r}{what} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
     )
+
+
+def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
+    """See `nearest_type`."""
+    keys = {each: declaration(each).defaults.keys() for each in MODEL_TYPES}
+    return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
 
 
 def _misspelt(model_type: str) -> str | None:

@@ -13,8 +13,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.division import check_division
-from mindbatch.models.nearest_type import nearest_type
-from mindbatch.models.registry import describe
+from mindbatch.models.registry import describe, nearest_supported
 from mindbatch.tasks.formatting import size
 
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
@@ -90,7 +89,7 @@ def nearest_lines(path: Path) -> Iterator[str]:
         config = read_config(path)
     except (CheckpointError, ConfigError):
         return
-    near = nearest_type(config, CONFIG_NAME)
+    near = nearest_supported(config, CONFIG_NAME)
     if near is None or near.model_type == config.get("model_type"):
         return
     yield f"nearest supported type: {near.model_type}; " + (
