@@ -9,6 +9,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
@@ -34,8 +35,9 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if not present and not has_file(folder, SETTINGS):
         return None
     settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
-    if (plain := load_plain(folder, settings)) is not None:
-        return plain
+    for load in (load_plain, load_glm):
+        if (loaded := load(folder, settings)) is not None:
+            return loaded
     with _quiet():
         tokenizer = _load(folder, settings, model, present)
         named = tokenizer.special_tokens_map
