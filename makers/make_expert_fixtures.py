@@ -16,6 +16,21 @@ QWEN3 = GROUPED | {
     "moe_intermediate_size": 20,
 }
 MIXTRAL = GROUPED | {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 24}
+QWEN2 = GROUPED | {
+    "model_type": "qwen2_moe",
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "shared_expert_intermediate_size": 28,
+}
+GLM4 = GROUPED | {
+    "model_type": "glm4_moe",
+    "head_dim": 12,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "pad_token_id": None,
+}
 CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe": QWEN3 | {"norm_topk_prob": True},
     "qwen3_moe_mixed": QWEN3
@@ -28,9 +43,29 @@ CASES: dict[str, dict[str, Any]] = {
     "mixtral_one": MIXTRAL
     | {"num_local_experts": 7, "num_experts_per_tok": 1, "intermediate_size": 34, "head_dim": 10}
     | {"tie_word_embeddings": True},
+    "qwen2_moe": QWEN2,
+    "qwen2_moe_mixed": QWEN2
+    | {"decoder_sparse_step": 2, "num_hidden_layers": 5, "mlp_only_layers": [3], "norm_topk_prob": True}
+    | {"qkv_bias": False, "tie_word_embeddings": True, "shared_expert_intermediate_size": 34},
+    "qwen2_moe_window": QWEN2
+    | {"use_sliding_window": True, "sliding_window": 7, "num_experts": 67, "num_experts_per_tok": 1},
+    "glm4_moe": GLM4 | {"attention_bias": True, "use_qk_norm": True},
+    "glm4_moe_groups": GLM4
+    | {"n_routed_experts": 12, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}
+    | {"n_shared_experts": 2, "routed_scaling_factor": 2.5, "num_hidden_layers": 4}
+    | {"first_k_dense_replace": 2, "moe_intermediate_size": 18},
+    "glm4_moe_whole": GLM4
+    | {"partial_rotary_factor": 1.0, "norm_topk_prob": False, "first_k_dense_replace": 0}
+    | {"num_key_value_heads": 1, "tie_word_embeddings": True, "n_routed_experts": 65, "head_dim": 10},
 }
-DTYPES = {"qwen3_moe": "bfloat16", "mixtral_one": "float16", "mixtral": "bfloat16"}
-SHARDS = {"qwen3_moe_mixed": 3, "mixtral_window": 2}
+DTYPES = {
+    "qwen2_moe": "float16",
+    "glm4_moe": "bfloat16",
+    "qwen3_moe": "bfloat16",
+    "mixtral_one": "float16",
+    "mixtral": "bfloat16",
+}
+SHARDS = {"qwen2_moe_mixed": 2, "glm4_moe_groups": 3, "qwen3_moe_mixed": 3, "mixtral_window": 2}
 
 if __name__ == "__main__":
     write_references(EXPERTS, cases_of(CASES, DTYPES, SHARDS))

@@ -68,10 +68,17 @@ def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> A
     return np.concatenate(rows)
 
 
+def packed(kernels: Kernels, matrix: Array) -> Array:
+    """A matrix, packed as the loader packs it."""
+    array = kernels.packed_zeros(*matrix.shape)
+    kernels.pack(array, 0, np.ascontiguousarray(matrix))
+    return array
+
+
 def packed_stack(kernels: Kernels, matrices: Sequence[Array]) -> Array:
     """Matrices of one shape, packed as the loader packs the experts of a layer."""
     outputs, inputs = matrices[0].shape
-    step = outputs if len(matrices) == 1 else kernels.stacked_outputs(outputs)
+    step = kernels.stacked_outputs(outputs)
     packed = kernels.packed_zeros(len(matrices) * step, inputs)
     for number, matrix in enumerate(matrices):
         kernels.pack(packed, number * step, np.ascontiguousarray(matrix))
@@ -105,8 +112,10 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                 found = weights.parameters[spec.name].asnumpy()
                 expected = parameter(spec, held, piece)
                 assert weights.outputs[spec.name] == len(expected)
-                if spec.layout is Layout.PACKED and expected.ndim == 2:
+                if spec.matrices:
                     expected = packed_stack(chosen, np.split(expected, spec.matrices))
+                elif spec.layout is Layout.PACKED and expected.ndim == 2:
+                    expected = packed(chosen, expected)
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)
 
 

@@ -33,6 +33,13 @@ BETWEEN: dict[str, dict[str, Any]] = {
 }
 """By type, of those that came between GPT-2 and Llama."""
 EXPERTS: dict[str, dict[str, Any]] = {
+    "glm4_moe": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 24,
+    },
     "mixtral": {"num_local_experts": 4},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
 }

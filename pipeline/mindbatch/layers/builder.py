@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.kernels.interface import ExpertsShape, Kernels
 from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.routing import Routing
 from mindbatch.layers.attention import SelfAttention
 from mindbatch.layers.decoder import (
     Angles,
@@ -135,8 +136,17 @@ class Layers:
         """The weighted sum of the experts that each row chooses. shared: added for every row."""
         experts = self.arch.experts
         assert experts is not None, "the architecture has no experts"
-        first, last = self.shard.bounds(experts.intermediate_size)
-        shape = ExpertsShape(experts.routing, last - first, self.arch.activation)
+        return self._experts(name, experts.routing, experts.intermediate_size, shared)
+
+    def gated_expert(self, name: str, inner: int) -> Operation:
+        """One expert of every row, weighted with the sigmoid of its router's logit."""
+        return self._experts(name, Routing(1, 1, is_sigmoid=True, is_normalised=False), inner)
+
+    def _experts(
+        self, name: str, routing: Routing, inner: int, shared: Sequence[Operation] = ()
+    ) -> Operation:
+        first, last = self.shard.bounds(inner)
+        shape = ExpertsShape(routing, last - first, self.arch.activation)
         return Experts(name, shape, self.weights, self.kernels, self.shard, shared)
 
     def block(

@@ -28,12 +28,16 @@ class Experts:
 
     intermediate_size: of each expert. layers: that have experts in place of one MLP.
     has_correction: there is a vector that is added to scores when experts are chosen.
+    shared: inner sizes of the networks that compute every row, beside the chosen experts.
+    shared_is_gated: each is weighted with the sigmoid of a product of its own with the row.
     """
 
     routing: Routing
     intermediate_size: int
     layers: tuple[int, ...]
     has_correction: bool = False
+    shared: tuple[int, ...] = ()
+    shared_is_gated: bool = False
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
         """The same of a model of these layers only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,10 @@ MAX_EXPERTS = 1 << 16
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """How a checkpoint names the parts of a layer of experts, behind the name of its feed-forward block."""
+    """How a checkpoint names the parts of a layer of experts, behind the name of its feed-forward block.
+
+    shared: of a network beside the experts, with {} for its number.
+    """
 
     router: str = "gate.weight"
     correction: str = "gate.e_score_correction_bias"
@@ -33,6 +36,8 @@ class ExpertNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    shared: str = "shared_experts"
+    shared_router: str = "shared_expert_gate.weight"
 
 
 def read_routing(
@@ -47,6 +52,52 @@ def read_routing(
         reader.fault("num_experts_per_tok", f"must be at most {experts_key}={experts}")
         chosen = experts
     return Routing(experts, chosen, is_normalised=is_normalised)
+
+
+def read_groups(reader: ConfigReader, routing: Routing, group_best: int) -> Routing:
+    """The same among the experts of the best topk_group of n_group groups."""
+    groups, chosen = reader.positive("n_group"), reader.positive("topk_group")
+    if routing.experts % groups:
+        reader.fault("n_group", f"must divide the {routing.experts} experts")
+        return routing
+    if chosen > groups:
+        reader.fault("topk_group", f"must be at most n_group={groups}")
+        return routing
+    size = routing.experts // groups
+    if size < group_best:
+        reader.fault("n_group", f"must leave at least {group_best} experts in a group")
+        return routing
+    if size * chosen < routing.chosen:
+        reader.fault("topk_group", f"groups must have num_experts_per_tok={routing.chosen} experts together")
+    return replace(routing, groups=groups, chosen_groups=chosen, group_best=group_best)
+
+
+def read_scored_experts(reader: ConfigReader, layers: int) -> Experts:
+    """Sigmoids with a correction, groups, and one shared network, as DeepSeek-V3 and GLM-4.5 have them."""
+    sparse = layers_behind(reader, layers)
+    is_normalised = reader.flag("norm_topk_prob")
+    routing = read_routing(reader, "n_routed_experts", is_normalised=is_normalised, layers=sparse)
+    reader.needs("scoring_func", ["sigmoid"])
+    reader.needs("topk_method", ["noaux_tc"])
+    reader.needs("moe_layer_freq", [1])
+    routing = replace(routing, is_sigmoid=True, scale=reader.number("routed_scaling_factor"))
+    inner = reader.positive("moe_intermediate_size")
+    return Experts(
+        read_groups(reader, routing, group_best=2),
+        inner,
+        sparse,
+        has_correction=True,
+        shared=(inner * reader.positive("n_shared_experts"),),
+    )
+
+
+def layers_behind(reader: ConfigReader, layers: int) -> tuple[int, ...]:
+    """All layers but the first first_k_dense_replace."""
+    first = reader.value("first_k_dense_replace")
+    if type(first) is not int or first < 0:
+        reader.fault("first_k_dense_replace", "must be a whole number from 0")
+        first = 0
+    return tuple(range(min(first, layers), layers))
 
 
 def tensors(
@@ -68,20 +119,39 @@ def tensors(
 def _layer_tensors(
     hidden: int, experts: Experts, source: str, name: str, names: ExpertNames | None
 ) -> list[TensorSpec]:
-    names, inner, count = names or ExpertNames(), experts.intermediate_size, experts.routing.experts
+    names, count = names or ExpertNames(), experts.routing.experts
     each = [f"{source}.{names.experts}.{expert}" for expert in range(count)]
-    up = tuple(
-        Part(f"{expert}.{which}.weight", inner, hidden) for expert in each for which in (names.gate, names.up)
-    )
-    down = tuple(Part(f"{expert}.{names.down}.weight", hidden, inner) for expert in each)
     specs = [
         TensorSpec(f"{name}.router.weight", (Part(f"{source}.{names.router}", count, hidden),)),
-        TensorSpec(f"{name}.up.weight", up, Sharding.OUTPUTS, Layout.PACKED, count),
-        TensorSpec(f"{name}.down.weight", down, Sharding.INPUTS, Layout.PACKED, count),
+        *_matrices(name, each, (experts.intermediate_size, hidden), names, count),
     ]
     if experts.has_correction:
         specs.append(TensorSpec(f"{name}.router.correction", (Part(f"{source}.{names.correction}", count),)))
+    for number, inner in enumerate(experts.shared):
+        shared, its_source = f"{name}.shared.{number}", f"{source}.{names.shared.format(number)}"
+        if experts.shared_is_gated:
+            router = Part(f"{source}.{names.shared_router}", 1, hidden)
+            specs.append(TensorSpec(f"{shared}.router.weight", (router,)))
+        matrices = 1 if experts.shared_is_gated else 0
+        specs += _matrices(shared, [its_source], (inner, hidden), names, matrices)
     return specs
+
+
+def _matrices(
+    name: str, sources: Sequence[str], sizes: tuple[int, int], names: ExpertNames, matrices: int
+) -> list[TensorSpec]:
+    """Gate and up of all sources, and down. sizes: of the inside and of x."""
+    inner, hidden = sizes
+    up = tuple(
+        Part(f"{source}.{which}.weight", inner, hidden)
+        for source in sources
+        for which in (names.gate, names.up)
+    )
+    down = tuple(Part(f"{source}.{names.down}.weight", hidden, inner) for source in sources)
+    return [
+        TensorSpec(f"{name}.up.weight", up, Sharding.OUTPUTS, Layout.PACKED, matrices),
+        TensorSpec(f"{name}.down.weight", down, Sharding.INPUTS, Layout.PACKED, matrices),
+    ]
 
 
 def network(layers: Layers) -> Network:
@@ -96,7 +166,14 @@ def block(layers: Layers, index: int) -> Block:
 
 def feed_forward(layers: Layers, index: int) -> Operation:
     """The experts of a layer that has any, else its MLP."""
-    assert layers.arch.experts is not None
-    if index in layers.arch.experts.layers:
-        return layers.experts(f"layers.{index}.experts")
-    return layers.gated_mlp(f"layers.{index}.mlp")
+    experts = layers.arch.experts
+    assert experts is not None
+    if index not in experts.layers:
+        return layers.gated_mlp(f"layers.{index}.mlp")
+    name = f"layers.{index}.experts"
+    names = [f"{name}.shared.{number}" for number in range(len(experts.shared))]
+    if experts.shared_is_gated:
+        shared = [*map(layers.gated_expert, names, experts.shared)]
+    else:
+        shared = [*map(layers.gated_mlp, names)]
+    return layers.experts(name, shared)

@@ -90,8 +90,9 @@ def _load(
         array = kernels.packed_zeros(_padded(spec, outputs, kernels), inputs)
     else:
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
-    first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // spec.matrices
-    of_matrix = len(spec.parts) // spec.matrices
+    matrices = max(1, spec.matrices)
+    first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // matrices
+    of_matrix = len(spec.parts) // matrices
     for number, part in enumerate(spec.parts):
         name = names(part.source)
         if number and number % of_matrix == 0:
@@ -113,8 +114,9 @@ def _load(
 
 def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:
     """Outputs of a packed parameter with what is behind each of its matrices."""
-    each = outputs // spec.matrices
-    return outputs if spec.matrices == 1 else spec.matrices * kernels.stacked_outputs(each)
+    if not spec.matrices:
+        return outputs
+    return spec.matrices * kernels.stacked_outputs(outputs // spec.matrices)
 
 
 def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:

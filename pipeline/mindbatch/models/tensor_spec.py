@@ -137,19 +137,19 @@ class Layout(Enum):
 class TensorSpec:
     """One parameter of the native model: its name, the parts it is joined from, sharding and layout.
 
-    matrices: the parts make so many of one size, each packed for itself (the experts of a layer).
+    matrices: the parts make so many of one size, each packed for itself (experts); 0 for a linear layer's.
     """
 
     name: str
     parts: tuple[Part, ...]
     sharding: Sharding = Sharding.REPLICATED
     layout: Layout = Layout.PLAIN
-    matrices: int = 1
+    matrices: int = 0
 
     @property
     def is_linear(self) -> bool:
         """Whether it is the matrix of one linear layer, to which adapters can add."""
-        return self.layout is Layout.PACKED and self.matrices == 1
+        return self.layout is Layout.PACKED and not self.matrices
 
     def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""

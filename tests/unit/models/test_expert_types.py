@@ -1,4 +1,4 @@
-"""qwen3_moe and mixtral: which layers have experts, what is refused, and how ranks share the matrices."""
+"""Mixtures of experts: which layers have experts, what is refused, and how ranks share the matrices."""
 
 from __future__ import annotations
 
@@ -59,6 +59,14 @@ def test_how_experts_are_chosen() -> None:
         ("qwen3_moe", {"mlp_only_layers": "none"}, "mlp_only_layers='none': must be a list of layers"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0: must be a whole number above 0"),
         ("qwen3_moe", {"n_shared_experts": 1}, "n_shared_experts=1: unknown key"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "must be a whole number above 0"),
+        ("glm4_moe", {"n_group": 3}, "n_group=3: must divide the 4 experts"),
+        ("glm4_moe", {"n_group": 4, "topk_group": 2}, "must leave at least 2 experts in a group"),
+        ("glm4_moe", {"n_group": 2, "topk_group": 3}, "topk_group=3: must be at most n_group=2"),
+        ("glm4_moe", {"n_group": 2, "num_experts_per_tok": 3}, "must have num_experts_per_tok=3 experts"),
+        ("glm4_moe", {"first_k_dense_replace": -1}, "must be a whole number from 0"),
+        ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
+        ("glm4_moe", {"topk_method": "greedy"}, "topk_method='greedy': not supported"),
     ],
 )
 def test_what_is_refused(model_type: str, settings: dict[str, Any], said: str) -> None:
@@ -72,6 +80,28 @@ def test_other_numbers_of_experts_than_there_are_tensors_are_refused(count: int)
     arch, folder = described("qwen3_moe", num_experts=count), NoWeights.of(described("qwen3_moe"))
     with pytest.raises(CheckpointError, match=r"experts\.[34]\.up_proj.*"):
         check_tensors(arch, tensor_specs(arch), folder)
+
+
+def test_experts_that_every_row_passes() -> None:
+    qwen, glm = (tensor_specs(described(name, num_hidden_layers=2)) for name in ("qwen2_moe", "glm4_moe"))
+    specs = {spec.name: spec for spec in qwen}
+    half = TensorSlice(1, 2)
+    assert specs["layers.0.experts.shared.0.up.weight"].local_outputs(half) == 24
+    assert specs["layers.0.experts.shared.0.down.weight"].local_inputs(half) == 12
+    assert source_shapes(qwen)["model.layers.1.mlp.shared_expert_gate.weight"] == (1, 32)
+    assert not specs["layers.0.experts.shared.0.up.weight"].is_linear
+    names = {spec.name: spec.is_linear for spec in glm}
+    assert names["layers.1.experts.shared.0.up.weight"]
+    assert "layers.0.mlp.up.weight" in names
+    assert "layers.0.experts.up.weight" not in names
+    assert source_shapes(glm)["model.layers.1.mlp.gate.e_score_correction_bias"] == (4,)
+
+
+def test_sigmoids_among_groups() -> None:
+    found = described("glm4_moe", n_group=2, routed_scaling_factor=2.5).experts
+    assert found is not None
+    assert found.routing == Routing(4, 2, True, True, 2.5, groups=2, chosen_groups=1, group_best=2)
+    assert found.has_correction
 
 
 def test_ranks_share_the_inside_of_each_expert() -> None:

@@ -38,8 +38,8 @@ def quantised(**settings: Any) -> dict[str, Any]:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "fills gaps in a text"),
         ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
         (
-            {"model_type": "qwen2_moe"},
-            "'qwen2_moe', a mixture of experts, is not supported; allowed: bloom, chatglm, cohere",
+            {"model_type": "olmoe"},
+            "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, cohere",
         ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
         ({"model_type": "t5"}, "'t5', an encoder-decoder model,"),

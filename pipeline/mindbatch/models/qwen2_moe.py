@@ -1,0 +1,47 @@
+"""qwen2_moe: Qwen2's attention, and experts beside a shared network with a gate of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import experts, llama, qwen3_moe
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import TensorSpec
+
+# Of transformers' Qwen2MoeConfig.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts_per_tok": 4,
+    "num_experts": 60,
+    "qkv_bias": True,
+}
+NAMES = experts.ExpertNames(shared="shared_expert")
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `qwen2_moe` configuration."""
+    layers = reader.positive("num_hidden_layers")
+    windows = (qwen3_moe.read_window(reader),) * layers
+    arch = llama.describe_family(reader, windows=windows, qkv_bias=reader.flag("qkv_bias"))
+    found = qwen3_moe.read_experts(reader, layers)
+    shared = reader.positive("shared_expert_intermediate_size")
+    return replace(arch, experts=replace(found, shared=(shared,), shared_is_gated=True))
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters with those of experts."""
+    return experts.tensors(arch, llama.tensors(arch), names=NAMES)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)
