@@ -183,6 +183,8 @@ class RandomWeights:
         values = values if rows is None else values[rows]
         return values if columns is None else values[:, columns]
 
+    packable = floats
+
     def _values(self, name: str, shape: tuple[int, ...]) -> FloatArray:
         """Uniform: NumPy promises that a generator's bits stay the same, of its distributions it does not."""
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")

@@ -132,8 +132,13 @@ class Kernels(ABC):
         """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
         return outputs
 
+    @property
+    def packs_any_float(self) -> bool:
+        """Whether `pack` takes float32, float16 and the bits of bfloat16 (uint16); else the kernels' dtype."""
+        return False
+
     @abstractmethod
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+    def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1.
 
         Returns how many finite numbers the kernels' type of weights does not reach.

@@ -109,7 +109,11 @@ class NativeKernels(Kernels):
         """See `Kernels.stacked_outputs`: each matrix begins with a panel."""
         return -(-outputs // PANEL) * PANEL
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+    @property
+    def packs_any_float(self) -> bool:
+        return True
+
+    def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         return self._weights.pack(packed, first_output, rows)
 
     @property

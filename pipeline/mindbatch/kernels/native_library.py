@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 6  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 7  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -75,10 +75,11 @@ class NativeLibrary:
         assert number >= 0, "too many meetings, or no memory for one more"
         return number
 
-    def pack(self, kind: int, rows: FloatArray, packed: Array, first_output: int) -> int:
+    def pack(self, kind: int, stored: int, rows: Array, packed: Array, first_output: int) -> int:
         """Writes rows [n, inputs] to a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
         sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
-        return int(self.handle.mb_pack(kind, rows.ctypes.data, *sizes, packed.ctypes.data, first_output))
+        addresses = rows.ctypes.data, packed.ctypes.data
+        return int(self.handle.mb_pack(kind, stored, addresses[0], *sizes, addresses[1], first_output))
 
     def likeliest(self, scores: FloatArray, places: Array, normalisers: Array) -> None:
         """Writes what `decoding.softmax.likeliest_and_normalisers` gives of scores [n, V] in one piece.
@@ -135,7 +136,7 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
     number, pointer = ctypes.c_int64, ctypes.c_void_p
-    handle.mb_pack.argtypes = [ctypes.c_int, pointer, *[number] * 4, pointer, number]
+    handle.mb_pack.argtypes = [ctypes.c_int, ctypes.c_int, pointer, *[number] * 4, pointer, number]
     handle.mb_pack.restype = number
     handle.mb_likeliest.argtypes = [pointer, number, number, pointer, pointer]
     handle.mb_likeliest.restype = None

@@ -10,6 +10,7 @@ from mindbatch.kernels.native_library import NativeLibrary
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, INT8: 2}  # WeightKind there
+_STORED = {np.dtype(np.float32): 0, np.dtype(np.uint16): 1, np.dtype(np.float16): 2}  # StoredKind there
 _DEPTHS = {BFLOAT16: 32, INT8: 64}  # inputs are padded to as many: padded_depth there
 _TAILS = {BFLOAT16: 0, INT8: 8 * PANEL}  # bytes of a panel beside its numbers: kInt8Tail there
 
@@ -34,11 +35,10 @@ class NativeWeights:
         size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
         return aligned_zeros((panels, size), np.dtype(np.int8))
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+    def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """See `Kernels.pack`; laid out, and rounded where the type is not float32, by the library."""
         assert packed.flags.c_contiguous
-        assert rows.dtype == np.float32
-        return self._library.pack(_KINDS[self.type], rows, packed, first_output)
+        return self._library.pack(_KINDS[self.type], _STORED[rows.dtype], rows, packed, first_output)
 
 
 class Int8Weights(NativeWeights):

@@ -217,7 +217,7 @@ class ReferenceKernels(MindSporeKernels):
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
         return aligned_zeros((outputs, inputs), self.dtype)
 
-    def pack(self, packed: Array, first_output: int, rows: FloatArray) -> int:
+    def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         packed[first_output : first_output + len(rows)] = rows
         return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.faults import shown
@@ -102,8 +103,7 @@ def _load(
                 kernels.pack_integers(array, first, *integers)
                 first += len(integers.numbers)
             continue
-        for floats in _rows(part, spec.sharding, folder, name, shard):
-            rows = _narrowed(floats, kernels, folder, name)
+        for rows in _rows(part, spec, folder, kernels, name, shard):
             if spec.layout is Layout.PACKED:
                 _refuse_lost(kernels.pack(array, first, rows), kernels.weight_type, folder, name)
             else:
@@ -141,20 +141,33 @@ def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -
 
 
 def _rows(
-    part: Part, sharding: Sharding, folder: ModelWeights, name: str, shard: TensorSlice
-) -> Iterator[FloatArray]:
-    """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector."""
+    part: Part, spec: TensorSpec, folder: ModelWeights, kernels: Kernels, name: str, shard: TensorSlice
+) -> Iterator[Array]:
+    """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector.
+
+    They are in the kernels' type, or in any float type where these pack any.
+    """
+    if spec.layout is Layout.PACKED and kernels.packs_any_float:
+        yield from _read(part, spec.sharding, partial(folder.packable, name), shard)
+    else:
+        for rows in _read(part, spec.sharding, partial(folder.floats, name), shard):
+            yield _narrowed(rows, kernels, folder, name)
+
+
+def _read(
+    part: Part, sharding: Sharding, values: Callable[..., Array], shard: TensorSlice
+) -> Iterator[Array]:
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     if part.inputs is None:
         for low, high in ranges:
-            yield folder.floats(name, rows=slice(low, high))
+            yield values(rows=slice(low, high))
     elif part.transposed:
         for low, high in ranges:
-            yield folder.floats(name, rows=inputs, columns=slice(low, high)).T
+            yield values(rows=inputs, columns=slice(low, high)).T
     else:
         for rows in _some_rows(ranges, part.inputs):
-            yield folder.floats(name, rows=rows, columns=inputs)
+            yield values(rows=rows, columns=inputs)
 
 
 def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:

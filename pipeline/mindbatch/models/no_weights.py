@@ -56,6 +56,8 @@ class NoWeights:
             shape = (shape[0], len(range(*columns.indices(shape[1]))))
         return np.zeros(shape, np.float32)
 
+    packable = floats
+
 
 def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
     """Those of a stage's layers that stand for all: the first two, the last, and the first of each kind."""

@@ -134,7 +134,7 @@ int mb_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*)
 int mb_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int64_t mb_pack(int, const float*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
+int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
 void mb_likeliest(const float*, int64_t, int64_t, int64_t*, double*);
 int mb_set_variant(const char*);
 }

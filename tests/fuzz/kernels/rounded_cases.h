@@ -26,8 +26,8 @@ struct Packed {
     const Floats rows = drawn(random, kind.name + ".rows", {outputs, depth});
     char* packed = reinterpret_cast<char*>(bytes.memory);
     const int64_t first = outputs / 2;  // in two calls, as the parts of a fused matrix are packed
-    require(mb_pack(kind.number, rows.memory, first, depth, depth, 1, packed, 0) == 0, "numbers are lost");
-    require(mb_pack(kind.number, rows.memory + first * depth, outputs - first, depth, depth, 1, packed, first) == 0,
+    require(mb_pack(kind.number, 0, bytes_of(rows, 0), first, depth, depth, 1, packed, 0) == 0, "numbers are lost");
+    require(mb_pack(kind.number, 0, bytes_of(rows, first * depth), outputs - first, depth, depth, 1, packed, first) == 0,
             "numbers are lost");
     for (int64_t output = 0; output < outputs; output++)
       for (int64_t k = 0; k < depth; k++) {

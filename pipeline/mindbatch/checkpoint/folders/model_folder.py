@@ -19,7 +19,7 @@ from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
 from mindbatch.checkpoint.folders.weight_files import weights_in
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_float32, read_stored
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_float32, read_floats, read_stored
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError, ConfigError
@@ -67,8 +67,12 @@ class ModelWeights(Protocol):
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
 
-        They are in memory of their own, and of a file no more is read than what is asked for.
+        They are in memory of their own, and of a file little more is read than what is asked for.
         """
+        ...
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        """The same as float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
         ...
 
 
@@ -148,6 +152,11 @@ class ModelFolder(Closing):
         """As read_float32, verified: against a digest the whole tensor is read, whatever is asked for."""
         self._check_once(name)
         return read_float32(self._tensors.file(name), name, rows, columns)
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        """As read_floats, verified as `floats` are."""
+        self._check_once(name)
+        return read_floats(self._tensors.file(name), name, rows, columns)
 
     def stored(self, name: str) -> Array:
         """A whole tensor as `array_type` of its dtype has it, verified."""

@@ -19,6 +19,9 @@ STORED_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 
+GAP_BYTES = 32 << 10
+"""Bytes between parts that are wanted which take less time than another call of the system."""
+
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _FLOATS = {"F32": np.float32, "F16": np.float16}
 _QUIET = np.uint32(0x0040)
@@ -112,17 +115,31 @@ def read_float32(
     CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` or
     `columns` outside the tensor or with a step, or `columns` of what is no matrix.
     """
+    return _read(file, name, rows, columns, is_widened=True)
+
+
+def read_floats(
+    file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
+) -> Array:
+    """As `read_float32`, but in the type that they are stored in, as `array_type` has it."""
+    return _read(file, name, rows, columns, is_widened=False)
+
+
+def _read(
+    file: StoredFile, name: str, rows: slice | None, columns: slice | None, *, is_widened: bool
+) -> Array:
     info = file.info(name)
     if info.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"
         )
     first, shape = _rows_of(info, rows)
+    dtype = np.float32 if is_widened else array_type(info.dtype)
     if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):
-        return _read_columns(file, info, range(first, first + shape[0]), bounds)
-    values = np.empty(shape, np.float32)
+        return _read_columns(file, info, range(first, first + shape[0]), bounds, dtype)
+    values = np.empty(shape, dtype)
     flat, start = values.reshape(-1), first * math.prod(shape[1:]) * info.itemsize
-    if info.dtype == "F32":
+    if dtype == array_type(info.dtype):
         _fill(file, name, start, flat)
         return values
     stored = np.empty(min(flat.size, SLICE_BYTES // info.itemsize), array_type(info.dtype))
@@ -161,15 +178,24 @@ def _range_of(info: StoredTensor, part: slice, axis: int) -> tuple[int, int]:
     return start, stop
 
 
-def _read_columns(file: StoredFile, info: StoredTensor, rows: range, columns: tuple[int, int]) -> FloatArray:
-    """Some columns of some rows of a matrix: of each row no more is read."""
-    left, right = columns
-    values = np.empty((len(rows), right - left), np.float32)
-    for at, row in enumerate(rows):
-        stored = values[at] if info.dtype == "F32" else np.empty(right - left, array_type(info.dtype))
-        _fill(file, info.name, (row * info.shape[1] + left) * info.itemsize, stored)
-        if info.dtype != "F32":
-            widen(stored, info.dtype, values[at])
+def _read_columns(
+    file: StoredFile, info: StoredTensor, rows: range, columns: tuple[int, int], dtype: Any
+) -> Array:
+    """Some columns of some rows of a matrix: what lies between them is read, too, where that is little."""
+    (left, right), width = columns, info.shape[1]
+    count = right - left
+    values = np.empty((len(rows), count), dtype)
+    is_near = (width - count) * info.itemsize <= GAP_BYTES
+    step = max(1, SLICE_BYTES // (width * info.itemsize)) if is_near else 1
+    stored = np.empty((min(step, len(rows)), width), array_type(info.dtype))
+    for at in range(0, len(rows), step):
+        part = values[at : at + step]
+        between = stored.reshape(-1)[: (len(part) - 1) * width + count]
+        _fill(file, info.name, ((rows[0] + at) * width + left) * info.itemsize, between)
+        if stored.dtype == part.dtype:
+            part[...] = stored[: len(part), :count]
+        else:
+            widen(stored[: len(part), :count], info.dtype, part)
     return values
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelWeights, StoredShape
-from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.lora.plan import LoraPlan
@@ -71,6 +71,11 @@ class MergedWeights(Closing):
             self._last = name
         self._merger.apply(name, edits, 0, values)
         return values
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        """What the folder gives, or merged as `floats`."""
+        give = self.floats if name in self._stored else self._folder.packable
+        return give(name, rows=rows, columns=columns)
 
     def close(self) -> None:
         """Closes the adapter's files and gives memory back; the folder is its owner's."""

@@ -74,6 +74,11 @@ class QuantisedFolder(ModelFolder):
             return super().floats(name, rows=rows, columns=columns)
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        """See `ModelFolder`; float32 of a quantised matrix."""
+        give = self.floats if name in self._modules else super().packable
+        return give(name, rows=rows, columns=columns)
+
     def has_integers(self, name: str) -> bool:
         """Whether it is a matrix that is stored in 8 bits with a scale for each output."""
         return name in self._modules and self._matrix(name).has_row_scales

@@ -9,19 +9,20 @@
 using namespace mindbatch;
 
 // Writes rows [count, depth] to the outputs from first_output on of a packed matrix of zeros, or of rows that other
-// calls wrote. Strides in numbers. Returns how many finite numbers the kind does not reach.
-MB_EXPORT int64_t mb_pack(int kind, const float* rows, int64_t count, int64_t depth, int64_t row_stride,
+// calls wrote. stored: the StoredKind of the rows. Strides in numbers. Returns how many finite numbers the kind does not reach.
+MB_EXPORT int64_t mb_pack(int kind, int stored, const char* rows, int64_t count, int64_t depth, int64_t row_stride,
                           int64_t column_stride, char* packed, int64_t first_output) {
   PoolLock lock;
   const auto its = static_cast<WeightKind>(kind);
+  const auto its_rows = static_cast<StoredKind>(stored);
   const int64_t first_panel = first_output / kPanel, last = first_output + count;
   std::atomic<int64_t> lost{0};
   auto body = [&](int64_t task, int) {
     const int64_t panel = first_panel + task;
     const int64_t begin = std::max(first_output, panel * kPanel), end = std::min(last, (panel + 1) * kPanel);
     char* to = packed + panel * panel_bytes(depth, its);
-    const PackArgs part = {rows + (begin - first_output) * row_stride, end - begin, depth,
-                           row_stride, column_stride, to, begin % kPanel};
+    const PackArgs part = {its_rows, rows + (begin - first_output) * row_stride * number_bytes(its_rows), end - begin,
+                           depth, row_stride, column_stride, to, begin % kPanel};
     lost += table->pack[its](part);
   };
   parallel_for((last + kPanel - 1) / kPanel - first_panel, body);

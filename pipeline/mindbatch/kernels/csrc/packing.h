@@ -16,6 +16,31 @@ Four four_bits(const float* from) {
   return bits;
 }
 
+// As float32, exactly. Each is the same bits with every instruction set.
+inline float widened(float number) { return number; }
+
+inline float of_bits(uint32_t bits) {
+  float number;
+  memcpy(&number, &bits, 4);
+  return number;
+}
+
+struct StoredBfloat16 { uint16_t bits; };
+inline float widened(StoredBfloat16 number) { return of_bits(uint32_t{number.bits} << 16); }
+
+// IEEE 754-2019, 3.4: numbers without an exponent are whole multiples of 2^-24, as 0.5 and more has them at its end.
+// Chosen by masks: a compiler turns branches around floats into no vectors.
+struct StoredFloat16 { uint16_t bits; };
+inline float widened(StoredFloat16 number) {
+  const uint32_t size = number.bits & 0x7fff, sign = uint32_t{number.bits & 0x8000u} << 16;
+  const float small = of_bits(0x3f000000 | size) - 0.5f;
+  uint32_t small_bits;
+  memcpy(&small_bits, &small, 4);
+  const uint32_t is_small = -uint32_t{size < 0x400}, is_outside = -uint32_t{size >= 0x7c00};
+  const uint32_t large = (size << 13) + (112u << 23) + (is_outside & 112u << 23);
+  return of_bits((small_bits & is_small) | (large & ~is_small) | sign);
+}
+
 // Numbers [k0, k0 + 4) of 4 neighbouring rows, turned.
 void turn_4x4(const float* from, int64_t row_stride, float* to) {
   const Four a = four_bits(from), b = four_bits(from + row_stride);
@@ -28,24 +53,43 @@ void turn_4x4(const float* from, int64_t row_stride, float* to) {
   for (int64_t k = 0; k < 4; k++) memcpy(to + k * kPanel, &turned[k], sizeof(Four));
 }
 
+// A tile of whole rows: 64 neighbouring numbers of each are widened, and turned from there.
+template <class Stored>
+void turn_rows(const Stored* from, int64_t row_stride, Tile& tile) {
+  for (int64_t row = 0; row < kPanel; row += 4) {
+    float wide[4][kDepth];
+    for (int64_t each = 0; each < 4; each++)
+      for (int64_t k = 0; k < kDepth; k++) wide[each][k] = widened(from[(row + each) * row_stride + k]);
+    for (int64_t k = 0; k < kDepth; k += 4) turn_4x4(&wide[0][k], kDepth, &tile[k][row]);
+  }
+}
+
+inline void turn_rows(const float* from, int64_t row_stride, Tile& tile) {
+  for (int64_t row = 0; row < kPanel; row += 4)
+    for (int64_t k = 0; k < kDepth; k += 4) turn_4x4(from + row * row_stride + k, row_stride, &tile[k][row]);
+}
+
 // Inputs [k0, k0 + depth) of the part's rows; the tile is zero elsewhere.
+template <class Stored>
 void read_tile(const PackArgs& part, int64_t k0, int64_t depth, Tile& tile) {
   const int64_t row_stride = part.row_stride, column_stride = part.column_stride;
-  const float* from = part.rows + k0 * column_stride;
-  if (column_stride == 1 && part.count == kPanel && depth == kDepth) {
-    for (int64_t row = 0; row < kPanel; row += 4)
-      for (int64_t k = 0; k < kDepth; k += 4) turn_4x4(from + row * row_stride + k, row_stride, &tile[k][row]);
-    return;
-  }
+  const Stored* from = reinterpret_cast<const Stored*>(part.rows) + k0 * column_stride;
+  if (column_stride == 1 && part.count == kPanel && depth == kDepth) return turn_rows(from, row_stride, tile);
   if (part.count < kPanel || depth < kDepth) memset(tile, 0, sizeof(tile));
-  if (row_stride == 1) {
+  if (row_stride == 1 && part.count == kPanel) {
     for (int64_t k = 0; k < depth; k++)
-      for (int64_t row = 0; row < part.count; row++) tile[k][row] = from[k * column_stride + row];
+      for (int64_t row = 0; row < kPanel; row++) tile[k][row] = widened(from[k * column_stride + row]);
   } else {
     for (int64_t k = 0; k < depth; k++)
       for (int64_t row = 0; row < part.count; row++)
-        tile[k][row] = from[row * row_stride + k * column_stride];
+        tile[k][row] = widened(from[row * row_stride + k * column_stride]);
   }
+}
+
+void read_tile(const PackArgs& part, int64_t k0, int64_t depth, Tile& tile) {
+  if (part.stored == kStoredBfloat16) return read_tile<StoredBfloat16>(part, k0, depth, tile);
+  if (part.stored == kStoredFloat16) return read_tile<StoredFloat16>(part, k0, depth, tile);
+  return read_tile<float>(part, k0, depth, tile);
 }
 
 // Calls body(tile, k0, depth) for all inputs of a part, kDepth at a time.

@@ -92,9 +92,15 @@ struct ActivationArgs {
   bool gated;
 };
 
-// Rows [count, depth] of float32, wherever they stand in memory, for the outputs from `column` on of one panel.
+// The numbers that matrices are packed from.
+enum StoredKind : int32_t { kStoredFloat32 = 0, kStoredBfloat16 = 1, kStoredFloat16 = 2 };
+
+static inline int64_t number_bytes(StoredKind kind) { return kind == kStoredFloat32 ? 4 : 2; }
+
+// Rows [count, depth], wherever they stand in memory, for the outputs from `column` on of one panel.
 struct PackArgs {
-  const float* rows;
+  StoredKind stored;
+  const char* rows;
   int64_t count, depth, row_stride, column_stride;  // strides in numbers
   char* panel;
   int64_t column;

@@ -70,6 +70,8 @@ class WholeModel(Closing):
         values = widened(data, writing.dtype, (stop - start, *writing.shape[1:]))
         return values if columns is None else values[:, columns]
 
+    packable = floats
+
     def release(self, name: str) -> None:
         """Gives the memory of the tensor back, and of what was made in one go with it."""
         self._buffers = {}
