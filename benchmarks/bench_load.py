@@ -3,7 +3,7 @@
     python benchmarks/bench_load.py
     python benchmarks/bench_load.py --shapes gpt2 --stored F32 --kept int8 --rounds 1
 
-Folders of random weights; each load is a process of its own with --threads threads, and all cases go by turns.
+Folders of random weights; each load is a process of its own with --threads threads. All cases go by turns.
 Shown are the medians of stored GB a second, of stored GB for each second of processor time (all threads, the
 system's part included), and of the peak of memory over what was there before, in times the kept weights.
 """
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
 from bench_model import write_random_gpt2, write_random_qwen2
 
 SHAPES: dict[str, Callable[[Path], int]] = {"gpt2": write_random_gpt2, "qwen2.5": write_random_qwen2}
@@ -68,8 +69,9 @@ def parse_options() -> argparse.Namespace:
 
 def stored_as(home: Path, shape: str, stored: str) -> Path:
     """A folder of random weights in a type; it is in the page cache afterwards."""
-    from mindbatch.checkpoint.formats.floats import converted
     from safetensors.numpy import load_file
+
+    from mindbatch.checkpoint.formats.floats import converted
 
     whole, folder = home / f"{shape}-F32", home / f"{shape}-{stored}"
     if not whole.exists():
@@ -104,8 +106,8 @@ def load(folder: Path, kept: str, threads: int) -> None:
     """Loads the weights once, and prints the three figures."""
     from mindbatch.checkpoint.folders.model_folder import ModelFolder
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.models.registry import describe
     from mindbatch.models.loader import load_weights
+    from mindbatch.models.registry import describe
     from mindbatch.parallel.topology import WHOLE
 
     dtype, quantization = KEPT[kept]

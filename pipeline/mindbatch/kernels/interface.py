@@ -134,7 +134,7 @@ class Kernels(ABC):
 
     @property
     def packs_any_float(self) -> bool:
-        """Whether `pack` takes float32, float16 and the bits of bfloat16 (uint16); else the kernels' dtype."""
+        """Whether `pack` takes float32, float16 and the bits of bfloat16 (uint16), or its own dtype only."""
         return False
 
     @abstractmethod

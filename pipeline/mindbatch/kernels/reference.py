@@ -7,7 +7,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.alibi import Alibi
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
+from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.plain_cells import capped

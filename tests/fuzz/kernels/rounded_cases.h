@@ -13,6 +13,34 @@ inline const std::vector<Kind> kKinds = {
     {"int8", 2, 64, 1, 256, mb_linear_int8, mb_embed_int8},
 };
 
+// The kinds of numbers that files store: mb_pack's `stored`.
+inline const std::vector<int> kStored = {0, 1, 2};
+
+// The numbers as a file has them; `values` become what they are there.
+struct StoredRows {
+  int stored;
+  Buffer<char> bytes;
+
+  StoredRows(const std::string& name, int stored, std::vector<float>& values)
+      : stored(stored), bytes(name, {}, as_stored(stored, values)) {}
+  const char* from(int64_t number) const { return bytes.memory + number * (stored == 0 ? 4 : 2); }
+
+  static std::vector<char> as_stored(int stored, std::vector<float>& values) {
+    std::vector<char> found(values.size() * (stored == 0 ? 4 : 2));
+    for (size_t i = 0; i < values.size(); i++) {
+      const uint32_t bits = static_cast<uint32_t>(bits_of(values[i])), exponent = bits >> 23 & 0xff;
+      if (stored == 0) { std::memcpy(&found[4 * i], &bits, 4); continue; }
+      // Cut off, not rounded; a half of normal size, or zero.
+      const uint32_t half = exponent < 113 ? 0 : (bits >> 13 & 0x3ff) | (exponent - 112) << 10;
+      const auto cut = static_cast<uint16_t>(stored == 1 ? bits >> 16 : (bits >> 16 & 0x8000) | half);
+      std::memcpy(&found[2 * i], &cut, 2);
+      const uint32_t kept = stored == 1 ? bits & 0xffff0000 : (half ? bits & 0xffffe000 : 0);
+      values[i] = from_bits(static_cast<int32_t>(kept));
+    }
+    return found;
+  }
+};
+
 struct Packed {
   const Kind& kind;
   int64_t depth, panel_bytes;
@@ -23,16 +51,17 @@ struct Packed {
                                                   kind.bytes * kPanelWidth + kind.tail),
         bytes(kind.name + ".weights", {panels(outputs), panel_bytes},
               std::vector<int8_t>(static_cast<size_t>(panels(outputs) * panel_bytes))) {
-    const Floats rows = drawn(random, kind.name + ".rows", {outputs, depth});
+    std::vector<float> values = numbers(random, outputs * depth);
+    const StoredRows rows(kind.name + ".rows", random.one_of(kStored), values);
     char* packed = reinterpret_cast<char*>(bytes.memory);
     const int64_t first = outputs / 2;  // in two calls, as the parts of a fused matrix are packed
-    require(mb_pack(kind.number, 0, bytes_of(rows, 0), first, depth, depth, 1, packed, 0) == 0, "numbers are lost");
-    require(mb_pack(kind.number, 0, bytes_of(rows, first * depth), outputs - first, depth, depth, 1, packed, first) == 0,
-            "numbers are lost");
+    require(mb_pack(kind.number, rows.stored, rows.from(0), first, depth, depth, 1, packed, 0) == 0, "numbers are lost");
+    require(mb_pack(kind.number, rows.stored, rows.from(first * depth), outputs - first, depth, depth, 1, packed,
+                    first) == 0, "numbers are lost");
     for (int64_t output = 0; output < outputs; output++)
       for (int64_t k = 0; k < depth; k++) {
         const double step = kind.bytes == 2 ? std::fabs(at(output, k)) / 128 : scale(output);
-        require(std::fabs(at(output, k) - rows.values[output * depth + k]) <= step * 0.5001,
+        require(std::fabs(at(output, k) - values[output * depth + k]) <= step * 0.5001,
                 "a weight is further than half a step from what it was");
       }
   }

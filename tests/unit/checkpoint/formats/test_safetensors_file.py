@@ -16,7 +16,13 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 from safetensors_writer import bfloat16_bits, entry, file_bytes, safetensors_bytes
 
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
+from mindbatch.checkpoint.formats.floats import (
+    FLOAT_DTYPES,
+    array_type,
+    converted,
+    read_float32,
+    read_floats,
+)
 from mindbatch.checkpoint.formats.open_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.errors import CheckpointError
@@ -140,17 +146,41 @@ def test_rows_of_a_scalar_are_refused(opened: Opener) -> None:
         read_float32(file, "x", rows=slice(0, 0))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_of_columns_no_more_is_read(opened: Opener, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, sizes = np.arange(20, dtype=dtype).reshape(4, 5), []
-    file = opened(safetensors_bytes({"x": matrix}))
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize(("gap", "reads", "elements"), [(12, 1, 2 + 5), (2, 2, 4)], ids=["near", "far"])
+def test_columns_are_read_with_what_lies_between_where_that_is_little(
+    opened: Opener, dtype: str, gap: int, reads: int, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, sizes = np.arange(20, dtype=np.float32).reshape(4, 5), []
+    stored = converted(matrix, "F32", dtype)[0]
+    file = opened(safetensors_bytes({"x": stored}))
     read = file.read_into
     monkeypatch.setattr(
         file, "read_into", lambda name, start, buffer: (sizes.append(len(buffer)), read(name, start, buffer))
     )
+    monkeypatch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", gap)
     found = read_float32(file, "x", slice(1, 3), slice(2, 4))
     np.testing.assert_array_equal(found, matrix[1:3, 2:4])
-    assert sum(sizes) == 4 * matrix.itemsize
+    assert sizes == [elements * stored.itemsize // reads] * reads
+
+
+@given(st.tuples(st.integers(1, 9), st.integers(1, 9)), st.sampled_from(["F32", "F16", "BF16"]), st.data())
+def test_columns_of_rows_in_pieces_of_any_size(
+    opened: Opener, shape: tuple[int, int], dtype: str, data: st.DataObject
+) -> None:
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    stored = converted(values, "F32", dtype)[0].view(array_type(dtype))
+    rows, columns = (
+        slice(start := data.draw(st.integers(0, size)), data.draw(st.integers(start, size))) for size in shape
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
+        patch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", data.draw(st.integers(0, 36)))
+        file = opened(safetensors_bytes({"x": stored}))
+        found = read_floats(file, "x", rows, columns)
+        np.testing.assert_array_equal(read_float32(file, "x", rows, columns), values[rows, columns])
+    assert found.dtype == stored.dtype
+    np.testing.assert_array_equal(found, stored[rows, columns])
 
 
 @pytest.mark.parametrize("columns", [slice(0, 6), slice(-1, None), slice(3, 2), slice(0, 4, 2)])
