@@ -14,7 +14,7 @@ from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
 Floats = NDArray[np.float32]
 LIBRARY = find_library()
-SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97)]
+SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97), (53, 700, 40), (700, 900, 40)]
 
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
 
@@ -109,7 +109,7 @@ def test_every_instruction_set_gives_the_same_bits(
 
 def test_rows_do_not_influence_one_another(kind: NumberType) -> None:
     """Bit for bit: what batched = alone rests on. Also beside a row that is not finite."""
-    x, array, bias = numbers(29, 300), packed(numbers(70, 300), kind), numbers(70)
+    x, array, bias = numbers(83, 700), packed(numbers(70, 700), kind), numbers(70)
     x[3, 5], x[4, 6] = np.inf, np.nan
     for _ in every_variant():
         together = product(x, array, bias, kind)

@@ -125,6 +125,7 @@ inline void rounded_cases(Random& random) {
     for (const int64_t rows : {1, 15, 17, 33})
       for (const int64_t depth : {1, 33, 65})
         for (const int64_t columns : {1, 33}) rounded_linear_case(random, kind, rows, depth, columns, rows % 2);
+    rounded_linear_case(random, kind, 33, 547, 64, true);  // AMX: several slices of a panel, with sums between them
     rounded_linear_case(random, kind, 29, 1090, 65, true);  // more than one slice of each kind
     for (const int64_t depth : {1, 20, 65}) rounded_embed_case(random, kind, 33, depth);
   }

@@ -1,15 +1,28 @@
 // Products with bfloat16 and int8 weights in AMX tiles: 32 rows of x by a panel of 32 outputs, 64 bytes of depth at a
 // time. All rows go through tiles, a single one too, so that each has the same order of summation: for bfloat16 that
 // of TDPBF16PS, which is not the one of the other instruction sets. x is packed as [16 rows][64 bytes of depth][row].
+//
+// A slice of a panel stays in the first-level cache while the rows of x pass by, which stay in the second-level cache;
+// sums wait in memory between slices, as exact as in the tiles.
+
+constexpr int64_t kSliceTiles = 8;  // 16 KB of a panel
+constexpr int64_t kRowsBytes = 1 << 20;  // of x at a time, packed
+constexpr int64_t kLine = 64, kPairBytes = 2 * kTileBytes;  // a panel's two tiles for 64 bytes of depth
+constexpr int64_t kPairsAhead = 4;
 
 struct AmxBfloat16 : Bfloat16 {
   static TiledRows<Bfloat16> rows(const float*) { return {nullptr, nullptr}; }
 
   // Writes a row to its place in each tile; returns its scale.
   static float write(const float* x, int64_t depth, char* to, int) {
-    for (int64_t k = 0; k < padded_depth(depth, kKind); k++) {
-      const auto number = static_cast<uint16_t>(k < depth ? float_bits(to_bfloat16(x[k])) >> 16 : 0);
-      __builtin_memcpy(to + k / 32 * kTileBytes + k % 32 * 2, &number, 2);
+    typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+    typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+    const int64_t padded = padded_depth(depth, kKind);
+    for (int64_t k = 0; k < padded; k += kLanes) {
+      const int64_t left = depth - k;
+      const Vec value = load_part(x + (left > 0 ? k : 0), static_cast<int>(left < 0 ? 0 : left < kLanes ? left : kLanes));
+      const Words nearest = (Words)to_bfloat16(value) >> 16;
+      *reinterpret_cast<Halves*>(to + k / 32 * kTileBytes + k % 32 * 2) = __builtin_convertvector(nearest, Halves);
     }
     return 1;
   }
@@ -45,18 +58,41 @@ struct AmxInt8 : Int8 {
   }
 };
 
-// acc [16 or 32 rows, kPanel] = x times a panel. x: 16 rows in `tiles` tiles, and where `both` 16 more behind them.
+// What is fetched into the second-level cache while tiles compute: `lines` at each step of depth, from `bytes` on.
+struct Fetch {
+  const char* bytes;
+  int64_t lines;
+
+  void fetch() {
+    for (int64_t line = 0; line < lines; line++) __builtin_prefetch(bytes + line * kLine, 0, 2);
+    bytes += lines * kLine;
+  }
+};
+
+// acc [16 or 32 rows, kPanel] = x times a slice of a panel, added to what acc holds unless `is_first`.
+// x: 16 rows in `tiles` tiles, and where `both` 16 more, `stride` bytes behind them.
 template <class Kind>
-inline void multiply_tiles(const char* x, const char* panel, int64_t tiles, bool both, float* acc) {
-  MB_TILE_ZERO(0);
-  MB_TILE_ZERO(1);
-  MB_TILE_ZERO(2);
-  MB_TILE_ZERO(3);
+inline void multiply_tiles(const char* x, int64_t stride, const char* panel, int64_t tiles, bool both, bool is_first,
+                           float* acc, Fetch& ahead) {
+  if (is_first) {
+    MB_TILE_ZERO(0);
+    MB_TILE_ZERO(1);
+    MB_TILE_ZERO(2);
+    MB_TILE_ZERO(3);
+  } else {
+    MB_TILE_LOAD(0, acc, kRowBytes);
+    MB_TILE_LOAD(1, acc + kTileSide, kRowBytes);
+    if (both) {
+      MB_TILE_LOAD(2, acc + kTileSide * kPanel, kRowBytes);
+      MB_TILE_LOAD(3, acc + kTileSide * kPanel + kTileSide, kRowBytes);
+    }
+  }
   for (int64_t t = 0; t < tiles; t++) {
+    ahead.fetch();
     MB_TILE_LOAD(4, x + t * kTileBytes, kTileRowBytes);
-    if (both) MB_TILE_LOAD(5, x + (tiles + t) * kTileBytes, kTileRowBytes);
-    MB_TILE_LOAD(6, panel + 2 * t * kTileBytes, kRowBytes);
-    MB_TILE_LOAD(7, panel + 2 * t * kTileBytes + kTileRowBytes, kRowBytes);
+    if (both) MB_TILE_LOAD(5, x + stride + t * kTileBytes, kTileRowBytes);
+    MB_TILE_LOAD(6, panel + t * kPairBytes, kRowBytes);
+    MB_TILE_LOAD(7, panel + t * kPairBytes + kTileRowBytes, kRowBytes);
     Kind::add(both);
   }
   MB_TILE_STORE(0, acc, kRowBytes);
@@ -66,26 +102,57 @@ inline void multiply_tiles(const char* x, const char* panel, int64_t tiles, bool
   MB_TILE_STORE(3, acc + kTileSide * kPanel + kTileSide, kRowBytes);
 }
 
+// Rows of x in blocks of 16, each of `tiles` tiles.
+struct PackedRows {
+  const char* bytes;
+  int64_t blocks, tiles;
+};
+
+// acc: [rows, kPanel] = x times a panel. While a slice computes, the next one is fetched, each pair of blocks a share.
+// One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
+template <class Kind>
+inline void multiply_panel(const PackedRows& x, const char* panel, float* acc) {
+  const int64_t pairs = (x.blocks + 1) / 2, stride = x.tiles * kTileBytes;
+  const int64_t most = pairs == 1 ? x.tiles : kSliceTiles, lines = (kPairBytes / kLine + pairs - 1) / pairs;
+  for (int64_t t = 0; t < x.tiles; t += most) {
+    const int64_t some = x.tiles - t < most ? x.tiles - t : most;
+    const char* slice = panel + t * kPairBytes;
+    Fetch ahead = {slice + (pairs == 1 ? kPairsAhead : some) * kPairBytes, lines};
+    for (int64_t b = 0; b < x.blocks; b += 2)
+      multiply_tiles<Kind>(x.bytes + b * stride + t * kTileBytes, stride, slice, some, b + 1 < x.blocks, t == 0,
+                           acc + b * kTileSide * kPanel, ahead);
+  }
+}
+
 // See `linear`. What is behind the last row of x in its tiles is never read again: those sums are left out.
 template <class Kind>
 void linear_amx(const LinearArgs& a) {
-  const int64_t blocks = (a.rows + kTileSide - 1) / kTileSide;
-  const int64_t tiles = padded_depth(a.depth, Kind::kKind) / Kind::kGroup / kTileSide;
-  float* memory = scratch(0, blocks * tiles * kTileBytes / 4 + a.rows);
+  const int64_t tiles = padded_depth(a.depth, Kind::kKind) / Kind::kGroup / kTileSide, block_bytes = tiles * kTileBytes;
+  const int64_t all = (a.rows + kTileSide - 1) / kTileSide;
+  float* memory = scratch(0, all * block_bytes / 4 + a.rows);
   char* packed = reinterpret_cast<char*>(memory);
-  float* scales = memory + blocks * tiles * kTileBytes / 4;
+  float* scales = memory + all * block_bytes / 4;
   auto pack = [&](int64_t r, int thread) {
-    char* to = packed + r / kTileSide * tiles * kTileBytes + r % kTileSide * kTileRowBytes;
+    char* to = packed + r / kTileSide * block_bytes + r % kTileSide * kTileRowBytes;
     scales[r] = Kind::write(a.x + r * a.depth, a.depth, to, thread);
   };
   parallel_for(a.rows, pack);
-  each_panel(a, [&](int64_t p, int thread) {
-    float* acc = scratch(1 + thread, blocks * kTileSide * kPanel);
-    const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
-    MB_TILE_CONFIGURE();
-    for (int64_t b = 0; b < blocks; b += 2)
-      multiply_tiles<Kind>(packed + b * tiles * kTileBytes, panel, tiles, b + 1 < blocks, acc + b * kTileSide * kPanel);
-    MB_TILE_RELEASE();
-    Kind::store(a, Kind::rows(scales), acc, panel + 2 * tiles * kTileBytes, p * kPanel);
-  });
+  const int64_t parts = (all * block_bytes + kRowsBytes - 1) / kRowsBytes;
+  const int64_t blocks = ((all + parts - 1) / parts + 1) / 2 * 2;
+  for (int64_t b = 0; b < all; b += blocks) {
+    const PackedRows x = {packed + b * block_bytes, all - b < blocks ? all - b : blocks, tiles};
+    LinearArgs part = a;
+    const int64_t first = b * kTileSide;
+    part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
+    part.x = a.x + first * a.depth;
+    part.y = a.y + first * a.columns;
+    each_panel(part, [&](int64_t p, int thread) {
+      float* acc = scratch(1 + thread, x.blocks * kTileSide * kPanel);
+      const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
+      MB_TILE_CONFIGURE();
+      multiply_panel<Kind>(x, panel, acc);
+      MB_TILE_RELEASE();
+      Kind::store(part, Kind::rows(scales + first), acc, panel + tiles * kPairBytes, p * kPanel);
+    });
+  }
 }

@@ -18,6 +18,11 @@ inline float to_bfloat16(float x) {
   return x == x ? y : x;
 }
 
+inline Vec to_bfloat16(Vec x) {
+  const IntVec bits = (IntVec)x;
+  return select((IntVec)(x == x), (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & -0x10000), x);
+}
+
 #if defined(MB_HAS_BF16)
 // Pairs of bfloat16, multiplied and added at once.
 struct Bfloat16Words {
