@@ -82,6 +82,11 @@ OWN: dict[str, dict[str, Any]] = {
         "rope_theta": 1000000.0,
         "inference_rope_scaling": False,
         "use_moe": False,
+        "num_experts_per_tok": 2,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "scoring_func": "softmax",
+        "norm_topk_prob": True,
         "tie_word_embeddings": True,
     },
     "chatglm": {

@@ -17,6 +17,7 @@ GLM = FIXTURE.with_name("glm.npz")
 NORMED = FIXTURE.with_name("normed.npz")
 GPT = FIXTURE.with_name("gpt.npz")
 EXPERTS = FIXTURE.with_name("experts.npz")
+MINIMIND = FIXTURE.with_name("minimind.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -36,7 +37,9 @@ def descriptions(path: Path = FIXTURE) -> dict[str, dict[str, Any]]:
 
 def dense_cases() -> dict[str, Path]:
     """By case of the dense types that came later, the fixture that has it."""
-    return {case: path for path in (DENSE, GLM, GPT, NORMED, EXPERTS) for case in descriptions(path)}
+    return {
+        case: path for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND) for case in descriptions(path)
+    }
 
 
 def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:

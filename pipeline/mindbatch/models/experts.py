@@ -23,6 +23,10 @@ MAX_EXPERTS = 1 << 16
 """Of all layers together, above those of every published model (23,040): each is described by three parts."""
 
 
+MAX_SHARED = 64
+"""Networks beside the experts of a layer, above those of every published model."""
+
+
 @dataclass(frozen=True)
 class ExpertNames:
     """How a checkpoint names the parts of a layer of experts, behind the name of its feed-forward block.
@@ -93,11 +97,16 @@ def read_scored_experts(reader: ConfigReader, layers: int) -> Experts:
 
 def layers_behind(reader: ConfigReader, layers: int) -> tuple[int, ...]:
     """All layers but the first first_k_dense_replace."""
-    first = reader.value("first_k_dense_replace")
-    if type(first) is not int or first < 0:
-        reader.fault("first_k_dense_replace", "must be a whole number from 0")
-        first = 0
-    return tuple(range(min(first, layers), layers))
+    return tuple(range(read_count(reader, "first_k_dense_replace", layers), layers))
+
+
+def read_count(reader: ConfigReader, key: str, largest: int) -> int:
+    """A whole number from 0 to `largest`; a fault is left in the reader."""
+    found = reader.raw(key)
+    if type(found) is not int or not 0 <= found <= largest:
+        reader.fault(key, f"must be a whole number from 0 to {largest}")
+        return 0
+    return found
 
 
 def tensors(
@@ -167,8 +176,7 @@ def block(layers: Layers, index: int) -> Block:
 def feed_forward(layers: Layers, index: int) -> Operation:
     """The experts of a layer that has any, else its MLP."""
     experts = layers.arch.experts
-    assert experts is not None
-    if index not in experts.layers:
+    if experts is None or index not in experts.layers:
         return layers.gated_mlp(f"layers.{index}.mlp")
     name = f"layers.{index}.experts"
     names = [f"{name}.shared.{number}" for number in range(len(experts.shared))]

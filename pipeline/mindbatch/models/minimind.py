@@ -1,4 +1,4 @@
-"""minimind: MiniMind's dense models, of Llama's shape and since 2026 of Qwen3's; experts are refused.
+"""minimind: MiniMind's models, of Llama's shape and since 2026 of Qwen3's, with or without experts.
 
 Source: model/model_minimind.py of github.com/jingyaogong/minimind.
 """
@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models import experts, llama
+from mindbatch.models.architecture import Architecture, Experts, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, read_rotary
+from mindbatch.models.tensor_spec import TensorSpec
 
 # Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
 DEFAULTS = llama.DEFAULTS | {
@@ -27,9 +28,19 @@ DEFAULTS = llama.DEFAULTS | {
     "rms_norm_eps": 1e-5,
     "rope_theta": 1e6,
     "tie_word_embeddings": True,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
 }
 # The same class since minimind-3.
-DEFAULTS_OF_3 = DEFAULTS | {"hidden_size": 768, "num_key_value_heads": 4, "rms_norm_eps": 1e-6}
+DEFAULTS_OF_3 = DEFAULTS | {
+    "hidden_size": 768,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "num_experts": 4,
+    "num_experts_per_tok": 1,
+}
 
 # Settings of the mixture of experts: without effect in a dense model.
 EXPERT_KEYS = (
@@ -40,7 +51,10 @@ EXPERT_KEYS = (
     "aux_loss_alpha",
     "seq_aux",
     "norm_topk_prob",
+    "num_experts",
+    "moe_intermediate_size",
 )
+NAMES = experts.ExpertNames(shared="shared_experts.{}")
 # Their exports have all of these: the class writes whatever it has.
 KEYS_OF_3 = ("num_experts", "moe_intermediate_size", "head_dim")
 
@@ -57,11 +71,18 @@ YARN = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a dense `minimind` configuration."""
-    reader.needs("use_moe", [False])
-    reader.ignore(EXPERT_KEYS)
-    if reader.has(*KEYS_OF_3):
-        return _describe_3(reader)
+    """The architecture of a `minimind` configuration."""
+    is_3 = reader.has(*KEYS_OF_3)
+    arch = _describe_3(reader) if is_3 else _describe_2(reader)
+    if not reader.flag("use_moe"):
+        reader.ignore(EXPERT_KEYS)
+        return arch
+    layers = tuple(range(arch.num_layers))
+    found = _experts_of_3(reader, arch, layers) if is_3 else _experts_of_2(reader, arch, layers)
+    return replace(arch, experts=found)
+
+
+def _describe_2(reader: ConfigReader) -> Architecture:
     reader.needs("inference_rope_scaling", [False])
     width = reader.positive("hidden_size") * 8 // 3
     return llama.describe_family(reader, default_intermediate=-(-width // 64) * 64)
@@ -69,9 +90,32 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def _describe_3(reader: ConfigReader) -> Architecture:
     reader.take_defaults(DEFAULTS_OF_3)
-    reader.ignore(KEYS_OF_3)
+    reader.ignore(["head_dim"])
     width = math.ceil(reader.positive("hidden_size") * math.pi / 64) * 64
     return llama.describe_family(reader, default_intermediate=width, qk_norm=True, rotary=_read_rotary)
+
+
+def _experts_of_2(reader: ConfigReader, arch: Architecture, layers: tuple[int, ...]) -> Experts:
+    """Experts, and shared networks beside them, all of an MLP's size; one chosen expert keeps its score."""
+    reader.needs("scoring_func", ["softmax"])
+    reader.ignore(["aux_loss_alpha", "seq_aux"])
+    is_normalised = reader.flag("norm_topk_prob")
+    routing = experts.read_routing(reader, "n_routed_experts", is_normalised=is_normalised, layers=layers)
+    routing = replace(routing, is_normalised=is_normalised and routing.chosen > 1)
+    shared = experts.read_count(reader, "n_shared_experts", experts.MAX_SHARED)
+    return Experts(routing, arch.intermediate_size, layers, shared=(arch.intermediate_size,) * shared)
+
+
+def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, ...]) -> Experts:
+    is_normalised = reader.flag("norm_topk_prob")
+    routing = experts.read_routing(reader, "num_experts", is_normalised=is_normalised, layers=layers)
+    return Experts(routing, reader.positive("moe_intermediate_size", arch.intermediate_size), layers)
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters, with those of experts where there are any."""
+    specs = llama.tensors(arch)
+    return specs if arch.experts is None else experts.tensors(arch, specs, names=NAMES)
 
 
 def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -98,4 +142,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)

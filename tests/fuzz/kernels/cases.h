@@ -114,6 +114,7 @@ inline void compare(const Floats& found, const std::vector<double>& expected, do
 
 extern "C" {
 int mb_linear(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_experts(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_embed(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed(int, void**, int*, int64_t**, const char**, void*, void*);

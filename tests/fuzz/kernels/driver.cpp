@@ -5,6 +5,7 @@
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
 #include "adapter_case.h"
 #include "dense_cases.h"
+#include "expert_case.h"
 #include "program_case.h"
 #include "rounded_attention_case.h"
 #include "rounded_cases.h"
@@ -42,6 +43,7 @@ void fixed_cases(Random& random) {
   };
   rounded_cases(random);
   adapter_cases(random);
+  expert_cases(random);
   for (const int64_t tokens : {0, 1, 8, 17})
     for (const int64_t width : {1, 33}) {
       angles_case(random, tokens, width);
@@ -84,6 +86,7 @@ void random_case(Random& random) {
   rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));
   program_case(random, random.between(0, 40), random.between(1, 70), either);
   adapter_case(random, random_adapters(random));
+  random_expert_case(random);
   random_rounded_case(random);
 }
 

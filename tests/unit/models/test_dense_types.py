@@ -97,7 +97,10 @@ def test_yarn_of_minimind_3() -> None:
         ({"inference_rope_scaling": True}, "inference_rope_scaling=True: not supported"),
         (EXPORTED | {"rope_scaling": YARN}, "rope_scaling=.*not supported"),
         (EXPORTED | {"inference_rope_scaling": True, "rope_scaling": YARN | {"factor": 4}}, "rope_scaling"),
-        (EXPORTED | {"use_moe": True}, "use_moe=True: not supported"),
+        (EXPORTED | {"use_moe": True, "n_shared_experts": 1}, "n_shared_experts=1: unknown key"),
+        (EXPORTED | {"use_moe": True, "num_experts_per_tok": 5}, "must be at most num_experts=4"),
+        ({"use_moe": True, "scoring_func": "sigmoid"}, "scoring_func='sigmoid': not supported"),
+        ({"use_moe": True, "n_shared_experts": 65}, "n_shared_experts=65: must be a whole number from 0 to"),
     ],
 )
 def test_what_minimind_cannot_be(settings: dict[str, Any], said: str) -> None:

@@ -1,0 +1,130 @@
+// Layers of experts against plain loops; a row alone against the same row among others, bit for bit; and settings
+// that contradict each other.
+#pragma once
+#include "dense_cases.h"
+
+// groups: 1 for a softmax over all experts, else sigmoids with a correction among the best half of the groups.
+struct ExpertCase {
+  int64_t rows, hidden, inner, experts, chosen, groups;
+};
+
+struct ExpertLayer {
+  static constexpr double kLeastLead = 1e-3;  // of chosen scores over others, so that rounding chooses alike
+
+  ExpertCase a;
+  Floats router, correction, up, down;
+
+  ExpertLayer(Random& random, const ExpertCase& a)
+      : a(a), router(drawn(random, "experts.router", {a.experts, a.hidden})),
+        correction(drawn(random, "experts.correction", {a.groups > 1 ? a.experts : 1})),
+        up(drawn(random, "experts.up", {a.experts, panels(2 * a.inner), a.hidden, kPanelWidth})),
+        down(drawn(random, "experts.down", {a.experts, panels(a.hidden), a.inner, kPanelWidth})) {}
+
+  bool is_grouped() const { return a.groups > 1; }
+
+  std::vector<int32_t> settings() const {
+    const auto groups = static_cast<int32_t>(a.groups);
+    return {static_cast<int32_t>(a.inner), 2, static_cast<int32_t>(a.chosen), is_grouped(), 1, groups, (groups + 1) / 2, 1,
+            bits_of(1.5f)};
+  }
+
+  int run(const Floats& x, const std::vector<int32_t>& its, const Floats& y) const {
+    const Ints settings("experts.settings", {9}, its);
+    return call(mb_experts, {x, router, correction, up, down, settings, y});
+  }
+
+  std::vector<double> scores(const float* x) const {
+    std::vector<double> found;
+    double sum = 0;
+    for (int64_t e = 0; e < a.experts; e++) {
+      double logit = 0;
+      for (int64_t k = 0; k < a.hidden; k++) logit += x[k] * double{router.values[e * a.hidden + k]};
+      found.push_back(is_grouped() ? 1 / (1 + std::exp(-logit)) : std::exp(logit));
+      sum += found.back();
+    }
+    for (double& each : found) each /= is_grouped() ? 1 : sum;
+    return found;
+  }
+
+  // The largest `count` numbers first; false where the next is too near to be told apart.
+  static bool best_first(std::vector<std::pair<double, int64_t>>& all, int64_t count) {
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    const auto last = static_cast<size_t>(count);
+    return last == all.size() || all[last - 1].first - all[last].first > kLeastLead;
+  }
+
+  // The experts of a row; empty where they are not certain.
+  std::vector<int64_t> chosen(const std::vector<double>& scores) const {
+    const int64_t size = a.experts / a.groups;
+    std::vector<std::pair<double, int64_t>> groups, candidates;
+    for (int64_t e = 0; e < a.experts; e++) {
+      candidates.emplace_back(scores[e] + (is_grouped() ? correction.values[e] : 0), e);
+      if (e % size == 0) groups.emplace_back(candidates.back().first, e / size);
+      groups.back().first = std::max(groups.back().first, candidates.back().first);
+    }
+    if (!best_first(groups, (a.groups + 1) / 2)) return {};
+    for (size_t g = static_cast<size_t>((a.groups + 1) / 2); g < groups.size(); g++)
+      for (int64_t i = 0; i < size; i++) candidates[groups[g].second * size + i].first = 0;
+    if (!best_first(candidates, a.chosen)) return {};
+    std::vector<int64_t> found;
+    for (int64_t i = 0; i < a.chosen; i++) found.push_back(candidates[i].second);
+    return found;
+  }
+
+  void add(int64_t expert, const float* x, double weight, double* y) const {
+    const int64_t of_up = panels(2 * a.inner) * kPanelWidth, of_down = panels(a.hidden) * kPanelWidth;
+    const auto product = [&](int64_t column) {
+      double sum = 0;
+      for (int64_t k = 0; k < a.hidden; k++) sum += x[k] * packed(up, a.hidden, expert * of_up + column, k);
+      return sum;
+    };
+    std::vector<double> inner;
+    for (int64_t i = 0; i < a.inner; i++) inner.push_back(activated(product(i), 2) * product(a.inner + i));
+    for (int64_t c = 0; c < a.hidden; c++)
+      for (int64_t i = 0; i < a.inner; i++) y[c] += weight * inner[i] * packed(down, a.inner, expert * of_down + c, i);
+  }
+
+  void check(const float* x, const Floats& y) const {
+    const std::vector<double> weights = scores(x);
+    const std::vector<int64_t> its = chosen(weights);
+    if (its.empty()) return;
+    double sum = 0;
+    for (const int64_t expert : its) sum += weights[expert];
+    std::vector<double> expected(static_cast<size_t>(a.hidden));
+    for (const int64_t expert : its) add(expert, x, weights[expert] / sum * 1.5, expected.data());
+    compare(y, expected, static_cast<double>(a.hidden * a.hidden * a.inner));
+  }
+};
+
+inline void expert_case(Random& random, const ExpertCase& a) {
+  running = "experts " + std::to_string(a.rows) + "x" + std::to_string(a.hidden) + "x" + std::to_string(a.inner);
+  const ExpertLayer layer(random, a);
+  const Floats x = drawn(random, "experts.x", {a.rows, a.hidden}), y = empty("experts.y", {a.rows, a.hidden});
+  require(layer.run(x, layer.settings(), y) == 0, "failed");
+  for (int64_t r = 0; r < a.rows; r++) {
+    const float* its = &x.values[r * a.hidden];
+    const Floats one("experts.one_x", {1, a.hidden}, std::vector<float>(its, its + a.hidden));
+    const Floats found = empty("experts.one_y", {1, a.hidden});
+    require(layer.run(one, layer.settings(), found) == 0, "failed");
+    require(std::memcmp(found.memory, y.memory + r * a.hidden, static_cast<size_t>(a.hidden) * 4) == 0,
+            "a row alone has other bits");
+    layer.check(its, found);
+  }
+  for (const auto& [place, value] : std::vector<std::pair<size_t, int64_t>>{{2, a.experts + 1}, {2, 0}, {5, a.experts + 1}}) {
+    std::vector<int32_t> wrong = layer.settings();
+    wrong[place] = static_cast<int32_t>(value);
+    require(layer.run(x, wrong, y) != 0, "settings that contradict each other are taken");
+  }
+}
+
+inline void expert_cases(Random& random) {
+  for (const ExpertCase& each : std::vector<ExpertCase>{{1, 1, 1, 1, 1, 1}, {29, 33, 7, 5, 2, 1}, {70, 17, 3, 67, 1, 1}, {9, 20, 16, 12, 3, 4}})
+    expert_case(random, each);
+}
+
+inline void random_expert_case(Random& random) {
+  const int64_t groups = random.one_of<int64_t>({1, 1, 2, 4}), experts = groups * random.between(1, 12);
+  const int64_t allowed = experts / groups * ((groups + 1) / 2);
+  expert_case(random, {random.between(1, 40), random.between(1, 40), random.between(1, 40), experts,
+                       random.between(1, allowed), groups});
+}
