@@ -97,6 +97,10 @@ def _drawn(generator: np.random.Generator, rows: int, columns: int) -> NDArray[n
 def _save(folder: Path, tensors: Tensors, config: dict[str, Any]) -> int:
     """Writes both files; the bytes of the tensors."""
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    whole = {**config, "tie_word_embeddings": True, "torch_dtype": "float32"}
-    (folder / "config.json").write_text(json.dumps(whole))
+    save_config(folder, {**config, "tie_word_embeddings": True, "torch_dtype": "float32"})
     return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def save_config(folder: Path, config: dict[str, Any]) -> None:
+    """Writes config.json."""
+    (folder / "config.json").write_text(json.dumps(config))
