@@ -30,6 +30,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    MT5Config,
     Olmo2Config,
     OPTConfig,
     Phi3Config,
@@ -38,6 +39,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Starcoder2Config,
+    T5Config,
 )
 
 CLASSES = (
@@ -66,6 +68,8 @@ CLASSES = (
     Qwen3Config,
     Qwen3MoeConfig,
     Starcoder2Config,
+    T5Config,
+    MT5Config,
 )
 TARGET = Path(__file__).parents[1] / "tests/unit/models/config_defaults.json"
 OWN: dict[str, dict[str, Any]] = {

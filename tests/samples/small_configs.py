@@ -24,12 +24,22 @@ CHATGLM: dict[str, Any] = {
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4}
 _WIDTH: dict[str, Any] = {"vocab_size": 100, "hidden_size": 32}
 _LAYERS: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4}
+_T5: dict[str, Any] = {
+    "vocab_size": 100,
+    "d_model": 32,
+    "d_kv": 6,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+}
 BETWEEN: dict[str, dict[str, Any]] = {
     "bloom": _WIDTH | {"n_layer": 2, "n_head": 4},
     "falcon": _WIDTH | _LAYERS | {"new_decoder_architecture": True, "num_kv_heads": 4},
     "gpt_neox": _WIDTH | _LAYERS | {"intermediate_size": 48, "rotary_pct": 0.5},
     "gptj": {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
+    "mt5": _T5,
     "opt": _WIDTH | _LAYERS | {"ffn_dim": 48},
+    "t5": _T5,
 }
 """By type, of those that came between GPT-2 and Llama."""
 EXPERTS: dict[str, dict[str, Any]] = {

@@ -40,7 +40,7 @@ _PLAIN: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-CPU_ONLY = ("bloom", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe")
+CPU_ONLY = ("bloom", "glm4_moe", "mixtral", "mt5", "qwen2_moe", "qwen3_moe", "t5")
 """Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "chatglm": {

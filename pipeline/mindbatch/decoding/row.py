@@ -31,7 +31,8 @@ class Row:
     the output under the model's raw logits; `logprobs` is None unless asked for. `constraint` is what a
     regular expression or schema still allows, and `draft` holds tokens that are to be verified. The row ends
     at `max_tokens` of prompt and output; None leaves the limit to `params`. `processors` are those that
-    `processors.adjust` made for the row.
+    `processors.adjust` made for the row. `encoder_token_ids` are the encoder's input of a model that has one;
+    the prompt is then the decoder's.
     """
 
     params: DecodingParams
@@ -46,6 +47,7 @@ class Row:
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] | None = None
     max_tokens: int | None = None
+    encoder_token_ids: tuple[int, ...] = ()
     processors: tuple[Processor, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -84,6 +86,7 @@ class Row:
             self.cumulative_logprob,
             None if self.logprobs is None else list(self.logprobs),
             self.max_tokens,
+            self.encoder_token_ids,
         )
         forked.processors = self.processors
         return forked

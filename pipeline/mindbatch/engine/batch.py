@@ -35,15 +35,16 @@ def flatten(
     first_block: int = 0,
     *,
     with_adapters: bool = False,
+    with_encoder: bool = False,
 ) -> Batch:
     """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
     sizes: tokens and sequences. table_width: columns of the block tables.
     first_block: of the cache, where the step's blocks are counted from.
-    with_adapters: the model has a slot for the adapter of each token.
+    with_adapters: the model has a slot for the adapter of each token. with_encoder: it has an encoder.
     """
     size, sequences = sizes
-    ids, positions, rows, lengths, adapters = (np.zeros(size, np.int32) for _ in range(5))
+    ids, positions, rows, lengths, adapters, encoded = (np.zeros(size, np.int32) for _ in range(6))
     slots = np.full(size, -1, np.int32)
     block_tables = np.zeros((sequences, table_width), np.int32)
     at = 0
@@ -58,8 +59,10 @@ def flatten(
         rows[span] = row
         lengths[span] = place + 1
         adapters[span] = tokens.adapter
+        encoded[span] = tokens.sequence.num_encoder_tokens
         at = span.stop
-    return Batch(ids, positions, slots, rows, block_tables, lengths, adapters if with_adapters else None)
+    of_adapters, of_encoder = adapters if with_adapters else None, encoded if with_encoder else None
+    return Batch(ids, positions, slots, rows, block_tables, lengths, of_adapters, of_encoder)
 
 
 def wanted_tokens(step: Step) -> IntArray:
@@ -67,5 +70,7 @@ def wanted_tokens(step: Step) -> IntArray:
     wanted, end = list[int](), 0
     for tokens in step.scheduled:
         first, end = end, end + tokens.stop - tokens.start
-        wanted += range(first if tokens.group.records_prompt else end - tokens.num_logits, end)
+        wanted += range(
+            first + tokens.num_encoder_tokens if tokens.group.records_prompt else end - tokens.num_logits, end
+        )
     return np.array(wanted, np.int32)

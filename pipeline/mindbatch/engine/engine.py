@@ -143,13 +143,17 @@ class Engine:
     def _group_of(self, request: Request) -> SequenceGroup:
         """A request that is not refused, before its first token."""
         params, prompt = request.params, request.prompt_token_ids
-        max_tokens = params.max_total_tokens(len(prompt), self.settings.seq_length)
+        start_id = self.settings.decoder_start_id
+        encoded, begun = ((), prompt) if start_id is None else (prompt, (start_id,))
+        longest = params.max_total_tokens(len(begun), self.settings.seq_length - len(encoded))
+        max_tokens = len(encoded) + longest
         self._check(request, max_tokens)
         eos = self._eos_token_ids if params.eos_token_id is None else params.eos_token_id
         row_number = row_hash(request.row_key or request.key)
-        row = Row(params, prompt, [], eos, row_number, key=request.key, max_tokens=max_tokens)
-        row.constraint = None if self._make_constraint is None else self._make_constraint(params, prompt)
-        strategy, text = strategy_for(params), self._text_of(request)
+        row = Row(params, begun, [], eos, row_number, key=request.key, max_tokens=longest)
+        row.encoder_token_ids = encoded
+        row.constraint = None if self._make_constraint is None else self._make_constraint(params, begun)
+        strategy, text = strategy_for(params), self._text_of(request, begun)
         # A search shows text of its own; its rows need theirs only to see a stop string.
         sequence = Sequence(row, text if params.stop or not strategy.searches else None)
         agreed = text.fork() if text is not None and strategy.searches else None
@@ -220,7 +224,13 @@ class Engine:
         prompt, key = request.prompt_token_ids, request.key
         if not prompt:
             raise PromptError(f"{key}: the prompt has no tokens; at least one is needed to continue from")
-        if max_tokens <= len(prompt):
+        started = int(self.settings.decoder_start_id is not None)
+        if started and request.params.prompt_logprobs is not None:
+            raise PromptError(
+                f"{key}: decoding.prompt_logprobs={request.params.prompt_logprobs}: the prompt is the input "
+                "of an encoder, which gives its tokens no probabilities; remove it"
+            )
+        if max_tokens <= len(prompt) + started:
             raise PromptError(
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
                 f"{max_tokens}; {_longer(max_tokens, self.settings)}"
@@ -251,11 +261,11 @@ class Engine:
         if fault := self._adapters.fault(request.adapter):
             raise PromptError(f"{key}: {fault}")
 
-    def _text_of(self, request: Request) -> SequenceText | None:
+    def _text_of(self, request: Request, begun: tuple[int, ...]) -> SequenceText | None:
         if self._make_detokenizer is None:
             return None
         params = request.params
-        detokenizer = self._make_detokenizer(request.prompt_token_ids, params.skip_special_tokens)
+        detokenizer = self._make_detokenizer(begun, params.skip_special_tokens)
         return SequenceText(detokenizer, StopMatcher(params.stop))
 
     def _forget(self, sequences: Iterable[Sequence]) -> None:

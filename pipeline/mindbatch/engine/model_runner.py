@@ -84,6 +84,7 @@ class ModelRunner:
             width,
             first_block,
             with_adapters=self.is_adapted,
+            with_encoder=self._settings.decoder_start_id is not None,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)

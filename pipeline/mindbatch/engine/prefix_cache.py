@@ -35,8 +35,10 @@ class PrefixCache:
     def __init__(self, blocks: BlockManager, settings: EngineSettings) -> None:
         self._blocks = blocks
         self._block_size = settings.block_size
-        # Without use_past every step writes all blocks of its sequences anew.
-        self._enabled = settings.prefix_caching and settings.use_past
+        # Without use_past every step writes all blocks of its sequences anew; and what an encoder makes of a
+        # token depends on those behind it, too.
+        has_encoder = settings.decoder_start_id is not None
+        self._enabled = settings.prefix_caching and settings.use_past and not has_encoder
 
     def find(self, group: SequenceGroup) -> list[list[int]]:
         """For each sequence of a request without blocks, the blocks of its longest known beginning."""

@@ -123,6 +123,7 @@ def engine_settings(
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
+        decoder_start_id=facts.decoder_start_id,
         max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if model.use_past else None,
     )
 

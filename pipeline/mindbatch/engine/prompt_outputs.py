@@ -69,7 +69,7 @@ def _add_logprobs(rows: Items[_Scored], output: StepOutput) -> None:
 
 
 def _add_hidden(tokens: ScheduledTokens, first: int, output: StepOutput) -> None:
-    known = sum(map(len, tokens.group.prompt_hidden))
+    known = tokens.sequence.num_encoder_tokens + sum(map(len, tokens.group.prompt_hidden))
     skipped = max(0, known - tokens.start)
     places = range(first + skipped, first + tokens.stop - tokens.start)
     if places:

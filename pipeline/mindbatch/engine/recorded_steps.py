@@ -9,13 +9,13 @@ from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.kernels.step import ANY_STEP, IntArray, Span, StepShape
 
 if TYPE_CHECKING:  # MindSpore, which records them
-    from mindbatch.kernels.program.step import StepPrograms
+    from mindbatch.kernels.program.step import Programs
 
 
 class RecordedSteps:
     """See `StepNetwork`."""
 
-    def __init__(self, programs: StepPrograms) -> None:
+    def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:

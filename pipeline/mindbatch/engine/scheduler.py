@@ -32,6 +32,11 @@ class ScheduledTokens:
     num_logits: int
     adapter: int = 0
 
+    @property
+    def num_encoder_tokens(self) -> int:
+        """How many of them, the first ones, are of an encoder's input, of which nothing is read off."""
+        return max(0, min(self.sequence.num_encoder_tokens, self.stop) - self.start)
+
 
 @dataclass(slots=True)
 class Step:
@@ -183,6 +188,8 @@ class Scheduler:
                 return
             if num_sequences + group.max_num_sequences > self.settings.batch_size and self.running:
                 return
+            if group.sequences[0].num_indivisible_tokens > most - step.num_tokens:
+                return
             prefixes = self.prefixes.find(group)
             if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
                 return
@@ -250,6 +257,8 @@ class Scheduler:
             if sequence.num_earlier_tokens + last > budget:
                 last = 0
             count = min(sequence.num_earlier_tokens, budget) + last
+            if count < sequence.num_indivisible_tokens:
+                continue
             if count == 0:
                 continue
             budget -= count
@@ -303,6 +312,13 @@ class Scheduler:
                 f"{group.request.key}: {sequences} x {group.max_tokens} tokens need {needed} cache blocks of "
                 f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
                 "runtime.cache_memory or ask for fewer tokens or samples"
+            )
+        encoded = group.sequences[0].num_encoder_tokens
+        if encoded > settings.max_batched_tokens:
+            raise CacheBudgetError(
+                f"{group.request.key}: the input has {encoded} tokens, which are encoded in one step, of "
+                f"at most runtime.max_batched_tokens={settings.max_batched_tokens}; raise it or shorten "
+                "the input"
             )
         at_once = sequences * (1 + group.request.params.num_draft_tokens)
         if at_once > settings.max_batched_tokens:

@@ -73,7 +73,17 @@ class Sequence:
     finish_reason: FinishReason | None = None
 
     def __len__(self) -> int:
-        return len(self.row.prompt_token_ids) + len(self.row.output_token_ids)
+        return self.num_encoder_tokens + len(self.row.prompt_token_ids) + len(self.row.output_token_ids)
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        """Tokens of the encoder's input, with which the sequence begins; they are computed all at once."""
+        return len(self.row.encoder_token_ids)
+
+    @property
+    def num_indivisible_tokens(self) -> int:
+        """Tokens that the sequence's next step must have: those of an input that was not encoded yet."""
+        return 0 if self.num_computed_tokens else self.num_encoder_tokens
 
     @property
     def num_draft_tokens(self) -> int:
@@ -86,11 +96,12 @@ class Sequence:
         return len(self) - 1 - self.num_computed_tokens
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Tokens of prompt, output and draft at positions start .. stop - 1."""
+        """Tokens of the encoder's input, prompt, output and draft at positions start .. stop - 1."""
         row = self.row
         prompt, output = row.prompt_token_ids, row.output_token_ids
         if row.draft is not None and stop > len(self):
             output = [*output, *row.draft.token_ids]
+        prompt = [*row.encoder_token_ids, *prompt] if row.encoder_token_ids else prompt
         size = len(prompt)
         if start >= size:
             return output[start - size : stop - size]

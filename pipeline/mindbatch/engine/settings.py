@@ -19,6 +19,8 @@ class EngineSettings:
     max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
     max_prompt_tokens: most tokens of one step besides those of sequences that are generating.
     use_past: keep keys and values between steps; False recomputes every sequence at every step.
+    decoder_start_id: of a model whose prompts are its encoder's input, which is never taken in chunks: the
+        token that every output begins with. None of others.
     prefix_caching: compute a beginning that requests share once; has no effect without use_past.
     """
 
@@ -31,6 +33,7 @@ class EngineSettings:
     prefix_caching: bool = True
     max_positions: int | None = None
     max_prompt_tokens: int | None = None
+    decoder_start_id: int | None = None
 
     @property
     def blocks_per_sequence(self) -> int:

@@ -241,6 +241,23 @@ class Kernels(ABC):
         The step's keys and values are written to the cache before any token attends.
         """
 
+    def distance_attention(self, shape: AttentionShape) -> Operation:
+        """Cell (qkv, key cache, value cache, *step, bias [heads, 2 * farthest + 1]) -> [T, heads * head_dim].
+
+        step: slots, rows, block tables, lengths, firsts and positions, of which a token sees [first, length).
+        A score gets the bias of key - own position, counted from -farthest on. Asked of `program_library`s
+        alone, as are the next two.
+        """
+        raise NotImplementedError
+
+    def cross_attention(self, shape: AttentionShape) -> Operation:
+        """Cell (queries, key cache, value cache, rows, block tables, lengths) -> [T, heads * head_dim]."""
+        raise NotImplementedError
+
+    def write_cache(self, shape: AttentionShape) -> Operation:
+        """Cell (keys and values [T, 2 * kv_heads * head_dim], key cache, value cache, slots) -> nothing."""
+        raise NotImplementedError
+
     @abstractmethod
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

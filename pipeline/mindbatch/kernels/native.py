@@ -234,8 +234,28 @@ class NativeKernels(Kernels):
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
             settings += map(float_bits, shape.alibi.slopes)
-        name = "mb_attention" if self._cache_type == FLOAT32 else f"mb_attention_{self._cache_type.name}"
-        return self._cell(name, output, first_type, np.array(settings, np.int32))
+        return self._cell(self._cached("mb_attention"), output, first_type, np.array(settings, np.int32))
+
+    def distance_attention(self, shape: AttentionShape) -> Operation:
+        return self._of_heads("mb_relative_attention", shape)
+
+    def cross_attention(self, shape: AttentionShape) -> Operation:
+        return self._of_heads("mb_cross_attention", shape)
+
+    def _of_heads(self, name: str, shape: AttentionShape) -> Operation:
+        def output(x: Shape, *others: Shape) -> Shape:
+            return [x[0], shape.heads * shape.head_dim]
+
+        settings = np.array([shape.heads, shape.head_dim, float_bits(shape.scale)], np.int32)
+        return self._cell(self._cached(name), output, first_type, settings)
+
+    def write_cache(self, shape: AttentionShape) -> Operation:
+        settings = np.array([shape.heads, shape.head_dim], np.int32)
+        return self._cell(self._cached("mb_write_cache"), lambda *shapes: (), lambda *types: (), settings)
+
+    def _cached(self, name: str) -> str:
+        """The function that does it with the cache as it is kept."""
+        return name if self._cache_type == FLOAT32 else f"{name}_{self._cache_type.name}"
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

@@ -23,6 +23,8 @@ class Batch(NamedTuple):
     block_tables: [S, W], row r for the r-th scheduled sequence.
     lengths: [T], positions that the token may see, its own included; 0 for padding.
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
+    encoder_lengths: [T], tokens of the encoder's input with which the token's sequence begins; None of
+        models without an encoder.
     """
 
     ids: IntArray
@@ -32,6 +34,7 @@ class Batch(NamedTuple):
     block_tables: IntArray
     lengths: IntArray
     adapters: IntArray | None = None
+    encoder_lengths: IntArray | None = None
 
 
 class StepShape(NamedTuple):

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mindbatch.kernels.distances import distance_bias
 from mindbatch.kernels.interface import ExpertsShape, Kernels
 from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.kernels.routing import Routing
-from mindbatch.layers.attention import SelfAttention
+from mindbatch.layers.attention import SelfAttention, attention_shape
 from mindbatch.layers.decoder import (
     Angles,
     Block,
@@ -24,6 +27,14 @@ from mindbatch.layers.decoder import (
     TokenInput,
 )
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
+from mindbatch.layers.encoder_decoder import (
+    CrossAttention,
+    CrossBlock,
+    CrossCaches,
+    DistanceAttention,
+    Encoder,
+    EncoderDecoder,
+)
 from mindbatch.layers.experts import Experts
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
@@ -165,6 +176,58 @@ class Layers:
     ) -> ParallelBlock:
         """x + attention(norm(x)) + mlp(norm(x)), of one norm or, with mlp_norm, of one each."""
         return ParallelBlock(attention_norm, attention, mlp_norm, mlp, self.kernels.sum())
+
+    def encoder_block(self, names: str, index: int) -> Block:
+        """Of an encoder: attention in both directions, with a bias by distance, in a cache that is lent."""
+        name, arch = f"{names}.{index}", self.arch
+        assert arch.encoder is not None
+        mlp = self._mlp(f"{name}.mlp", arch.encoder.is_gated)
+        attention = self._distance_attention(f"{name}.attention", "encoder", 0)
+        return Block(
+            self.rms_norm(f"{name}.attention_norm"), attention, self.rms_norm(f"{name}.mlp_norm"), mlp
+        )
+
+    def cross_block(self, names: str, index: int) -> CrossBlock:
+        """Of an encoder's decoder: attention with a bias by distance, cross-attention, MLP."""
+        name, arch = f"{names}.{index}", self.arch
+        assert arch.encoder is not None
+        shape = attention_shape(arch, index, self.shard)
+        of_rank = (self.weights, self.caches[index], self.kernels, self.shard)
+        attention = self._distance_attention(f"{name}.attention", "decoder", index)
+        return CrossBlock(
+            (self.rms_norm(f"{name}.attention_norm"), attention),
+            (self.rms_norm(f"{name}.cross_norm"), CrossAttention(f"{name}.cross", shape, *of_rank)),
+            (self.rms_norm(f"{name}.mlp_norm"), self._mlp(f"{name}.mlp", arch.encoder.is_gated)),
+        )
+
+    def _distance_attention(self, name: str, stack: str, index: int) -> DistanceAttention:
+        arch = self.arch
+        assert arch.encoder is not None
+        first, last = self.shard.bounds(arch.heads)
+        table = np.asarray(self.weights.get(f"positions.{stack}"))[:, first:last]
+        bias = distance_bias(table, arch.encoder.farthest, causal=stack == "decoder")
+        shape = attention_shape(arch, index, self.shard)
+        of_rank = (self.weights, self.caches[index], self.kernels, self.shard)
+        return DistanceAttention(name, shape, bias, *of_rank)
+
+    def encoder_decoder(
+        self, encoder_block: Callable[[int], Operation], block: Callable[[int], Operation]
+    ) -> EncoderDecoder:
+        """An encoder and a decoder over one token embedding, and the head; of whole models alone."""
+        arch, absent = self.arch, self.kernels.absent()
+        assert arch.encoder is not None
+        assert self.stage.is_first
+        assert self.stage.is_last
+
+        def stack(make: Callable[[int], Operation], layers: int, norm: str) -> Decoder:
+            begin, end = TokenInput(self.embedding(), None, absent), NormOutput(self.rms_norm(norm))
+            return Decoder(begin, None, [make(index) for index in range(layers)], end)
+
+        shape = attention_shape(arch, 0, self.shard)
+        names = [f"layers.{index}.cross" for index in range(arch.num_layers)]
+        caches = CrossCaches(names, shape, self.weights, self.caches, self.kernels)
+        encoder = Encoder(stack(encoder_block, arch.encoder.num_layers, "encoder.norm"), caches)
+        return EncoderDecoder(encoder, stack(block, arch.num_layers, "norm"), self._head())
 
     def network(
         self,

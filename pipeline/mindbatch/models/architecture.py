@@ -46,6 +46,22 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What comes before the decoder of an encoder-decoder, whose heads and widths are the decoder's.
+
+    buckets, farthest: of relative positions, see `kernels.distances`.
+    is_gated: of the MLPs, the decoder's too.
+    start_id: the token that every output begins with, and that is not part of it.
+    """
+
+    num_layers: int
+    buckets: int
+    farthest: int
+    is_gated: bool
+    start_id: int
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
 
@@ -91,6 +107,7 @@ class Architecture:
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0
+    encoder: Encoder | None = None
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

@@ -21,7 +21,7 @@ MAX_VOCABULARY = 1 << 24
 MAX_POSITIONS = (1 << 31) - 1  # of 32 bits in the kernels
 MAX_WIDTH = 1 << 20
 _LARGEST = {
-    **dict.fromkeys(("n_layer", "num_hidden_layers", "num_layers"), MAX_LAYERS),
+    **dict.fromkeys(("n_layer", "num_decoder_layers", "num_hidden_layers", "num_layers"), MAX_LAYERS),
     **dict.fromkeys(("padded_vocab_size", "vocab_size"), MAX_VOCABULARY),
     **dict.fromkeys(
         ("max_position_embeddings", "n_positions", "seq_length", "sliding_window"), MAX_POSITIONS

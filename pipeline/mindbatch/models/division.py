@@ -18,6 +18,11 @@ def check_division(
     arch: Architecture, model_parallel: int, pipeline_stage: int = 1, device_map: DeviceMap = None
 ) -> None:
     """Raises ConfigError with all that keeps the model from being divided by these numbers of `parallel`."""
+    if arch.encoder is not None and pipeline_stage > 1:
+        raise ConfigError(
+            f"parallel.pipeline_stage={pipeline_stage}: a {arch.model_type} has an encoder besides; "
+            "allowed: 1"
+        )
     check_sizes(tensor_specs(arch), model_parallel, pipeline_stage, device_map, keys="parallel.")
 
 

@@ -11,8 +11,8 @@ _KINDS = {
         albert bert camembert deberta deberta-v2 distilbert electra ernie esm longformer modernbert mpnet
         nomic_bert roberta roformer xlm-roberta xlnet""",
     "an encoder-decoder model": """
-        bart blenderbot fsmt longt5 m2m_100 marian mbart mt5 mvp nllb-moe pegasus prophetnet
-        switch_transformers t5 t5gemma umt5""",
+        bart blenderbot fsmt longt5 m2m_100 marian mbart mvp nllb-moe pegasus prophetnet
+        switch_transformers t5gemma umt5""",
     "a model of speech or sound": "bark encodec hubert moonshine musicgen speecht5 wav2vec2 whisper",
     "a model of images": "beit clip convnext deit detr dinov2 resnet sam segformer siglip swin vit",
     "multimodal": """

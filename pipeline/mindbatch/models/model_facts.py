@@ -21,6 +21,7 @@ class ModelFacts:
     has_alibi: positions enter as biases of attention's scores.
     has_softcap: scores of attention are capped.
     has_experts: a mixture of experts that native kernels compute.
+    decoder_start_id: of an encoder-decoder, whose prompts are its encoder's input; None of others.
     devices: that run it.
     """
 
@@ -34,6 +35,7 @@ class ModelFacts:
     has_alibi: bool = False
     has_softcap: bool = False
     has_experts: bool = False
+    decoder_start_id: int | None = None
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
 
@@ -51,4 +53,5 @@ class ModelFacts:
             has_alibi=self.has_alibi,
             has_softcap=self.has_softcap,
             has_experts=self.has_experts,
+            has_encoder=self.decoder_start_id is not None,
         )

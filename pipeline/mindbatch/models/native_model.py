@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, rank_places
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
     from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
+
+_ENCODERS = "an encoder is computed by the C++ kernels alone; allowed: CPU, with the package's library built"
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ def fit_native(
     Raises:
         CheckpointError: what does not fit, of all adapters.
     """
+    if arch.encoder is not None:
+        raise ConfigError(f"lora: adapters are not computed with a {arch.model_type}; merge them before")
     specs = tensor_specs(arch)
     return fit_adapters(specs, adapters, max_loaded, adapter_renames(arch, source_shapes(specs)))
 
@@ -110,6 +115,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         has_alibi=arch.alibi is not None,
         has_softcap=arch.attention_cap > 0,
         has_experts=arch.experts is not None,
+        decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
     )
 
 
@@ -134,9 +140,11 @@ def load_native(
     """
     from mindbatch.cache.paged import allocate
     from mindbatch.kernels.choice import compiled
-    from mindbatch.kernels.program.step import StepPrograms
+    from mindbatch.kernels.program.encoder_step import EncoderDecoderPrograms
+    from mindbatch.kernels.program.step import Programs, StepPrograms
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.builder import Layers
+    from mindbatch.layers.encoder_decoder import EncoderDecoder
     from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
@@ -146,6 +154,8 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     library = kernels.program_library(rank, held)
     if library is None:
+        if arch.encoder is not None:
+            raise ConfigError(f"{arch.model_type}: {_ENCODERS}")
         kernels = compiled(kernels)
     weights = load_weights(arch, folder, kernels, rank, progress, stage)
     bank = None
@@ -159,10 +169,14 @@ def load_native(
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
-    programs = None
+    programs: Programs | None = None
     if library is not None:
         recorded = network(kernels)
-        programs = StepPrograms(recorded.decoder, recorded.head, library, adapted=bank is not None)
+        if isinstance(recorded, EncoderDecoder):
+            assert recorded.head is not None
+            programs = EncoderDecoderPrograms(recorded.encoder, recorded.decoder, recorded.head, library)
+        else:
+            programs = StepPrograms(recorded.decoder, recorded.head, library, adapted=bank is not None)
     return RunnableModel(
         arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank, programs=programs
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mindbatch.cache.paged import PagedCache
 from mindbatch.kernels.interface import AttentionShape, Kernels
-from mindbatch.kernels.program.step import StepPrograms
+from mindbatch.kernels.program.step import Programs
 from mindbatch.layers.decoder import Network
 from mindbatch.models.adapter_bank import AdapterBank
 
@@ -30,4 +30,4 @@ class RunnableModel:
     attention: AttentionShape
     few_graphs: bool = False
     adapters: AdapterBank | None = None
-    programs: StepPrograms | None = None
+    programs: Programs | None = None

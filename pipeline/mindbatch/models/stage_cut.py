@@ -13,7 +13,7 @@ AUTO = "auto"
 """The device_map that divides the bytes of the weights."""
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_FIRST = ("embedding.", "positions.")
+_FIRST = ("embedding.", "positions.", "encoder.")
 _LAST = ("norm.", "head.")
 _HEAD_TIME = 0.5
 """Of what a layer with as many numbers takes: prompts and new tokens about as many, the head for new ones."""

@@ -42,7 +42,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
             "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, cohere",
         ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
-        ({"model_type": "t5"}, "'t5', an encoder-decoder model,"),
+        ({"model_type": "umt5"}, "'umt5', an encoder-decoder model,"),
         ({"model_type": "odd", "is_encoder_decoder": True}, "'odd', an encoder-decoder model,"),
         ({"model_type": "mamba2"}, "'mamba2', a recurrent or state-space model,"),
         ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "text_config: a multimodal model"),

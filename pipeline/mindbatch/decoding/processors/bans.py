@@ -56,7 +56,8 @@ def repeated_ngrams(row: Row) -> Processor:
 
 def repeated_prompt_ngrams(row: Row) -> Processor:
     """encoder_no_repeat_ngram_size: what would make an n-gram of the prompt come again."""
-    prompt, size = token_array(row.prompt_token_ids), row.params.encoder_no_repeat_ngram_size
+    prompt = token_array(row.encoder_token_ids or row.prompt_token_ids)
+    size = row.params.encoder_no_repeat_ngram_size
 
     def process(step: Step) -> None:
         step.forbid(_followers(prompt, step.latest(size - 1), size), "encoder_no_repeat_ngram_size")

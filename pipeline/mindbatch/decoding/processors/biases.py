@@ -55,7 +55,7 @@ def repetition(row: Row) -> Processor:
 def encoder_repetition(row: Row) -> Processor:
     """encoder_repetition_penalty: the inverse, on the prompt's tokens, which stand for an encoder's."""
     penalty = 1 / row.params.encoder_repetition_penalty
-    prompt = np.unique(token_array(row.prompt_token_ids))
+    prompt = np.unique(token_array(row.encoder_token_ids or row.prompt_token_ids))
     return lambda step: penalise(step, prompt, penalty)
 
 

@@ -27,6 +27,7 @@ def limit_faults(
     has_alibi: bool = False,
     has_softcap: bool = False,
     has_experts: bool = False,
+    has_encoder: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -54,6 +55,8 @@ def limit_faults(
         )
     if has_softcap:
         yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
+    if has_encoder:
+        yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
     if has_experts:
         yield (
             "a mixture of experts: not with runtime.device_target=Ascend, for which there are no kernels of "

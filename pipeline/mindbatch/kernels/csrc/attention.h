@@ -70,14 +70,18 @@ inline const Number* values_at(const AttentionArgs& a, const int32_t* table, int
 }
 
 inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
+  if (a.firsts) return a.firsts[token];
   const int64_t length = a.lengths[token];
   return a.window > 0 && length > a.window ? length - a.window : 0;
 }
 
+// Numbers of a token in `qkv`: where nothing is written to the cache there are queries only.
+inline int64_t row_width(const AttentionArgs& a) { return (a.heads + (a.slots ? 2 * a.kv_heads : 0)) * a.head_dim; }
+
 template <class Cells>
 inline void write_cache(const AttentionArgs& a) {
   typedef typename Cells::Number Number;
-  const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  const int64_t width = row_width(a);
   constexpr int64_t kTokens = 8;
   auto body = [&](int64_t chunk, int) {
     for (int64_t t = chunk * kTokens; t < a.tokens && t < (chunk + 1) * kTokens; t++) {
@@ -169,6 +173,17 @@ __attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, i
   }
 }
 
+// Adds the bias of each key's distance from the query's own position to scores[begin, end), whose positions count
+// from `first`.
+inline void add_distance_bias(const AttentionArgs& a, int64_t head, int64_t own, int64_t first, int64_t begin,
+                              int64_t end, float* scores) {
+  const float* biases = a.distance_bias + head * (2 * a.farthest + 1) + a.farthest;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t distance = first + i - own;
+    scores[i] += biases[distance < -a.farthest ? -a.farthest : distance > a.farthest ? a.farthest : distance];
+  }
+}
+
 // Turns scores[begin, end) into exponentials, and the others of the chunk into zeros. Returns what became of
 // exp(score - top) of the chunks before, as a factor. (Not inlined: rounded alike for tiles of every size.)
 __attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64_t end, const Chunk& chunk,
@@ -246,6 +261,9 @@ inline void soften(const AttentionArgs& a, const QueryTile& tile, const Chunk& c
     if (a.softcap > 0) cap_scores(a.softcap, seen.begin, seen.end, scores);
     if (a.slopes)
       add_alibi(a, tile.first_head + q % tile.heads, a.lengths[token] - 1, chunk.first, seen.begin, seen.end, scores);
+    if (a.distance_bias)
+      add_distance_bias(a, tile.first_head + q % tile.heads, a.positions[token], chunk.first, seen.begin, seen.end,
+                        scores);
     const float before = exponentials(scores, seen.begin, seen.end, chunk, m.running[q]);
     for (int64_t d = 0; d < a.padded_head_dim; d += kLanes) store(result + d, load(result + d) * before);
   }
@@ -271,7 +289,7 @@ inline TileFunctions functions_for(const AttentionArgs& a, int64_t queries) {
 }
 
 inline void begin_tile(const AttentionArgs& a, const QueryTile& tile, const TileMemory& m) {
-  const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  const int64_t width = row_width(a);
   for (int64_t q = 0; q < tile.tokens * tile.heads; q++) {
     const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
     const float* from = a.qkv + token * width + head * a.head_dim;
@@ -290,11 +308,13 @@ inline void end_tile(const AttentionArgs& a, const QueryTile& tile, const TileMe
   }
 }
 
-// The tokens from `first` on that share a table row and stand one after the other, `most` at the most.
+// The tokens from `first` on that share a table row and stand one after the other, or see the same, `most` at the
+// most.
 inline int64_t run_length(const AttentionArgs& a, int64_t first, int64_t most) {
+  const bool alike = first + 1 < a.tokens && a.lengths[first + 1] == a.lengths[first];
   int64_t count = 1;
   while (count < most && first + count < a.tokens && a.rows[first + count] == a.rows[first] &&
-         a.lengths[first + count] == a.lengths[first] + count)
+         a.lengths[first + count] == a.lengths[first] + (alike ? 0 : count))
     count++;
   return count;
 }
@@ -361,7 +381,8 @@ inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t 
 }
 
 void attention(const AttentionArgs& a) {
-  a.rounded_cache ? write_cache<Bfloat16Cells>(a) : write_cache<Float32Cells>(a);
+  if (a.slots) a.rounded_cache ? write_cache<Bfloat16Cells>(a) : write_cache<Float32Cells>(a);
+  if (a.heads == 0) return;  // keys and values alone
   const int64_t group = a.heads / a.kv_heads;
   const int64_t tile_heads = group < kTileQueries ? group : kTileQueries;
   const int64_t tile_tokens = kTileQueries / tile_heads;

@@ -32,7 +32,8 @@ void read_next_ahead(const LinearArgs& a, WeightKind kind) {
 bool within_caches(const AttentionArgs& a, int64_t blocks, int64_t table_rows) {
   int64_t seen = 0;  // entries of this table row that earlier tokens have had looked at
   for (int64_t t = 0; t < a.tokens; t++) {
-    if (a.slots[t] >= blocks * a.block_size) return false;
+    if (a.slots && a.slots[t] >= blocks * a.block_size) return false;
+    if (a.firsts && a.firsts[t] < 0) return false;
     if (a.rows[t] < 0 || a.rows[t] >= table_rows || a.lengths[t] > a.blocks_per_row * a.block_size) return false;
     const int32_t* table = a.block_tables + a.rows[t] * a.blocks_per_row;
     if (t > 0 && a.rows[t] != a.rows[t - 1]) seen = 0;
@@ -117,13 +118,67 @@ static int attend(void** params, int64_t** shapes, bool rounded_cache) {
       settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
       as_float(settings[3]), rounded_cache, as_float(settings[4]),
       has_alibi ? floats(params[7]) + 7 : nullptr, has_alibi ? as_float(settings[6]) : 0,
-      has_alibi && settings[5] != 0};
+      has_alibi && settings[5] != 0, nullptr, nullptr, nullptr, 0};
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
   table->attention(arguments);
   return 0;
 }
 MB_OP(mb_attention) { return attend(params, shapes, false); }
 MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true); }
+
+// The attention of encoder-decoders, where a token sees positions [first, length) with a bias by distance:
+// qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * farthest + 1],
+// settings -> out [tokens, heads * head_dim]
+// settings of all three: int32 [heads, head_dim, bits of the float scale]
+static int attend_between(void** params, int64_t** shapes, bool rounded_cache) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[10]);
+  const AttentionArgs arguments = {
+      floats(params[0]), params[1], params[2], ints(params[3]),
+      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[11]), shapes[0][0],
+      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], 0,
+      as_float(settings[2]), rounded_cache, 0, nullptr, 0, false,
+      ints(params[7]), ints(params[8]), floats(params[9]), shapes[9][1] / 2};
+  if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
+  table->attention(arguments);
+  return 0;
+}
+MB_OP(mb_relative_attention) { return attend_between(params, shapes, false); }
+MB_OP(mb_relative_attention_bfloat16) { return attend_between(params, shapes, true); }
+
+// Queries that see the first `lengths` cached positions, and write none:
+// queries, key cache, value cache, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
+static int attend_across(void** params, int64_t** shapes, bool rounded_cache) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[6]);
+  const AttentionArgs arguments = {
+      floats(params[0]), params[1], params[2], nullptr,
+      ints(params[3]), ints(params[4]), ints(params[5]), static_cast<float*>(params[7]), shapes[0][0],
+      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[4][1], 0,
+      as_float(settings[2]), rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
+  if (!within_caches(arguments, shapes[1][0], shapes[4][0])) return kOutside;
+  table->attention(arguments);
+  return 0;
+}
+MB_OP(mb_cross_attention) { return attend_across(params, shapes, false); }
+MB_OP(mb_cross_attention_bfloat16) { return attend_across(params, shapes, true); }
+
+// Keys and values that others attend to: kv, key cache, value cache, slots, settings -> kv as it is
+static int write_cached(void** params, int64_t** shapes, bool rounded_cache) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[4]);
+  const AttentionArgs arguments = {
+      floats(params[0]), params[1], params[2], ints(params[3]),
+      nullptr, nullptr, nullptr, nullptr, shapes[0][0],
+      0, shapes[1][1], settings[1], shapes[2][3], shapes[1][3], 0, 0,
+      0, rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
+  for (int64_t t = 0; t < arguments.tokens; t++)
+    if (arguments.slots[t] >= shapes[1][0] * arguments.block_size) return kOutside;
+  table->attention(arguments);
+  return 0;
+}
+MB_OP(mb_write_cache) { return write_cached(params, shapes, false); }
+MB_OP(mb_write_cache_bfloat16) { return write_cached(params, shapes, true); }
 
 // qkv, cos, sin, query norm [of a head or of all] or [1], key norm or [1], settings -> qkv
 // settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, interleaved]

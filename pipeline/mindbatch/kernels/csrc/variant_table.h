@@ -63,6 +63,11 @@ struct AttentionArgs {
   const float* slopes;  // [heads], or null: ALiBi, of which a score gets alibi_factor * slope * position of the key
   float alibi_factor;
   bool alibi_rounded;  // slopes, positions and their products are bfloat16
+  // Of encoder-decoders, or null:
+  const int32_t* firsts;       // [tokens]: the first position that the token sees, in place of a window
+  const int32_t* positions;    // [tokens]: its own, for distance_bias
+  const float* distance_bias;  // [heads, 2 * farthest + 1]: added to a score by key - own position, from -farthest on
+  int64_t farthest;            // what lies further away has the bias of the farthest
 };
 
 struct RotaryArgs {

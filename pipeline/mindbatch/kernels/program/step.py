@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,23 @@ from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.step import Batch, IntArray
 
 LENGTHS = Batch._fields.index("lengths")
+
+
+class Programs(Protocol):
+    """A model's steps: see `StepPrograms`."""
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it gives logits."""
+        ...
+
+    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
+        """See `StepPrograms.hidden`."""
+        ...
+
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+        """See `StepPrograms.logits`."""
+        ...
 
 
 class StepPrograms:
@@ -35,7 +53,7 @@ class StepPrograms:
         else:
             [hidden] = step.outputs
             self._decoder = LastRows(step, step.inputs[LENGTHS], library)
-            self._head = Program(_recorded_head(head, hidden.shape[1:], adapted=adapted), library)
+            self._head = Program(recorded_head(head, hidden.shape[1:], adapted=adapted), library)
 
     @property
     def has_head(self) -> bool:
@@ -68,7 +86,8 @@ def _recorded_step(decoder: Operation, *, adapted: bool) -> Recording:
     return recorded(decoder, recording, ids, positions, (slots, rows, tables, lengths), adapters)
 
 
-def _recorded_head(head: Operation, width: Sequence[int], *, adapted: bool) -> Recording:
+def recorded_head(head: Operation, width: Sequence[int], *, adapted: bool) -> Recording:
+    """Of hidden states of that width, and the slots of adapters where the model has them."""
     recording = Recording()
     hidden = recording.input(width, np.float32)
     adapters = (recording.input((), np.int32),) if adapted else ()

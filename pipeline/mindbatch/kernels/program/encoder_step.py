@@ -1,0 +1,61 @@
+"""An encoder-decoder as programs: the inputs that begin in a step first, then all that is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.layer import Operation
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.recording import ROWS, Recording, recorded
+from mindbatch.kernels.program.step import recorded_head
+from mindbatch.kernels.step import IntArray
+
+
+class EncoderDecoderPrograms:
+    """See `StepPrograms`. A step has all tokens of an input or none."""
+
+    has_head = True
+
+    def __init__(
+        self, encoder: Operation, decoder: Operation, head: Operation, library: NativeLibrary
+    ) -> None:
+        """Those of `layers.encoder_decoder.EncoderDecoder`, made by the recorder's kernels."""
+        step = _recorded(decoder)
+        [hidden] = step.outputs
+        self._encoder, self._decoder = Program(_recorded(encoder), library), Program(step, library)
+        self._head = Program(recorded_head(head, hidden.shape[1:], adapted=False), library)
+
+    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
+        """The decoder's hidden states [T, hidden_size]; see `StepPrograms.hidden`.
+
+        wanted: of tokens of the decoder alone; None where the step has no others.
+        """
+        ids, positions, slots, rows, tables, lengths, inputs = step
+        encoded = np.flatnonzero(positions < inputs)
+        if len(encoded):
+            seen, nothing = inputs[encoded], np.zeros(len(encoded), np.int32)
+            own = (slots[encoded], rows[encoded], tables, seen, nothing, positions[encoded])
+            self._encoder.run([ids[encoded], *own])
+        decoded = np.flatnonzero(positions >= inputs)
+        own = (slots[decoded], rows[decoded], tables, lengths[decoded], inputs[decoded], positions[decoded])
+        [hidden] = self._decoder.run([ids[decoded], *own])
+        return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
+
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+        """See `StepPrograms.logits`."""
+        [logits] = self._head.run([hidden])
+        return logits
+
+
+def _recorded(layers: Operation) -> Recording:
+    """Of ids, slots, rows, block tables, lengths, firsts and positions: see `Kernels.distance_attention`."""
+    recording = Recording()
+    ids, slots, rows = (recording.input((), np.int32) for _ in range(3))
+    tables = recording.input((ROWS,), np.int32)
+    lengths, firsts, positions = (recording.input((), np.int32) for _ in range(3))
+    step = (slots, rows, tables, lengths, firsts, positions)
+    return recorded(layers, recording, ids, positions, step, ())
