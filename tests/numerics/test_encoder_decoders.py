@@ -1,0 +1,135 @@
+"""T5 and mT5 compute what transformers computes, alone and in batches, and with every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
+from numpy.typing import NDArray
+from recording import load
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request
+from mindbatch.engine.runner import StageRunner, StepOutput
+from mindbatch.engine.scheduler import Step
+from mindbatch.errors import CacheBudgetError, PromptError
+
+pytestmark = pytest.mark.slow
+GREEDY = DecodingParams(max_new_tokens=64)
+STRATEGIES = {
+    "sampling": DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=3, seed=5),
+    "beams": DecodingParams(max_new_tokens=12, num_beams=3, num_return_sequences=2),
+    "contrastive": DecodingParams(max_new_tokens=12, penalty_alpha=0.6, top_k=4),
+    "lookup": DecodingParams(max_new_tokens=24, prompt_lookup_num_tokens=3),
+    "processors": DecodingParams(max_new_tokens=12, encoder_repetition_penalty=1.3, no_repeat_ngram_size=2),
+}
+
+
+class Logits:
+    """A runner that keeps the logits by the tokens that they follow."""
+
+    def __init__(self, runner: StageRunner) -> None:
+        self.vocab_size = runner.vocab_size
+        self.found: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._runner = runner
+
+    def run(self, step: Step) -> StepOutput:
+        output, end = self._runner.run(step), 0
+        for tokens in step.scheduled:
+            end += tokens.stop - tokens.start
+            if tokens.num_logits:
+                self.found[tuple(tokens.sequence.tokens(0, tokens.stop))] = output.logits([end - 1])[0]
+        return output
+
+
+class Run:
+    """What one engine made of some prompts; `limits` change its settings."""
+
+    def __init__(
+        self, llm: LLM, prompts: Sequence[Sequence[int]], params: DecodingParams, **limits: Any
+    ) -> None:
+        runner = Logits(llm._model.engine._runner)
+        self.engine = Engine(runner, replace(llm._model.engine.settings, **limits))
+        for number, prompt in enumerate(prompts):
+            self.engine.add(Request(str(number), tuple(prompt), params))
+        done = {}
+        while self.engine.has_work:
+            done |= {output.key: output for output in self.engine.step().finished}
+        self.tokens = [[each.token_ids for each in done[str(key)].outputs] for key in range(len(prompts))]
+        self.logits = runner.found
+
+
+@pytest.fixture(scope="module", params=["t5", "t5_gated", "mt5"])
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, described = tmp_path_factory.mktemp(case), descriptions(ENCODERS)[case]
+    assert write_folder(path, described) == described["digest"]
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return load(folder, max_batched_tokens=64)
+
+
+def _expected(case: str, what: str) -> list[list[list[int]]]:
+    return [[row] for row in fixture(ENCODERS)[f"{case}.{what}"].tolist()]
+
+
+def test_logits_and_greedy_tokens_are_those_of_transformers(
+    case: str, llm: LLM, record_property: pytest.RecordProperty
+) -> None:
+    prompt = ragged(case, ENCODERS)[0]
+    alone, [tokens] = Run(llm, [prompt], GREEDY), _expected(case, "tokens")[0]
+    ours = np.stack([alone.logits[(*prompt, 0, *tokens[:step])] for step in range(len(tokens))])
+    gap = float(np.abs(ours - fixture(ENCODERS)[f"{case}.logits"]).max())
+    record_property("largest difference", gap)
+    assert gap <= 1e-4
+    assert alone.tokens == [[tokens]]
+
+
+def test_a_ragged_batch_of_16_and_its_beams(case: str, llm: LLM) -> None:
+    prompts = ragged(case, ENCODERS)
+    assert Run(llm, prompts, GREEDY).tokens == _expected(case, "tokens")
+    beams = DecodingParams(max_new_tokens=24, num_beams=4)
+    assert Run(llm, prompts, beams).tokens == _expected(case, "beams")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_companions_and_preemption_change_nothing(case: str, llm: LLM, name: str) -> None:
+    prompts, params = ragged(case, ENCODERS)[:6], STRATEGIES[name]
+    together = Run(llm, prompts, params)
+    scarce = Run(llm, prompts, params, num_blocks=18)
+    assert together.tokens == scarce.tokens
+    assert together.tokens[:1] == Run(llm, prompts[:1], params).tokens
+
+
+def test_without_the_cache_and_by_lookup_the_tokens_are_the_greedy_ones(case: str, llm: LLM) -> None:
+    prompts = ragged(case, ENCODERS)[:3]
+    few = DecodingParams(max_new_tokens=24)
+    greedy = Run(llm, prompts, few)
+    assert greedy.tokens == Run(llm, prompts, few, use_past=False).tokens
+    assert greedy.tokens == Run(llm, prompts, STRATEGIES["lookup"]).tokens
+
+
+def test_half_precision_does_not_depend_on_companions(folder: Path, case: str) -> None:
+    rounded = load(folder, max_batched_tokens=64, dtype="bfloat16")
+    prompts = ragged(case, ENCODERS)[:5]
+    assert Run(rounded, prompts, GREEDY).tokens[:1] == Run(rounded, prompts[:1], GREEDY).tokens
+
+
+def test_what_cannot_be_is_refused(llm: LLM) -> None:
+    with pytest.raises(CacheBudgetError, match="the input has 65 tokens, which are encoded in one step"):
+        Run(llm, [[5] * 65], GREEDY)
+    with pytest.raises(PromptError, match="the input of an encoder"):
+        Run(llm, [[5]], DecodingParams(prompt_logprobs=1))
