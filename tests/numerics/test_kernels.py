@@ -13,6 +13,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
 from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.reference import ReferenceKernels
@@ -289,14 +290,18 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
         check_cache(case, native, reference, step[0])
 
 
-@pytest.mark.parametrize("window", [0, pytest.param(290, marks=pytest.mark.slow)])
-def test_a_token_attends_alike_in_every_step(library: NativeLibrary, window: int) -> None:
+@pytest.mark.parametrize("weights", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(("group", "window"), [(3, 0), pytest.param(3, 290, marks=pytest.mark.slow), (11, 0)])
+def test_a_token_attends_alike_in_every_step(
+    library: NativeLibrary, group: int, window: int, weights: FloatType
+) -> None:
     """Bit for bit, over more than one chunk of positions: alone, in a short step, in a long one."""
-    case = Case(6, 2, 20, 16, ((0, 531),), window=window)
+    case = Case(2 * group, 2, 20, 16, ((0, 531),), window=window)
     (slots, rows, tables, lengths), filled = step_of(case)
     qkv = numbers(len(slots), case.shape.qkv_width)
     zeros = [np.zeros((*filled.shape, case.kv_heads, case.head_dim), np.float32)] * 2
-    step = OneStep(compiled(NativeKernels(library)).attention(case.shape), *native_layout(case, *zeros))
+    kernels = compiled(NativeKernels(library, weights))
+    step = OneStep(kernels.attention(case.shape), *native_layout(case, *zeros))
     for variant in library.variants:
         library.set_variant(variant)
         together = outputs(step, [qkv, slots, rows, tables, lengths])[0]
@@ -304,6 +309,30 @@ def test_a_token_attends_alike_in_every_step(library: NativeLibrary, window: int
             q, s, r, n = (array[first:last] for array in (qkv, slots, rows, lengths))
             apart = outputs(step, [q, s, r, tables, n])[0]
             np.testing.assert_array_equal(apart, together[first:last], variant)
+
+
+@pytest.mark.parametrize("head_dim", [20, 64])
+def test_attention_beside_rounded_weights_is_as_near_as_bfloat16(
+    library: NativeLibrary, head_dim: int
+) -> None:
+    """Half a unit of 2^-8 of the largest value, for each of three roundings; exact where nothing rounds."""
+    case = Case(8, 2, head_dim, 16, ((0, 40), (300, 1)), softcap=3.0, alibi=Alibi(alibi_slopes(8)))
+    step, filled = step_of(case)
+    qkv, size = numbers(len(step[0]), case.shape.qkv_width), (*filled.shape, case.kv_heads, head_dim)
+    caches = native_layout(case, numbers(*size), numbers(*size, 1)[..., 0])
+    found = {}
+    for weights in (FLOAT32, BFLOAT16, INT8):
+        kernels = compiled(NativeKernels(library, weights))
+        for variant in library.variants:
+            library.set_variant(variant)
+            attend = OneStep(kernels.attention(case.shape), *caches)
+            found[weights, variant] = outputs(attend, [qkv, *step])[0]
+    for variant in library.variants:
+        exact, rounded = found[FLOAT32, variant], found[BFLOAT16, variant]
+        np.testing.assert_array_equal(rounded, found[INT8, variant])
+        difference = np.abs(rounded - exact).max()
+        assert difference <= 3 * 2**-9 * np.abs(qkv).max(), variant
+        assert (difference > 0) == (variant == "amx"), variant
 
 
 def check_cache(case: Case, native: OneStep, reference: OneStep, slots: NDArray[np.int32]) -> None:

@@ -13,7 +13,7 @@ from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsSh
 from mindbatch.kernels.layer import Identity, Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
-from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, padded_head
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import Infer, MakeCell, first_type, float32, second_type
 from mindbatch.kernels.native_library import NativeLibrary
@@ -231,6 +231,9 @@ class NativeKernels(Kernels):
             return [qkv[0], shape.heads * shape.head_dim]
 
         settings = [shape.heads, shape.head_dim, shape.window, *map(float_bits, (shape.scale, shape.softcap))]
+        settings.append(
+            int(self._weights.type in (BFLOAT16, INT8))
+        )  # products of attention may be rounded, too
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
             settings += map(float_bits, shape.alibi.slopes)

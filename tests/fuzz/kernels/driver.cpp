@@ -12,6 +12,20 @@
 
 namespace {
 
+std::vector<AttentionCase> attention_cases() {
+  return {
+      {1, 1, 2, 8, 0, {{0, 1}}, 0, 0},
+      {2, 1, 20, 16, 0, {{0, 13}, {5, 1}, {40, 3}}, 3, 1},
+      {3, 1, 64, 32, 7, {{31, 2}, {32, 1}, {0, 33}}, 0, 0},
+      {9, 1, 33, 8, 65, {{63, 1}, {64, 1}, {100, 9}}, 1, 2, 0, 1.5f},
+      {14, 2, 6, 24, 1, {{47, 1}, {0, 49}}, 0, 0},
+      {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
+      {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
+      {5, 1, 7, 16, 0, {{0, 19}, {300, 3}, {257, 1}}, 1, 0, 1},
+      {3, 3, 20, 64, 9, {{0, 35}, {299, 2}}, 0, 1, 2},
+  };
+}
+
 void fixed_cases(Random& random) {
   for (const int64_t rows : {1, 2, 3, 14, 15, 29})
     for (const int64_t depth : {1, 15, 33, 257})
@@ -30,17 +44,6 @@ void fixed_cases(Random& random) {
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
       rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3, head_dim % 4 == 0);
-  const std::vector<AttentionCase> attention = {
-      {1, 1, 2, 8, 0, {{0, 1}}, 0, 0},
-      {2, 1, 20, 16, 0, {{0, 13}, {5, 1}, {40, 3}}, 3, 1},
-      {3, 1, 64, 32, 7, {{31, 2}, {32, 1}, {0, 33}}, 0, 0},
-      {9, 1, 33, 8, 65, {{63, 1}, {64, 1}, {100, 9}}, 1, 2, 0, 1.5f},
-      {14, 2, 6, 24, 1, {{47, 1}, {0, 49}}, 0, 0},
-      {5, 5, 256, 128, 0, {{127, 1}}, 1, 0},
-      {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
-      {5, 1, 7, 16, 0, {{0, 19}, {300, 3}, {257, 1}}, 1, 0, 1},
-      {3, 3, 20, 64, 9, {{0, 35}, {299, 2}}, 0, 1, 2},
-  };
   rounded_cases(random);
   adapter_cases(random);
   expert_cases(random);
@@ -50,19 +53,19 @@ void fixed_cases(Random& random) {
       rows_case(random, tokens, 5, width);
       for (const bool fails : {false, true}) program_case(random, tokens, width, fails);
     }
-  for (const AttentionCase& each : attention) {
+  for (const AttentionCase& each : attention_cases()) {
     attention_case(random, each);
     rounded_attention_case(random, each);
     outside_cases(random, each);
   }
 }
 
-void random_attention(Random& random) {
+void random_attention(Random& random, bool rounds = false) {
   const int64_t kv_heads = random.between(1, 3);
   AttentionCase a = {kv_heads * random.between(1, 11), kv_heads, random.one_of<int64_t>({2, 7, 16, 34, 80}),
                      random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33}),
                      {}, random.between(0, 2), random.between(0, 2), random.one_of<int>({0, 0, 1, 2}),
-                     random.one_of<float>({0, 0, 0.4f, 50})};
+                     random.one_of<float>({0, 0, 0.4f, 50}), rounds};
   for (int64_t i = random.between(1, 3); i > 0; i--)
     a.sequences.push_back({random.between(0, 70), random.between(1, random.one_of<int64_t>({1, 9, 40}))});
   attention_case(random, a);
@@ -90,8 +93,23 @@ void random_case(Random& random) {
   random_rounded_case(random);
 }
 
-// Instruction sets that have products of their own; all else they share with the one before them.
+// Instruction sets that have products of their own, amx attention, too; all else they share with the one before them.
 bool has_products_only(const std::string& variant) { return variant == "amx" || variant.find('_') != variant.npos; }
+
+void fixed_products(Random& random, bool attends) {
+  rounded_cases(random);
+  if (!attends) return;
+  for (AttentionCase each : attention_cases()) {
+    each.rounds = true;
+    attention_case(random, each);
+    rounded_attention_case(random, each);
+  }
+}
+
+void random_products(Random& random, bool attends) {
+  random_rounded_case(random);
+  if (attends) random_attention(random, true);
+}
 
 }  // namespace
 
@@ -100,8 +118,9 @@ int main(int count, char** arguments) {
   if (!mb_set_variant(arguments[1])) return 3;
   Random random = {std::strtoull(arguments[2], nullptr, 10)};
   if (count > 4) planted = arguments[4];
-  const bool products = has_products_only(arguments[1]);
-  (products ? rounded_cases : fixed_cases)(random);
-  for (long i = std::strtol(arguments[3], nullptr, 10); i > 0; i--) (products ? random_rounded_case : random_case)(random);
+  const bool products = has_products_only(arguments[1]), attends = arguments[1] == std::string("amx");
+  products ? fixed_products(random, attends) : fixed_cases(random);
+  for (long i = std::strtol(arguments[3], nullptr, 10); i > 0; i--)
+    products ? random_products(random, attends) : random_case(random);
   std::puts("all kernels are right");
 }

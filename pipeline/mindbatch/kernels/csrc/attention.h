@@ -1,4 +1,5 @@
-// Paged attention: writes the step's keys and values into the cache, then every token attends to its sequence.
+// Paged attention in float32: writes the step's keys and values into the cache, then every token attends to its
+// sequence.
 //
 // Queries that read the same keys (neighbouring tokens of one sequence, the query heads of one key/value head)
 // are taken together in tiles, and a span of tiles passes over the context in chunks, so that what is cached is
@@ -6,19 +7,10 @@
 // (2022). Within a chunk they take its parts in turn, which stay in the first-level cache. After each chunk a query
 // has the largest score so far, and sums over the positions in their order. Chunks begin at multiples of their size,
 // so that neither a tile, nor its companions, nor the threads change anything in any query's arithmetic.
-// Cache layout after Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention" (2023).
 
 constexpr int kTileQueries = 8;
 constexpr int64_t kSpanTiles = 16;
-constexpr int64_t kChunk = 256, kPart = 64;  // positions; a chunk is whole blocks, so a longer block is one
-constexpr float kNoScore = -__builtin_inff();
-
-// Queries that are computed at once: heads of neighbouring tokens of one sequence.
-struct QueryTile {
-  int64_t first_token, tokens;
-  int64_t kv_head, first_head, heads;
-  int64_t begin, end;  // union of the positions that they see
-};
+constexpr int64_t kPart = 64;  // positions
 
 // Of a query, over the chunks so far: the largest score, and the sum of exp(score - top).
 struct Running {
@@ -43,62 +35,9 @@ struct Chunk {
   }
 };
 
+// A chunk is whole blocks, so a longer block is one.
 inline int64_t chunk_size(const AttentionArgs& a) {
   return a.block_size < kChunk ? kChunk / a.block_size * a.block_size : a.block_size;
-}
-
-// How a number is cached: as it is, or rounded to bfloat16 and widened where it is read.
-struct Float32Cells {
-  typedef float Number;
-  static float number(float x) { return x; }
-};
-struct Bfloat16Cells {
-  typedef uint16_t Number;
-  static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
-};
-
-template <class Number>
-inline const Number* keys_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
-  const int64_t head = table[position / a.block_size] * a.kv_heads + kv_head;
-  return static_cast<const Number*>(a.key_cache) + head * a.head_dim * a.block_size + position % a.block_size;
-}
-
-template <class Number>
-inline const Number* values_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
-  const int64_t row = (table[position / a.block_size] * a.kv_heads + kv_head) * a.block_size;
-  return static_cast<const Number*>(a.value_cache) + (row + position % a.block_size) * a.padded_head_dim;
-}
-
-inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
-  if (a.firsts) return a.firsts[token];
-  const int64_t length = a.lengths[token];
-  return a.window > 0 && length > a.window ? length - a.window : 0;
-}
-
-// Numbers of a token in `qkv`: where nothing is written to the cache there are queries only.
-inline int64_t row_width(const AttentionArgs& a) { return (a.heads + (a.slots ? 2 * a.kv_heads : 0)) * a.head_dim; }
-
-template <class Cells>
-inline void write_cache(const AttentionArgs& a) {
-  typedef typename Cells::Number Number;
-  const int64_t width = row_width(a);
-  constexpr int64_t kTokens = 8;
-  auto body = [&](int64_t chunk, int) {
-    for (int64_t t = chunk * kTokens; t < a.tokens && t < (chunk + 1) * kTokens; t++) {
-      if (a.slots[t] < 0) continue;
-      const int64_t block = a.slots[t] / a.block_size, offset = a.slots[t] % a.block_size;
-      const float* key = a.qkv + t * width + a.heads * a.head_dim;
-      const float* value = key + a.kv_heads * a.head_dim;
-      for (int64_t h = 0; h < a.kv_heads; h++, key += a.head_dim, value += a.head_dim) {
-        const int64_t head = block * a.kv_heads + h;
-        Number* keys = static_cast<Number*>(a.key_cache) + head * a.head_dim * a.block_size + offset;
-        Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
-        for (int64_t d = 0; d < a.head_dim; d++) keys[d * a.block_size] = Cells::number(key[d]);
-        for (int64_t d = 0; d < a.head_dim; d++) values[d] = Cells::number(value[d]);
-      }
-    }
-  };
-  parallel_for((a.tokens + kTokens - 1) / kTokens, body);
 }
 
 // A vector of neighbouring positions: their keys and values, and the keys that are read next.
@@ -147,41 +86,6 @@ inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Ch
   if (i >= chunk.end) return;
   const Positions<Number> from = positions(i);
   score_vectors<Number, Lanes, Queries, 1>(a, &from, m, i);
-}
-
-// Scores [begin, end) of a query become cap * tanh(score / cap). (Not inlined: rounded alike for tiles of every size.)
-__attribute__((noinline)) void cap_scores(float cap, int64_t begin, int64_t end, float* scores) {
-  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) store(scores + i, vtanh(load(scores + i) / cap) * cap);
-}
-
-// Adds ALiBi to scores[begin, end) of a query, whose positions count from `first`. Biases are relative to the query's
-// own position, which is more exact, unless they are rounded: the softmax is the same.
-__attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, int64_t own, int64_t first,
-                                         int64_t begin, int64_t end, float* scores) {
-  const auto nearest = [](Vec x) {  // in bfloat16; of numbers from 0 on
-    const IntVec bits = (IntVec)x;
-    return (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & -0x10000);
-  };
-  Vec lane{}, slope = splat(a.slopes[head]);
-  for (int l = 0; l < kLanes; l++) lane[l] = static_cast<float>(l);
-  if (a.alibi_rounded) slope = nearest(slope);
-  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) {
-    const int64_t position = first + i - (a.alibi_rounded ? 0 : own);
-    const Vec positions = lane + static_cast<float>(position);
-    const Vec bias = a.alibi_rounded ? nearest(slope * nearest(positions)) : slope * positions;
-    store(scores + i, load(scores + i) + bias * a.alibi_factor);
-  }
-}
-
-// Adds the bias of each key's distance from the query's own position to scores[begin, end), whose positions count
-// from `first`.
-inline void add_distance_bias(const AttentionArgs& a, int64_t head, int64_t own, int64_t first, int64_t begin,
-                              int64_t end, float* scores) {
-  const float* biases = a.distance_bias + head * (2 * a.farthest + 1) + a.farthest;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t distance = first + i - own;
-    scores[i] += biases[distance < -a.farthest ? -a.farthest : distance > a.farthest ? a.farthest : distance];
-  }
 }
 
 // Turns scores[begin, end) into exponentials, and the others of the chunk into zeros. Returns what became of
@@ -308,17 +212,6 @@ inline void end_tile(const AttentionArgs& a, const QueryTile& tile, const TileMe
   }
 }
 
-// The tokens from `first` on that share a table row and stand one after the other, or see the same, `most` at the
-// most.
-inline int64_t run_length(const AttentionArgs& a, int64_t first, int64_t most) {
-  const bool alike = first + 1 < a.tokens && a.lengths[first + 1] == a.lengths[first];
-  int64_t count = 1;
-  while (count < most && first + count < a.tokens && a.rows[first + count] == a.rows[first] &&
-         a.lengths[first + count] == a.lengths[first] + (alike ? 0 : count))
-    count++;
-  return count;
-}
-
 // A tile of a span, and what of the current chunk it reads.
 struct SpanTile {
   QueryTile queries;
@@ -372,44 +265,20 @@ inline int64_t span_floats(const AttentionArgs& a) {
 }
 
 // Tokens and heads that attend together, over the union of what they see.
-inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, int thread) {
+inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, const int32_t* table,
+                        int thread) {
   Span span(a, whole, tile_tokens, scratch(1 + thread, span_floats(a)));
   const int64_t size = chunk_size(a);
-  const int32_t* table = a.block_tables + static_cast<int64_t>(a.rows[whole.first_token]) * a.blocks_per_row;
   for (int64_t first = whole.begin / size * size; first < whole.end; first += size) span.attend(a, table, first, size);
   for (int64_t t = 0; t < span.count; t++) end_tile(a, span.tiles[t].queries, span.tiles[t].memory);
 }
 
 void attention(const AttentionArgs& a) {
-  if (a.slots) a.rounded_cache ? write_cache<Bfloat16Cells>(a) : write_cache<Float32Cells>(a);
+  write_cache(a);
   if (a.heads == 0) return;  // keys and values alone
-  const int64_t group = a.heads / a.kv_heads;
-  const int64_t tile_heads = group < kTileQueries ? group : kTileQueries;
-  const int64_t tile_tokens = kTileQueries / tile_heads;
-  const int64_t head_tiles = (group + tile_heads - 1) / tile_heads;
-  int64_t* starts = reinterpret_cast<int64_t*>(scratch(0, (a.tokens + 1) * 2));
-  int64_t spans = 0;
-  for (int64_t t = 0; t < a.tokens; spans++) {
-    starts[spans] = t;
-    t += a.lengths[t] > 0 ? run_length(a, t, tile_tokens * kSpanTiles) : 1;
-  }
-  starts[spans] = a.tokens;
-  const int64_t tasks_per_span = a.kv_heads * head_tiles;
-  auto body = [&](int64_t task, int thread) {
-    const int64_t index = spans - 1 - task / tasks_per_span;  // the last tokens have the longest contexts
-    const int64_t head_tile = task % head_tiles, first = starts[index], last = starts[index + 1] - 1;
-    const int64_t kv_head = task % tasks_per_span / head_tiles;
-    const int64_t first_head = kv_head * group + head_tile * tile_heads;
-    const int64_t heads = (kv_head + 1) * group - first_head < tile_heads ? (kv_head + 1) * group - first_head
-                                                                         : tile_heads;
-    if (a.lengths[first] <= 0) {
-      __builtin_memset(a.out + (first * a.heads + first_head) * a.head_dim, 0,
-                       static_cast<size_t>(heads * a.head_dim) * 4);
-      return;
-    }
-    const QueryTile whole = {first, last - first + 1, kv_head, first_head, heads, first_visible(a, first),
-                             a.lengths[last]};
-    attend_span(a, whole, tile_tokens, thread);
-  };
-  parallel_for(spans * tasks_per_span, body);
+  const int64_t group = a.heads / a.kv_heads, heads = group < kTileQueries ? group : kTileQueries;
+  const int64_t tile_tokens = kTileQueries / heads;
+  each_span(a, heads, tile_tokens * kSpanTiles, [&](const QueryTile& whole, const int32_t* table, int thread) {
+    attend_span(a, whole, tile_tokens, table, thread);
+  });
 }

@@ -25,6 +25,7 @@ namespace avx512_bf16 { void linear_bfloat16(const LinearArgs&); }
 namespace amx {
 void linear_bfloat16(const LinearArgs&);
 void linear_int8(const LinearArgs&);
+void attention(const AttentionArgs&);
 }  // namespace amx
 #endif
 
@@ -95,6 +96,7 @@ struct InstructionSets {
     KernelTable& tiled = extend("amx");
     tiled.linear[kBfloat16] = amx::linear_bfloat16;
     tiled.linear[kInt8] = amx::linear_int8;
+    tiled.rounded_attention = amx::attention;
 #endif
   }
 };

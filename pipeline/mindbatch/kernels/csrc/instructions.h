@@ -1,4 +1,4 @@
-// The instructions of AVX512_VNNI, AVX512_BF16 and AMX that products use, as Intel's manual (SDM, volume 2) has them.
+// The instructions of AVX512_VNNI, AVX512_BF16 and AMX that products and attention use, as Intel's manual (SDM, volume 2) has them.
 //
 // With MB_EMULATED they are plain C++ that does the same, numbers below the normal ones aside: tests run the kernels
 // on processors that lack them. A tile has 16 rows of 64 bytes; tiles 0 to 3 are sums, 4 and 5 are of x, 6 and 7 of
@@ -26,6 +26,32 @@ constexpr TileConfig kTileConfig;
 #define MB_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 #define MB_TILE_DOT_PAIRS(sum, x, w) _tile_dpbf16ps(sum, x, w)
 #define MB_TILE_DOT_BYTES(sum, x, w) _tile_dpbusd(sum, x, w)
+
+// Vectors treat numbers below the normal ones as tiles do: as zeros. Gives what to restore.
+inline unsigned flush_subnormals() {
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | 0x8040);
+  return mode;
+}
+#define MB_FLUSH_SUBNORMALS() flush_subnormals()
+#define MB_RESTORE_MODE(mode) _mm_setcsr(mode)
+#endif
+
+#if defined(__AVX512BF16__)
+// Two vectors rounded to bfloat16, one behind the other; and each number beside the one that stands 16 behind it.
+#define MB_ROUND(first, second) (IntVec)_mm512_cvtne2ps_pbh((__m512)(second), (__m512)(first))
+#define MB_PAIR(numbers) pair_up(numbers)
+
+struct alignas(64) PairOrder {
+  uint16_t from[kLanes * 2];
+  constexpr PairOrder() : from() {
+    for (int i = 0; i < kLanes * 2; i++) from[i] = static_cast<uint16_t>(i / 2 + i % 2 * kLanes);
+  }
+};
+constexpr PairOrder kPairOrder;
+inline IntVec pair_up(IntVec numbers) {
+  return (IntVec)_mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder.from), (__m512i)numbers);
+}
 #endif
 
 #else
@@ -55,6 +81,27 @@ inline Vec emulated_dot_pairs(Vec sum, IntVec x, IntVec w) {
     sum[i] += widened(left[2 * i]) * widened(right[2 * i]);
   }
   return sum;
+}
+
+inline IntVec emulated_round(Vec first, Vec second) {
+  IntVec found;
+  uint16_t numbers[kLanes * 2];
+  for (int i = 0; i < kLanes * 2; i++) {
+    const float x = i < kLanes ? first[i] : second[i - kLanes];
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    numbers[i] = static_cast<uint16_t>((x == x ? bits + 0x7fff + (bits >> 16 & 1) : bits | 0x400000) >> 16);
+  }
+  __builtin_memcpy(&found, numbers, sizeof found);
+  return found;
+}
+
+inline IntVec emulated_pair(IntVec numbers) {
+  uint16_t from[kLanes * 2], to[kLanes * 2];
+  __builtin_memcpy(from, &numbers, sizeof numbers);
+  for (int i = 0; i < kLanes * 2; i++) to[i] = from[i / 2 + i % 2 * kLanes];
+  __builtin_memcpy(&numbers, to, sizeof numbers);
+  return numbers;
 }
 
 struct EmulatedTiles {
@@ -101,7 +148,11 @@ inline void emulated_tile_dot_bytes(int sum, int x, int w) {
 }
 
 #define MB_DOT_BYTES(sum, x, w) emulated_dot_bytes(sum, x, w)
+#define MB_ROUND(first, second) emulated_round(first, second)
+#define MB_PAIR(numbers) emulated_pair(numbers)
 #define MB_DOT_PAIRS(sum, x, w) emulated_dot_pairs(sum, x, w)
+#define MB_FLUSH_SUBNORMALS() 0u
+#define MB_RESTORE_MODE(mode) static_cast<void>(mode)
 #define MB_TILE_CONFIGURE() emulated_tiles.is_configured = true
 #define MB_TILE_RELEASE() emulated_tiles.is_configured = false
 #define MB_TILE_ZERO(tile) __builtin_memset(emulated_tiles.row<char>(tile, 0), 0, kTileBytes)

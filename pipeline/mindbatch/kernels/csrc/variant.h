@@ -21,6 +21,7 @@ namespace {
 #include "linear_bfloat16.h"
 #include "linear_int8.h"
 #include "adapters.h"
+#include "attention_paged.h"
 #include "attention.h"
 #include "elementwise.h"
 #include "experts.h"
@@ -33,6 +34,7 @@ extern const KernelTable table;
 const KernelTable table = {MB_VARIANT_NAME,
                            {linear<Float32>, linear<Bfloat16>, linear<Int8>},
                            {embed<Float32>, embed<Bfloat16>, embed<Int8>},
+                           attention,
                            attention,
                            rotary,
                            norm,

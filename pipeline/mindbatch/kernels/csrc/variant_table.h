@@ -172,6 +172,7 @@ struct KernelTable {
   void (*linear[kWeightKinds])(const LinearArgs&);
   void (*embed[kWeightKinds])(const EmbedArgs&);
   void (*attention)(const AttentionArgs&);
+  void (*rounded_attention)(const AttentionArgs&);  // beside rounded weights: as they are multiplied, or `attention`
   void (*rotary)(const RotaryArgs&);
   void (*norm)(const NormArgs&);
   void (*activation)(const ActivationArgs&);

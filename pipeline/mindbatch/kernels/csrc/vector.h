@@ -51,8 +51,8 @@ inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so t
 inline Vec select(IntVec mask, Vec yes, Vec no) {
   return (Vec)((mask & (IntVec)yes) | (~mask & (IntVec)no));
 }
-inline Vec vmin(Vec a, Vec b) { return select((IntVec)(a < b), a, b); }
-inline Vec vmax(Vec a, Vec b) { return select((IntVec)(a > b), a, b); }
+inline Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+inline Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 
 // Adds the lanes in a fixed order, so that a row's result does not depend on where it stands.
 inline float sum_lanes(Vec v) {

@@ -1,0 +1,41 @@
+// Which products a span of attention_amx.h has: tiles, or for few queries vectors.
+
+// The positions of the chunk at `first` that [begin, end) of a sequence are in, in whole rows of tiles.
+inline AmxStep step_of(int64_t q, int64_t count, int64_t begin, int64_t end, int64_t first) {
+  begin = begin < first ? 0 : (begin - first) / kPairRow * kPairRow;
+  end = end > first + kChunk ? kChunk : (end - first + kPairRow - 1) / kPairRow * kPairRow;
+  return {q, count, begin, end, count > kTileSide};
+}
+
+template <class Number>
+inline void attend_chunk(const AmxSpan& s, int64_t first) {
+  const AmxStep whole = step_of(0, s.count, s.queries.begin, s.queries.end, first);
+  if (s.count <= kFewQueries) return attend_few<Number, kFewQueries>(s, whole, first);
+  lay_out_keys<Number>(s, first, whole.begin, whole.end);
+  lay_out_values<Number>(s, first, whole.begin, whole.end);
+  for (int64_t q = 0; q < s.count; q += kStepQueries) {
+    const int64_t count = s.count - q < kStepQueries ? s.count - q : kStepQueries;
+    const AmxStep step = step_of(q, count, first_visible(s.a, s.token(q)), s.a.lengths[s.token(q + count - 1)], first);
+    if (step.begin >= step.end) continue;
+    score_tiles(s, step);
+    soften_rows(s, step, first);
+    weigh_tiles(s, step);
+  }
+}
+
+inline void attention_amx(const AttentionArgs& a) {
+  write_cache(a);
+  const int64_t group = a.heads / a.kv_heads, heads = group < kStepQueries ? group : kStepQueries;
+  each_span(a, heads, kSpanQueries / heads, [&](const QueryTile& queries, const int32_t* table, int thread) {
+    const AmxSpan span(a, queries, table, thread);
+    const unsigned mode = MB_FLUSH_SUBNORMALS();
+    MB_TILE_CONFIGURE();
+    begin_span(span);
+    if (span.count <= kFewQueries) begin_few(span);
+    for (int64_t first = queries.begin / kChunk * kChunk; first < queries.end; first += kChunk)
+      a.rounded_cache ? attend_chunk<uint16_t>(span, first) : attend_chunk<float>(span, first);
+    end_span(span);
+    MB_TILE_RELEASE();
+    MB_RESTORE_MODE(mode);
+  });
+}

@@ -1,0 +1,149 @@
+// What attention over a paged cache needs, whatever its products are computed in: writing the step's keys and values,
+// where they lie, what is added to scores, and which queries read the same keys.
+//
+// Cache layout after Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention" (2023).
+
+constexpr int64_t kChunk = 256;  // positions that are passed over at once
+constexpr float kNoScore = -__builtin_inff();
+
+// How a number is cached: as it is, or rounded to bfloat16 and widened where it is read.
+struct Float32Cells {
+  typedef float Number;
+  static float number(float x) { return x; }
+};
+struct Bfloat16Cells {
+  typedef uint16_t Number;
+  static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
+};
+
+template <class Number>
+inline const Number* keys_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+  const int64_t head = table[position / a.block_size] * a.kv_heads + kv_head;
+  return static_cast<const Number*>(a.key_cache) + head * a.head_dim * a.block_size + position % a.block_size;
+}
+
+template <class Number>
+inline const Number* values_at(const AttentionArgs& a, const int32_t* table, int64_t kv_head, int64_t position) {
+  const int64_t row = (table[position / a.block_size] * a.kv_heads + kv_head) * a.block_size;
+  return static_cast<const Number*>(a.value_cache) + (row + position % a.block_size) * a.padded_head_dim;
+}
+
+inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
+  if (a.firsts) return a.firsts[token];
+  const int64_t length = a.lengths[token];
+  return a.window > 0 && length > a.window ? length - a.window : 0;
+}
+
+// Numbers of a token in `qkv`: where nothing is written to the cache there are queries only.
+inline int64_t row_width(const AttentionArgs& a) { return (a.heads + (a.slots ? 2 * a.kv_heads : 0)) * a.head_dim; }
+
+template <class Cells>
+inline void write_cells(const AttentionArgs& a) {
+  typedef typename Cells::Number Number;
+  const int64_t width = row_width(a);
+  constexpr int64_t kTokens = 8;
+  auto body = [&](int64_t chunk, int) {
+    for (int64_t t = chunk * kTokens; t < a.tokens && t < (chunk + 1) * kTokens; t++) {
+      if (a.slots[t] < 0) continue;
+      const int64_t block = a.slots[t] / a.block_size, offset = a.slots[t] % a.block_size;
+      const float* key = a.qkv + t * width + a.heads * a.head_dim;
+      const float* value = key + a.kv_heads * a.head_dim;
+      for (int64_t h = 0; h < a.kv_heads; h++, key += a.head_dim, value += a.head_dim) {
+        const int64_t head = block * a.kv_heads + h;
+        Number* keys = static_cast<Number*>(a.key_cache) + head * a.head_dim * a.block_size + offset;
+        Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
+        for (int64_t d = 0; d < a.head_dim; d++) keys[d * a.block_size] = Cells::number(key[d]);
+        for (int64_t d = 0; d < a.head_dim; d++) values[d] = Cells::number(value[d]);
+      }
+    }
+  };
+  parallel_for((a.tokens + kTokens - 1) / kTokens, body);
+}
+
+inline void write_cache(const AttentionArgs& a) {
+  if (!a.slots) return;
+  a.rounded_cache ? write_cells<Bfloat16Cells>(a) : write_cells<Float32Cells>(a);
+}
+
+// Scores [begin, end) of a query become cap * tanh(score / cap). (Not inlined: rounded alike for tiles of every size.)
+__attribute__((noinline)) void cap_scores(float cap, int64_t begin, int64_t end, float* scores) {
+  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) store(scores + i, vtanh(load(scores + i) / cap) * cap);
+}
+
+// Adds ALiBi to scores[begin, end) of a query, whose positions count from `first`. Biases are relative to the query's
+// own position, which is more exact, unless they are rounded: the softmax is the same.
+__attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, int64_t own, int64_t first,
+                                         int64_t begin, int64_t end, float* scores) {
+  const auto nearest = [](Vec x) {  // in bfloat16; of numbers from 0 on
+    const IntVec bits = (IntVec)x;
+    return (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & -0x10000);
+  };
+  Vec lane{}, slope = splat(a.slopes[head]);
+  for (int l = 0; l < kLanes; l++) lane[l] = static_cast<float>(l);
+  if (a.alibi_rounded) slope = nearest(slope);
+  for (int64_t i = begin / kLanes * kLanes; i < end; i += kLanes) {
+    const int64_t position = first + i - (a.alibi_rounded ? 0 : own);
+    const Vec positions = lane + static_cast<float>(position);
+    const Vec bias = a.alibi_rounded ? nearest(slope * nearest(positions)) : slope * positions;
+    store(scores + i, load(scores + i) + bias * a.alibi_factor);
+  }
+}
+
+// Adds the bias of each key's distance from the query's own position to scores[begin, end), whose positions count
+// from `first`.
+inline void add_distance_bias(const AttentionArgs& a, int64_t head, int64_t own, int64_t first, int64_t begin,
+                              int64_t end, float* scores) {
+  const float* biases = a.distance_bias + head * (2 * a.farthest + 1) + a.farthest;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t distance = first + i - own;
+    scores[i] += biases[distance < -a.farthest ? -a.farthest : distance > a.farthest ? a.farthest : distance];
+  }
+}
+
+// The tokens from `first` on that share a table row and stand one after the other, or see the same, `most` at the
+// most.
+inline int64_t run_length(const AttentionArgs& a, int64_t first, int64_t most) {
+  const bool alike = first + 1 < a.tokens && a.lengths[first + 1] == a.lengths[first];
+  int64_t count = 1;
+  while (count < most && first + count < a.tokens && a.rows[first + count] == a.rows[first] &&
+         a.lengths[first + count] == a.lengths[first] + (alike ? 0 : count))
+    count++;
+  return count;
+}
+
+// Heads of neighbouring tokens of one sequence that read the same keys.
+struct QueryTile {
+  int64_t first_token, tokens;
+  int64_t kv_head, first_head, heads;
+  int64_t begin, end;  // union of the positions that they see
+};
+
+// Calls attend(queries, table of their blocks, thread) for all tokens: `heads` of a group and `tokens` of a sequence
+// together at the most. Padding gives zeros.
+template <class Attend>
+inline void each_span(const AttentionArgs& a, int64_t heads, int64_t tokens, Attend attend) {
+  const int64_t group = a.heads / a.kv_heads, parts = (group + heads - 1) / heads;
+  int64_t* starts = reinterpret_cast<int64_t*>(scratch(0, (a.tokens + 1) * 2));
+  int64_t spans = 0;
+  for (int64_t t = 0; t < a.tokens; spans++) {
+    starts[spans] = t;
+    t += a.lengths[t] > 0 ? run_length(a, t, tokens) : 1;
+  }
+  starts[spans] = a.tokens;
+  const int64_t tasks_per_span = a.kv_heads * parts;
+  auto body = [&](int64_t task, int thread) {
+    const int64_t index = spans - 1 - task / tasks_per_span;  // the last tokens have the longest contexts
+    const int64_t first = starts[index], last = starts[index + 1] - 1, part = task % parts;
+    const int64_t kv_head = task % tasks_per_span / parts, first_head = kv_head * group + part * heads;
+    const int64_t rest = (kv_head + 1) * group - first_head, its_heads = rest < heads ? rest : heads;
+    if (a.lengths[first] <= 0) {
+      __builtin_memset(a.out + (first * a.heads + first_head) * a.head_dim, 0,
+                       static_cast<size_t>(its_heads * a.head_dim) * 4);
+      return;
+    }
+    const QueryTile queries = {first, last - first + 1, kv_head, first_head, its_heads, first_visible(a, first),
+                               a.lengths[last]};
+    attend(queries, a.block_tables + static_cast<int64_t>(a.rows[first]) * a.blocks_per_row, thread);
+  };
+  parallel_for(spans * tasks_per_span, body);
+}
