@@ -37,27 +37,27 @@ inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
 // Numbers of a token in `qkv`: where nothing is written to the cache there are queries only.
 inline int64_t row_width(const AttentionArgs& a) { return (a.heads + (a.slots ? 2 * a.kv_heads : 0)) * a.head_dim; }
 
+// Head by head, whose blocks stay in the first-level cache while the keys of neighbouring tokens, which are columns of
+// them, are written; of a prompt so many as a block often has, so that threads seldom write to the same lines.
 template <class Cells>
 inline void write_cells(const AttentionArgs& a) {
   typedef typename Cells::Number Number;
-  const int64_t width = row_width(a);
-  constexpr int64_t kTokens = 8;
+  const int64_t width = row_width(a), heads = a.kv_heads, size = a.head_dim;
+  const int64_t tokens = a.tokens < 32 ? 8 : 16;
   auto body = [&](int64_t chunk, int) {
-    for (int64_t t = chunk * kTokens; t < a.tokens && t < (chunk + 1) * kTokens; t++) {
-      if (a.slots[t] < 0) continue;
-      const int64_t block = a.slots[t] / a.block_size, offset = a.slots[t] % a.block_size;
-      const float* key = a.qkv + t * width + a.heads * a.head_dim;
-      const float* value = key + a.kv_heads * a.head_dim;
-      for (int64_t h = 0; h < a.kv_heads; h++, key += a.head_dim, value += a.head_dim) {
-        const int64_t head = block * a.kv_heads + h;
-        Number* keys = static_cast<Number*>(a.key_cache) + head * a.head_dim * a.block_size + offset;
+    const int64_t first = chunk * tokens, last = first + tokens < a.tokens ? first + tokens : a.tokens;
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t t = first; t < last; t++) {
+        if (a.slots[t] < 0) continue;
+        const int64_t head = a.slots[t] / a.block_size * heads + h, offset = a.slots[t] % a.block_size;
+        const float *key = a.qkv + t * width + (a.heads + h) * size, *value = key + heads * size;
+        Number* keys = static_cast<Number*>(a.key_cache) + head * size * a.block_size + offset;
         Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
-        for (int64_t d = 0; d < a.head_dim; d++) keys[d * a.block_size] = Cells::number(key[d]);
-        for (int64_t d = 0; d < a.head_dim; d++) values[d] = Cells::number(value[d]);
+        for (int64_t d = 0; d < size; d++) keys[d * a.block_size] = Cells::number(key[d]);
+        for (int64_t d = 0; d < size; d++) values[d] = Cells::number(value[d]);
       }
-    }
   };
-  parallel_for((a.tokens + kTokens - 1) / kTokens, body);
+  parallel_for((a.tokens + tokens - 1) / tokens, body);
 }
 
 inline void write_cache(const AttentionArgs& a) {
