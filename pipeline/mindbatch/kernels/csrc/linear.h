@@ -14,6 +14,8 @@ constexpr int64_t kGroupsAtOnce = 256;
 constexpr int64_t kRowBytes = kPanel * 4;
 // How far ahead a tile takes x and the panel from the second-level cache to the first: both are streams of memory.
 constexpr int64_t kWordsAhead = 192, kGroupsAhead = 4;
+// How many bytes ahead a panel comes from memory that one tile passes over: from further away it came slower.
+constexpr int64_t kStreamAhead = 2048;
 
 // What a tile prefetches at each group: the line at `bytes` and the one `second` bytes behind it; then `step` further.
 struct Ahead {
@@ -160,7 +162,8 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
   for (int64_t g = 0; g < all; g += kGroupsAtOnce) {
     const int64_t groups = all - g < kGroupsAtOnce ? all - g : kGroupsAtOnce;
     const char* slice = panel + g * kRowBytes;
-    Ahead ahead = {slice + groups * kRowBytes, kRowBytes / tiling.tiles, tiling.tiles == 1 ? kRowBytes / 2 : 0};
+    Ahead ahead = {slice + (tiling.tiles == 1 ? kStreamAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
+                   tiling.tiles == 1 ? kRowBytes / 2 : 0};
     const bool is_last = g + groups == all;
     for (int64_t t = 0; t < tiling.tiles; t++) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
