@@ -4,13 +4,13 @@
 // output element is one chain of sums over the groups in rising order, whatever the number of rows, the tile it
 // falls in and the thread that computes it. So a row's result does not depend on the other rows of its batch. The
 // blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel's
-// slice of kGroupsAtOnce stays in the caches of its core while the tiles of x pass by.
+// slice of kGroupsAtOnce (16 KB) stays in the first-level cache of its core while the tiles of x pass by.
 //
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
 // rows a tile has at most, and how a group is added.
 
 constexpr int kVecs = kPanel / kLanes;
-constexpr int64_t kGroupsAtOnce = 256;
+constexpr int64_t kGroupsAtOnce = 128;
 constexpr int64_t kRowBytes = kPanel * 4;
 // How far ahead a tile takes x and the panel from the second-level cache to the first: both are streams of memory.
 constexpr int64_t kWordsAhead = 192, kGroupsAhead = 4;
@@ -24,11 +24,14 @@ struct Ahead {
 };
 
 // acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
+// (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
 template <class Kind, int Rows>
 inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, float* acc, Ahead ahead) {
   typedef typename Kind::Sum Sum;
   Sum sum[Rows][kVecs];
+#pragma GCC unroll 16
   for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; v++) sum[r][v] = (Sum)load(acc + r * kPanel + v * kLanes);
   for (int64_t g = 0; g < groups; g++) {
     __builtin_prefetch(ahead.bytes, 0, 2);
@@ -40,7 +43,9 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
     __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
     Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
   }
+#pragma GCC unroll 16
   for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, (Vec)sum[r][v]);
 }
 

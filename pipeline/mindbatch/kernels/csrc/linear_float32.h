@@ -10,9 +10,12 @@ struct Float32 {
   template <int Rows>
   __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
     Vec w[kVecs];
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; v++) w[v] = load(reinterpret_cast<const float*>(panel) + v * kLanes);
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
       const Vec value = splat(x[r]);
+#pragma GCC unroll 8
       for (int v = 0; v < kVecs; v++) sum[r][v] = value * w[v] + sum[r][v];
     }
   }
