@@ -112,16 +112,18 @@ inline void adapted_embed_case(Random& random, int32_t vocabulary, int32_t depth
   const int64_t whole_size = panels(vocabulary) * depth * kPanelWidth / kArenaPanel;
   const auto second = static_cast<int32_t>(1 + a_size), third = static_cast<int32_t>(1 + a_size + b_size);
   const std::vector<int32_t> fields = {0, 0, 0, 0, 0, 0, rank, 1, second, 0, 0, 0, 0, 0, 0, 0, 0, third};
-  const std::vector<int32_t> tokens = {0, vocabulary - 1, -1, 0, vocabulary - 1, INT32_MAX, vocabulary / 2, INT32_MIN};
-  const std::vector<int32_t> its_slots = {1, 1, 1, 2, 0, 1, 2, 2};
-  const Ints ids("adapted_embed.ids", {8}, tokens), slots("adapted_embed.slots", {8}, its_slots);
+  const std::vector<int32_t> tokens = {0, vocabulary - 1, -1, 0, vocabulary - 1, INT32_MAX,
+                                       vocabulary / 2, INT32_MIN, vocabulary - 1};
+  const std::vector<int32_t> its_slots = {1, 1, 1, 2, 0, 1, 2, 2, 2};
+  const auto rows = static_cast<int64_t>(tokens.size());
+  const Ints ids("adapted_embed.ids", {rows}, tokens), slots("adapted_embed.slots", {rows}, its_slots);
   const Ints table("adapted_embed.table", {3, 1, kFields}, fields), sizes("adapted_embed.sizes", {2}, {depth, vocabulary});
   const Floats weights = drawn(random, "adapted_embed.weights", {panels(vocabulary), depth, kPanelWidth});
   const Floats arena = drawn(random, "adapted_embed.arena", {third + whole_size, kArenaPanel});
-  const Floats y = empty("adapted_embed.y", {8, depth});
+  const Floats y = empty("adapted_embed.y", {rows, depth});
   require(call(mb_adapted_embed, {ids, weights, slots, arena, table, sizes, y}) == 0, "failed");
   std::vector<double> expected;
-  for (size_t row = 0; row < 8; row++)
+  for (size_t row = 0; row < tokens.size(); row++)
     for (int64_t k = 0; k < depth; k++) {
       const int64_t id = tokens[row];
       const bool inside = id >= 0 && id < vocabulary;
@@ -177,6 +179,7 @@ inline void adapter_cases(Random& random) {
   adapter_case(random, {7, {20, 3, 16}, one_each, {{256, 0, 2}, {4, 4, 4}, {0, 0, 9}}, true});
   adapter_case(random, {129, {65, 1}, many, {{8, 3}}, false});
   adapter_case(random, {5, {9}, none, {{2}}, false});
-  for (const int32_t vocabulary : {1, 31, 97}) adapted_embed_case(random, vocabulary, 20, vocabulary % 7);
+  // 64 fill their panels: the last number of weights and arena is read.
+  for (const int32_t vocabulary : {1, 31, 64, 97}) adapted_embed_case(random, vocabulary, 20, vocabulary % 7);
   outside_adapter_cases(random);
 }
