@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from last_logits import Run
 from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
-from numpy.typing import NDArray
 from recording import load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.engine.engine import Engine
-from mindbatch.engine.request import Request
-from mindbatch.engine.runner import StageRunner, StepOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.errors import CacheBudgetError, PromptError
 
 pytestmark = pytest.mark.slow
@@ -29,40 +22,6 @@ STRATEGIES = {
     "lookup": DecodingParams(max_new_tokens=24, prompt_lookup_num_tokens=3),
     "processors": DecodingParams(max_new_tokens=12, encoder_repetition_penalty=1.3, no_repeat_ngram_size=2),
 }
-
-
-class Logits:
-    """A runner that keeps the logits by the tokens that they follow."""
-
-    def __init__(self, runner: StageRunner) -> None:
-        self.vocab_size = runner.vocab_size
-        self.found: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._runner = runner
-
-    def run(self, step: Step) -> StepOutput:
-        output, end = self._runner.run(step), 0
-        for tokens in step.scheduled:
-            end += tokens.stop - tokens.start
-            if tokens.num_logits:
-                self.found[tuple(tokens.sequence.tokens(0, tokens.stop))] = output.logits([end - 1])[0]
-        return output
-
-
-class Run:
-    """What one engine made of some prompts; `limits` change its settings."""
-
-    def __init__(
-        self, llm: LLM, prompts: Sequence[Sequence[int]], params: DecodingParams, **limits: Any
-    ) -> None:
-        runner = Logits(llm._model.engine._runner)
-        self.engine = Engine(runner, replace(llm._model.engine.settings, **limits))
-        for number, prompt in enumerate(prompts):
-            self.engine.add(Request(str(number), tuple(prompt), params))
-        done = {}
-        while self.engine.has_work:
-            done |= {output.key: output for output in self.engine.step().finished}
-        self.tokens = [[each.token_ids for each in done[str(key)].outputs] for key in range(len(prompts))]
-        self.logits = runner.found
 
 
 @pytest.fixture(scope="module", params=["t5", "t5_gated", "mt5"])

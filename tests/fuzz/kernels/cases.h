@@ -37,11 +37,11 @@ struct Buffer {
   std::string name;
   Shape shape;
   std::vector<T> values;
+  size_t size;  // of `memory`
   T* memory;
 
   Buffer(const std::string& name, const Shape& shape, const std::vector<T>& values)
-      : name(name), shape(shape), values(values) {
-    const size_t size = values.size() - (name == planted && !values.empty());
+      : name(name), shape(shape), values(values), size(values.size() - (name == planted && !values.empty())) {
     memory = static_cast<T*>(std::malloc(size * sizeof(T)));
     if (size) std::memcpy(memory, values.data(), size * sizeof(T));
   }

@@ -1,0 +1,109 @@
+"""What holds for every model type: companions change nothing, in any dtype; nor does the cache."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from last_logits import Run
+from recording import load
+from type_cases import TYPE_CASES, config_of, prompts_of, write_case
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.kernels.native_library import find_library
+from mindbatch.models.registry import MODEL_TYPES
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built"),
+]
+GREEDY = DecodingParams(max_new_tokens=12)
+SAMPLES = DecodingParams(max_new_tokens=10, do_sample=True, num_return_sequences=2, seed=5)
+BEAMS = DecodingParams(max_new_tokens=10, num_beams=3, num_return_sequences=2)
+KINDS = {"float32": {}, "bfloat16": {"dtype": "bfloat16"}, "int8": {"quantization": "int8"}}
+BLOCK = 16
+
+
+class Limits(NamedTuple):
+    """Of differences from float32's logits, as parts of the largest one: half of all, nine tenths of all.
+
+    Not of all: the rounded scores of experts may choose others.
+    """
+
+    half: float
+    most: float
+
+
+ROUNDED = {"bfloat16": Limits(0.02, 0.035), "int8": Limits(0.055, 0.11)}
+
+
+@pytest.fixture(scope="module", params=TYPE_CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Models:
+    """The models of a case, each loaded once, and what they make of the case's prompts."""
+
+    def __init__(self, folder: Path, case: str) -> None:
+        self.prompts = prompts_of(case)
+        self.model = cache(lambda kind: load(folder, max_batched_tokens=64, **KINDS[kind]))
+        self.together = cache(lambda kind: Run(self.model(kind), self.prompts, GREEDY))
+
+
+@pytest.fixture(scope="module")
+def models(case: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(write_case(tmp_path_factory.mktemp(case), case), case)
+
+
+def test_every_model_type_has_a_case() -> None:
+    assert {config_of(case)["model_type"] for case in TYPE_CASES} == {*MODEL_TYPES}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_do_not_depend_on_companions_or_order(models: Models, kind: str) -> None:
+    llm, rows, together = models.model(kind), models.prompts, models.together(kind)
+    assert len(rows) == 16
+    assert len({len(row) for row in rows}) > 10
+    backwards = Run(llm, rows, GREEDY, order=range(len(rows))[::-1])
+    assert backwards.tokens == together.tokens
+    assert [Run(llm, [row], GREEDY).tokens[0] for row in rows] == together.tokens
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_rounded_weights_give_nearly_the_same_logits(
+    models: Models, kind: str, record_property: pytest.RecordProperty
+) -> None:
+    exact, rounded = models.together("float32").logits, models.together(kind).logits
+    shared = exact.keys() & rounded.keys()
+    assert len(shared) > 80
+    gaps = [np.abs(rounded[each] - exact[each]).max() / np.abs(exact[each]).max() for each in shared]
+    half, most = (float(each) for each in np.quantile(gaps, (0.5, 0.9)))
+    record_property("half, most", (half, most))
+    assert 0 < half <= ROUNDED[kind].half
+    assert most <= ROUNDED[kind].most
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", pytest.param("int8", marks=pytest.mark.on_demand)])
+def test_beams_samples_and_greedy_rows_in_one_batch_with_and_without_caches(
+    models: Models, kind: str
+) -> None:
+    """Rows that begin alike; half of each kind come when the cache has their beginning."""
+    llm, head = models.model(kind), (models.prompts[0] * 2)[: 2 * BLOCK]
+    rows = [head + row[:6] for row in models.prompts[1:13]]
+    params = [GREEDY, SAMPLES, BEAMS] * 4
+    limits = {"batch_size": 6, "block_size": BLOCK}
+    found = Run(llm, rows, params, **limits)
+    assert found.tokens == Run(llm, rows, params, **limits, prefix_caching=False).tokens
+    assert found.tokens == Run(llm, rows, params, **limits, use_past=False).tokens
+    assert [len(outputs) for outputs in found.tokens] == [1, 2, 2] * 4
+    _check_reuse(llm, found)
+
+
+def _check_reuse(llm: LLM, run: Run) -> None:
+    """That beginnings were found in the cache; an encoder computes every input anew."""
+    cached = run.engine.statistics.cached_prompt_tokens
+    assert cached == 0 if llm._model.facts.decoder_start_id is not None else cached >= 6 * BLOCK
