@@ -50,8 +50,9 @@ class Run:
         adapter: str | None = None,
         **limits: Any,
     ) -> None:
-        runner = Logits(llm._model.engine._runner)
-        self.engine = Engine(runner, replace(llm._model.engine.settings, **limits))
+        its, runner = llm._model.engine, Logits(llm._model.engine._runner)
+        known, slots = its._adapters, its.scheduler.adapters
+        self.engine = Engine(runner, replace(its.settings, **limits), adapters=known, slots=slots)
         for number in range(len(prompts)) if order is None else order:
             asked = params if isinstance(params, DecodingParams) else params[number]
             self.engine.add(Request(str(number), tuple(prompts[number]), asked, adapter=adapter))

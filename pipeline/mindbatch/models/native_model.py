@@ -94,7 +94,10 @@ def fit_native(
         CheckpointError: what does not fit, of all adapters.
     """
     if arch.encoder is not None:
-        raise ConfigError(f"lora: adapters are not computed with a {arch.model_type}; merge them before")
+        raise ConfigError(
+            f"lora.adapters: not supported beside a {arch.model_type}; merge one: lora.mode=merge, or "
+            "`mindbatch reshard lora.merge=`"
+        )
     specs = tensor_specs(arch)
     return fit_adapters(specs, adapters, max_loaded, adapter_renames(arch, source_shapes(specs)))
 

@@ -1,0 +1,139 @@
+"""Adapters of every model type: beside the model and merged they do what weights do that have them added."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from last_logits import Run
+from model_folders import random_tensor
+from numpy.typing import NDArray
+from recording import gap, load
+from safetensors.numpy import save_file
+from type_cases import TYPE_CASES, config_of, description_of, prompts_of
+
+from mindbatch import DecodingParams
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.models.registry import describe, tensor_specs
+
+pytestmark = pytest.mark.slow
+GREEDY = DecodingParams(max_new_tokens=8)
+RANK, ALPHA = 3, 24
+LARGEST_GAP = 5e-5
+Arrays = dict[str, NDArray[np.float32]]
+
+
+class Matrices(NamedTuple):
+    """Names of the tensors of a model's linear layers; the rest are stacked experts. turned: stored [inputs,
+    outputs]."""
+
+    linear: frozenset[str]
+    stacked: frozenset[str]
+    turned: frozenset[str]
+
+
+def matrices_of(case: str) -> Matrices:
+    """Of the blocks: neither embedding nor head."""
+    stored = description_of(case)["tensors"]
+    parts = [
+        (part, spec)
+        for spec in tensor_specs(describe(config_of(case)))
+        for part in spec.parts
+        if not spec.name.startswith(("embedding", "head", "positions")) and len(stored[part.source][0]) == 2
+    ]
+    linear = frozenset(part.source for part, spec in parts if spec.is_linear)
+    every = frozenset(part.source for part, _ in parts)
+    return Matrices(linear, every - linear, frozenset(part.source for part, _ in parts if part.transposed))
+
+
+def write_adapter(folder: Path, case: str, names: Collection[str]) -> Arrays:
+    """A PEFT folder that adds to these tensors; what it adds to each, as that is stored."""
+    turned, pairs, added = matrices_of(case).turned, {}, {}
+    for name in sorted(names):
+        shape = description_of(case)["tensors"][name][0]
+        outputs, inputs = shape[::-1] if name in turned else shape
+        a, b = (
+            random_tensor(f"{name}.a", [RANK, inputs], 0.5),
+            random_tensor(f"{name}.b", [outputs, RANK], 0.1),
+        )
+        delta = (np.float32(ALPHA / RANK) * b @ a).astype(np.float32)
+        added[name] = delta.T if name in turned else delta
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        pairs |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+    targets = sorted(name.removesuffix(".weight") for name in names)
+    settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets}
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "fan_in_fan_out": bool(turned)}))
+    save_file(pairs, folder / "adapter_model.safetensors")
+    return added
+
+
+def write_model(folder: Path, case: str, added: Mapping[str, NDArray[np.float32]]) -> Path:
+    """The case's model in float32, with something added to its tensors."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config_of(case)))
+    tensors = {
+        name: np.ascontiguousarray(random_tensor(name, shape, spread) + added.get(name, np.float32(0)))
+        for name, (shape, spread) in description_of(case)["tensors"].items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module", params=TYPE_CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def home(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of the model, of the adapter and of the model with it."""
+    path = tmp_path_factory.mktemp(case)
+    write_model(path / "base", case, {})
+    write_model(path / "added", case, write_adapter(path / "adapter", case, matrices_of(case).linear))
+    return path
+
+
+def is_supported_live(case: str) -> bool:
+    return describe(config_of(case)).encoder is None
+
+
+def run(folder: Path, case: str, **options: object) -> Run:
+    adapter = "tuned" if options.get("lora_mode") == "live" else None
+    return Run(load(folder, max_batched_tokens=64, **options), prompts_of(case), GREEDY, adapter=adapter)
+
+
+def largest_gap(one: Run, other: Run) -> float:
+    """The largest difference of logits after the same tokens; see `recording.gap`."""
+    assert one.tokens == other.tokens
+    assert one.logits.keys() == other.logits.keys()
+    return max(gap(one.logits[each], other.logits[each]) for each in one.logits)
+
+
+def test_live_and_merged_are_added_weights(case: str, home: Path) -> None:
+    expected, adapters = run(home / "added", case), {"tuned": home / "adapter"}
+    assert expected.tokens != run(home / "base", case).tokens
+    assert largest_gap(run(home / "base", case, lora_adapters=adapters, lora_mode="merge"), expected) == 0
+    if is_supported_live(case):
+        live = run(home / "base", case, lora_adapters=adapters, lora_mode="live")
+        assert 0 < largest_gap(live, expected) <= LARGEST_GAP
+
+
+def test_what_cannot_act_beside_the_model_is_refused_by_name(case: str, home: Path, tmp_path: Path) -> None:
+    """And can be merged."""
+    stacked = matrices_of(case).stacked
+    if not is_supported_live(case):
+        with pytest.raises(ConfigError, match=f"beside a {config_of(case)['model_type']}; merge"):
+            run(home / "base", case, lora_adapters={"tuned": home / "adapter"}, lora_mode="live")
+    elif stacked:
+        added, adapters = write_adapter(tmp_path / "adapter", case, stacked), {"tuned": tmp_path / "adapter"}
+        with pytest.raises(CheckpointError, match=r"experts\.\d+.*not supported beside the model; merge it"):
+            run(home / "base", case, lora_adapters=adapters, lora_mode="live")
+        merged = run(home / "base", case, lora_adapters=adapters, lora_mode="merge")
+        assert largest_gap(merged, run(write_model(tmp_path / "added", case, added), case)) == 0
+    else:
+        assert matrices_of(case).linear
