@@ -6,7 +6,6 @@ from typing import Any
 
 from model_folders import ENCODERS, FIXTURE, dense_cases, descriptions, ragged, write_folder
 
-
 ALL_CASES = (
     dict.fromkeys(descriptions(), FIXTURE) | dense_cases() | dict.fromkeys(descriptions(ENCODERS), ENCODERS)
 )
