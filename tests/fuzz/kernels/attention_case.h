@@ -116,14 +116,17 @@ struct Attention {
     return 0.7f * double{nearest_bfloat16(nearest_bfloat16(slope) * nearest_bfloat16(place))};
   }
 
+  // Beside products of bfloat16 a float32 cache holds rounded numbers.
+  float kept(float x) const { return a.rounds && x != 0 ? nearest_bfloat16(x) : x; }
+
   // What the step's tokens add to the caches, and nothing else.
   void write_expected() {
     for (int64_t t = 0; t < tokens; t++)
       for (int64_t h = 0; step.slots[t] >= 0 && h < a.kv_heads; h++)
         for (int64_t d = 0; d < a.head_dim; d++) {
           const float* token = &qkv.values[t * width];
-          keys.values[key_at(step.slots[t], h, d)] = token[(a.heads + h) * a.head_dim + d];
-          values.values[value_at(step.slots[t], h, d)] = token[(a.heads + a.kv_heads + h) * a.head_dim + d];
+          keys.values[key_at(step.slots[t], h, d)] = kept(token[(a.heads + h) * a.head_dim + d]);
+          values.values[value_at(step.slots[t], h, d)] = kept(token[(a.heads + a.kv_heads + h) * a.head_dim + d]);
         }
   }
 

@@ -69,7 +69,7 @@ inline void begin_span(const AmxSpan& s) {
       store_ints(to, MB_ROUND(load_of(from, d, a.head_dim) * a.scale, load_of(from, d + kLanes, a.head_dim) * a.scale));
     s.running[q] = {Vec{}, kNoScore};
   }
-  __builtin_memset(s.result, 0, static_cast<size_t>(AmxSpan::padded(s.count) * s.width()) * sizeof(float));
+  __builtin_memset(s.result, 0, static_cast<size_t>(s.count * s.width()) * sizeof(float));
 }
 
 inline void end_span(const AmxSpan& s) {

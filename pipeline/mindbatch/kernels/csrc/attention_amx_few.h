@@ -1,6 +1,7 @@
 // The products of attention_amx.h in vectors, for spans of few queries: laying out tiles would take longer than reading
 // the cache. Sums have the order of TDPBF16PS and so the same bits: of 32 numbers, the first ones and the second ones of
-// all pairs are added up apart, then to one another, then to the sum. (Products of two bfloat16 are exact in float32.)
+// all pairs are added up apart, then to one another, then to the sum. (Products of two bfloat16 are exact in float32,
+// and a float32 cache holds rounded numbers.)
 
 constexpr int64_t kFewQueries = 8;
 
@@ -11,20 +12,17 @@ struct VecPair {
 // Pairs of bfloat16, widened.
 inline VecPair widen(IntVec pairs) { return {(Vec)(pairs << 16), (Vec)(pairs & static_cast<int32_t>(0xffff0000u))}; }
 
-inline VecPair nearest(const float*, Vec first, Vec second) { return widen(MB_PAIR(MB_ROUND(first, second))); }
-inline VecPair nearest(const uint16_t*, Vec first, Vec second) { return {first, second}; }
-
-// The span's queries, widened: [count, width], where the keys of tiles would be.
+// The span's queries, widened: of each 32 numbers the first ones of all pairs, then the second ones: [count, width],
+// where the keys of tiles would be.
 inline float* widened_queries(const AmxSpan& s) { return reinterpret_cast<float*>(s.keys); }
 
 inline void begin_few(const AmxSpan& s) {
   float* to = widened_queries(s);
   for (int64_t q = 0; q < s.count; q++)
-    for (int64_t d = 0; d < s.width(); d++) {
-      uint16_t number;
-      __builtin_memcpy(&number, s.rounded + d / kPairRow * kTileBytes + q * kTileRowBytes + d % kPairRow * 2, 2);
-      const uint32_t bits = uint32_t{number} << 16;
-      __builtin_memcpy(to + q * s.width() + d, &bits, 4);
+    for (int64_t t = 0; t < s.depth_tiles; t++, to += kPairRow) {
+      const VecPair pairs = widen(load_ints(s.rounded + t * kTileBytes + q * kTileRowBytes));
+      store(to, pairs.first);
+      store(to + kTileSide, pairs.second);
     }
 }
 
@@ -46,11 +44,12 @@ inline void score_columns(const AmxSpan& s, const KeyColumns<Number>& from, cons
       if (is_pair) __builtin_prefetch(next + (d + 1) * size);
       __builtin_prefetch(values + d * kLanes, 0, 2);
       __builtin_prefetch(values + (d + 1) * kLanes, 0, 2);
-      const VecPair keys = nearest(next, from.template load<IsWhole>(d * size),
-                                   is_pair ? from.template load<IsWhole>((d + 1) * size) : Vec{});
+      const VecPair keys = {from.template load<IsWhole>(d * size),
+                            is_pair ? from.template load<IsWhole>((d + 1) * size) : Vec{}};
       for (int q = 0; q < Count; q++) {
-        first[q] = queries[q * s.width() + d] * keys.first + first[q];
-        second[q] = queries[q * s.width() + d + 1] * keys.second + second[q];
+        const float* pair = queries + q * s.width() + begin + (d - begin) / 2;
+        first[q] = pair[0] * keys.first + first[q];
+        second[q] = pair[kTileSide] * keys.second + second[q];
       }
     }
     for (int q = 0; q < Count; q++) sum[q] = sum[q] + (first[q] + second[q]);
@@ -102,8 +101,8 @@ inline void weigh_rows(const AmxSpan& s, const FewWeights<Number, Count>& weight
     if (!sees[0] && !sees[1]) continue;
     const Number* row = weights.rows[k / 4] + place;
     for (int v = 0; v < Width; v++) {
-      const VecPair values = nearest(row, sees[0] ? AllLanes::load(row + v * kLanes) : Vec{},
-                                     sees[1] ? AllLanes::load(row + width + v * kLanes) : Vec{});
+      const VecPair values = {sees[0] ? AllLanes::load(row + v * kLanes) : Vec{},
+                              sees[1] ? AllLanes::load(row + width + v * kLanes) : Vec{}};
       for (int q = 0; q < Count; q++) {
         first[q][v] = weights.first[q][k] * values.first + first[q][v];
         second[q][v] = weights.second[q][k] * values.second + second[q][v];

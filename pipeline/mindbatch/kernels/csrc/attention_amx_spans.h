@@ -23,19 +23,28 @@ inline void attend_chunk(const AmxSpan& s, int64_t first) {
   }
 }
 
+// As float32, rounded: vectors read them as they are.
+struct RoundedCells {
+  typedef float Number;
+  static float number(float x) { return to_bfloat16(x); }
+};
+
 inline void attention_amx(const AttentionArgs& a) {
-  write_cache(a);
+  a.rounded_cache ? write_cells<Bfloat16Cells>(a) : write_cells<RoundedCells>(a);
   const int64_t group = a.heads / a.kv_heads, heads = group < kStepQueries ? group : kStepQueries;
   each_span(a, heads, kSpanQueries / heads, [&](const QueryTile& queries, const int32_t* table, int thread) {
     const AmxSpan span(a, queries, table, thread);
     const unsigned mode = MB_FLUSH_SUBNORMALS();
-    MB_TILE_CONFIGURE();
+    const bool is_few = span.count <= kFewQueries;
     begin_span(span);
-    if (span.count <= kFewQueries) begin_few(span);
+    if (is_few)
+      begin_few(span);
+    else
+      MB_TILE_CONFIGURE();
     for (int64_t first = queries.begin / kChunk * kChunk; first < queries.end; first += kChunk)
       a.rounded_cache ? attend_chunk<uint16_t>(span, first) : attend_chunk<float>(span, first);
+    if (!is_few) MB_TILE_RELEASE();
     end_span(span);
-    MB_TILE_RELEASE();
     MB_RESTORE_MODE(mode);
   });
 }
