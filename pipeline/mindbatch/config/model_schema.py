@@ -41,7 +41,7 @@ class ModelConfig:
     )
     cache_dtype: str = option(
         "auto",
-        "type of cached keys and values; auto is what the kernels compute in; bfloat16 halves it on a CPU",
+        "type of cached keys and values; auto is bfloat16 beside rounded weights on CPU, else as computed",
         choices=("auto", "float32", "float16", "bfloat16"),
     )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)

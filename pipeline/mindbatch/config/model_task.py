@@ -28,6 +28,7 @@ from mindbatch.kernels.memory import (
     cache_fault,
     cache_type,
     dtype_fault,
+    kernel_dtype,
     quantization_fault,
     weight_type,
 )
@@ -145,6 +146,12 @@ def ignored_faults(name: str, keys: Any) -> Iterator[str]:
         yield f"{name}={shown(keys)}: must be a list of keys of config.json"
 
 
+def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
+    """The type of cached keys and values; None where it is the one that the kernels compute in."""
+    cache = cache_type(model.cache_dtype, model.dtype, model.quantization, device_target)
+    return None if cache == kernel_dtype(model.dtype, device_target) else cache.name
+
+
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What the device does not compute in; an unknown type or device is a fault of its own key."""
     known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}
@@ -167,10 +174,10 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
 def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """Who keeps weights and cache in float32 only, of the CPU's providers and kernels."""
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
-    cache = cache_type(model.cache_dtype, model.dtype, runtime.device_target)
+    cache = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target)
     key = "model.dtype" if model.quantization is None else "model.quantization"
     for setting, kind in ((key, weights), ("model.cache_dtype", cache)):
-        if kind == FLOAT32:
+        if kind == FLOAT32 or (setting == "model.cache_dtype" and model.cache_dtype == "auto"):
             continue
         if model.provider == "mindformers":
             yield (

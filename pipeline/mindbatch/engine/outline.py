@@ -119,7 +119,7 @@ def outline(
         parameters,
         weight_type(model.dtype, model.quantization, runtime.device_target),
         kernel_dtype(model.dtype, runtime.device_target).itemsize,
-        cache_type(model.cache_dtype, model.dtype, runtime.device_target).itemsize,
+        cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target).itemsize,
         part.stages,
         prepared.adapters,
     )

@@ -153,7 +153,7 @@ def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
     """Bytes that a token takes in the caches of the models."""
-    itemsize = cache_type(model.cache_dtype, model.dtype, runtime.device_target).itemsize
+    itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target).itemsize
     return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
 
 

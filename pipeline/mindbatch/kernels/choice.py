@@ -38,7 +38,7 @@ def choose_kernels(
     if name not in CHOICES:
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
     float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
-    cache = cache_type(cache_dtype, dtype, device_target)
+    cache = cache_type(cache_dtype, dtype, quantization, device_target)
     kernels = _kernels(name, device_target, num_threads, float_type, weights, cache)
     library = find_library() if kernels.name == "native" else None
     if library is not None and instruction_set != "auto":

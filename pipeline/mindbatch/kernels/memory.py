@@ -92,16 +92,21 @@ def kernel_dtype(dtype: str, device_target: str) -> FloatType:
     return next((each for each in allowed if each.name == dtype), allowed[0])
 
 
-def cache_type(cache_dtype: str, dtype: str, device_target: str) -> FloatType:
+def cache_type(cache_dtype: str, dtype: str, quantization: str | None, device_target: str) -> FloatType:
     """The type of cached keys and values: what the kernels compute in, or what they widen as they read it.
+
+    "auto" is bfloat16 on a CPU beside matrices that are rounded, too, as those of bfloat16 and int8 are.
 
     Raises:
         ConfigError: see `kernel_dtype`; or the kernels do not keep a cache in it.
     """
     if fault := cache_fault(cache_dtype, dtype, device_target):
         raise ConfigError(fault)
-    own = kernel_dtype(dtype, device_target)
-    return BFLOAT16 if device_target == "CPU" and cache_dtype == BFLOAT16.name else own
+    if device_target != "CPU":
+        return kernel_dtype(dtype, device_target)
+    if cache_dtype == "auto":
+        return FLOAT32 if weight_type(dtype, quantization, device_target) == FLOAT32 else BFLOAT16
+    return BFLOAT16 if cache_dtype == BFLOAT16.name else FLOAT32
 
 
 def cache_fault(cache_dtype: str, dtype: str, device_target: str) -> str | None:

@@ -14,6 +14,7 @@ import xxhash
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig
+from mindbatch.config.model_task import rounded_cache
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
@@ -82,7 +83,7 @@ def fingerprint_fields(
         **_adapter_fields(config, folder.path.resolve()),
         "model.type": model.type,
         "model.dtype": model.dtype,
-        **_quantization(model),
+        **_quantization(model, config.runtime.device_target),
         "model.seq_length": model.seq_length,
         **_provider(model),
         **_ignored_keys(model),
@@ -138,10 +139,11 @@ def _provider(model: ModelConfig) -> dict[str, str]:
     return {} if model.provider == "native" else {"model.provider": model.provider}
 
 
-def _quantization(model: ModelConfig) -> dict[str, str]:
+def _quantization(model: ModelConfig, device_target: str) -> dict[str, str]:
     """Of weights and cache. Nothing where there is none: as in the runs from before it could be asked."""
-    asked = {"model.quantization": model.quantization, "model.cache_dtype": model.cache_dtype}
-    return {name: kind for name, kind in asked.items() if kind not in (None, "auto")}
+    found = {} if model.quantization is None else {"model.quantization": model.quantization}
+    cache = rounded_cache(model, device_target)
+    return found if cache is None else {**found, "model.cache_dtype": cache}
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:

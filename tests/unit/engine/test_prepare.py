@@ -11,7 +11,7 @@ import pytest
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.engine.build import load_model
-from mindbatch.engine.prepare import model_eos_ids, prepare_model
+from mindbatch.engine.prepare import model_eos_ids, prepare_model, token_bytes_of
 from mindbatch.errors import CheckpointError
 from mindbatch.parallel.topology import Topology
 
@@ -79,3 +79,20 @@ def test_steps_of_stages_have_few_tokens_of_prompts(
     part = Topology(pipeline_stage=stages).part_of(0)
     settings = prepare_model(model, RuntimeConfig(), part, with_tokenizer=False).settings
     assert settings.max_prompt_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "bytes_of_a_number"),
+    [
+        ({}, 4),
+        ({"cache_dtype": "bfloat16"}, 2),
+        ({"dtype": "bfloat16"}, 2),
+        ({"quantization": "int8"}, 2),
+        ({"dtype": "bfloat16", "cache_dtype": "float32"}, 4),
+    ],
+)
+def test_the_cache_is_rounded_as_the_weights_are(options: dict[str, Any], bytes_of_a_number: int) -> None:
+    model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **options)
+    facts = prepare_model(model, RuntimeConfig(), with_tokenizer=False).described.facts
+    numbers = facts.cache_bytes_per_token(1)
+    assert token_bytes_of(model, RuntimeConfig(), facts) == bytes_of_a_number * numbers
