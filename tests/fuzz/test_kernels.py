@@ -41,6 +41,10 @@ BUFFERS = {
     "likeliest": "scores places normalisers",
     "program": "ids first local table factor rows scaled y",
     "attention": "qkv keys values slots rows tables lengths settings out bfloat16_keys bfloat16_values",
+    "relative": "qkv keys values slots rows tables lengths firsts positions bias settings out "
+    "bfloat16_keys bfloat16_values",
+    "cross": "qkv keys values rows tables lengths settings out bfloat16_keys bfloat16_values",
+    "write": "qkv keys values slots settings bfloat16_keys bfloat16_values",
     "bfloat16": "rows weights x bias y rows_of",
     "int8": "rows weights x bias y rows_of",
 }
@@ -53,6 +57,10 @@ ONE_OF_EACH = (
     "rotary.cos",
     "activation.y",
     "attention.values",
+    "relative.bias",
+    "relative.firsts",
+    "cross.lengths",
+    "write.bfloat16_values",
     "adapters.arena",
     "experts.router",
     "angles.sin",

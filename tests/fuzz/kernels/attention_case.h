@@ -9,6 +9,7 @@ struct AttentionCase {
   int alibi = 0;  // 1: with it; 2: rounded to bfloat16
   float softcap = 0;
   bool rounds = false;  // products may be of bfloat16: where the instruction set has them
+  bool reads_alone = false;  // no keys and values come with the step
 };
 
 // The arrays of a step; table entries that no token may look at are poison, too.
@@ -57,13 +58,13 @@ struct Attention {
   Floats qkv, keys, values;
   Floats out;
 
-  Attention(Random& random, const AttentionCase& a, const Step& step)
+  Attention(Random& random, const AttentionCase& a, const Step& step, const std::string& name = "attention")
       : a(a), step(step), tokens(static_cast<int64_t>(step.slots.size())),
-        width((a.heads + 2 * a.kv_heads) * a.head_dim), padded((a.head_dim + 15) / 16 * 16),
-        qkv(drawn(random, "attention.qkv", {tokens, width})),
-        keys(empty("attention.keys", {step.blocks, a.kv_heads, a.head_dim, a.block_size})),
-        values(empty("attention.values", {step.blocks, a.kv_heads, a.block_size, padded})),
-        out(empty("attention.out", {tokens, a.heads * a.head_dim})) {
+        width((a.heads + (a.reads_alone ? 0 : 2 * a.kv_heads)) * a.head_dim), padded((a.head_dim + 15) / 16 * 16),
+        qkv(drawn(random, name + ".qkv", {tokens, width})),
+        keys(empty(name + ".keys", {step.blocks, a.kv_heads, a.head_dim, a.block_size})),
+        values(empty(name + ".values", {step.blocks, a.kv_heads, a.block_size, padded})),
+        out(empty(name + ".out", {tokens, a.heads * a.head_dim})) {
     for (size_t row = 0; row < a.sequences.size(); row++)
       for (int64_t p = 0; p < a.sequences[row].first; p++)
         for (int64_t h = 0; h < a.kv_heads; h++)
@@ -130,9 +131,10 @@ struct Attention {
         }
   }
 
-  std::vector<double> expected_head(int64_t t, int64_t head) const {
+  // What a head of a token sees of positions [first, its length); bias: of a position's score.
+  template <class Bias>
+  std::vector<double> attended(int64_t t, int64_t head, int64_t first, const Bias& bias) const {
     const int64_t kv_head = head / (a.heads / a.kv_heads), length = step.lengths[t];
-    const int64_t first = a.window > 0 && length > a.window ? length - a.window : 0;
     std::vector<double> sums(static_cast<size_t>(a.head_dim)), scores;
     double top = -1e300, total = 0;
     for (int64_t p = first; p < length; p++) {
@@ -141,7 +143,7 @@ struct Attention {
         score += qkv.values[t * width + head * a.head_dim + d] * 0.3f *
                  static_cast<double>(keys.values[key_at(slot_of(step.rows[t], p), kv_head, d)]);
       if (a.softcap > 0) score = a.softcap * std::tanh(score / a.softcap);
-      score += bias_of(head, p);
+      score += bias(p);
       scores.push_back(score);
       top = score > top ? score : top;
     }
@@ -150,6 +152,11 @@ struct Attention {
       for (int64_t d = 0; d < a.head_dim; d++)
         sums[d] += scores[p - first] / total * values.values[value_at(slot_of(step.rows[t], p), kv_head, d)];
     return sums;
+  }
+
+  std::vector<double> expected_head(int64_t t, int64_t head) const {
+    const int64_t length = step.lengths[t], first = a.window > 0 && length > a.window ? length - a.window : 0;
+    return attended(t, head, first, [&](int64_t position) { return bias_of(head, position); });
   }
 
   void check() {

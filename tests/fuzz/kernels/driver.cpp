@@ -5,6 +5,7 @@
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
 #include "adapter_case.h"
 #include "dense_cases.h"
+#include "encoder_case.h"
 #include "expert_case.h"
 #include "program_case.h"
 #include "rounded_attention_case.h"
@@ -57,6 +58,7 @@ void fixed_cases(Random& random) {
     attention_case(random, each);
     rounded_attention_case(random, each);
     outside_cases(random, each);
+    encoder_cases(random, each);
   }
 }
 
@@ -71,6 +73,7 @@ void random_attention(Random& random, bool rounds = false) {
   attention_case(random, a);
   rounded_attention_case(random, a);
   outside_cases(random, a);
+  if (!rounds) encoder_cases(random, a);
 }
 
 void random_case(Random& random) {
