@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -64,13 +65,15 @@ def test_every_model_type_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_do_not_depend_on_companions_or_order(models: Models, kind: str) -> None:
+def test_tokens_and_logits_do_not_depend_on_companions_or_order(models: Models, kind: str) -> None:
     llm, rows, together = models.model(kind), models.prompts, models.together(kind)
     assert len(rows) == 16
     assert len({len(row) for row in rows}) > 10
-    backwards = Run(llm, rows, GREEDY, order=range(len(rows))[::-1])
-    assert backwards.tokens == together.tokens
-    assert [Run(llm, [row], GREEDY).tokens[0] for row in rows] == together.tokens
+    _check_same(Run(llm, rows, GREEDY, order=range(len(rows))[::-1]), together)
+    for row, tokens in zip(rows, together.tokens, strict=True):
+        alone = Run(llm, [row], GREEDY)
+        assert alone.tokens == [tokens]
+        _check_bits(alone, together, alone.logits)
 
 
 @pytest.mark.parametrize("kind", ROUNDED)
@@ -97,10 +100,22 @@ def test_beams_samples_and_greedy_rows_in_one_batch_with_and_without_caches(
     params = [GREEDY, SAMPLES, BEAMS] * 4
     limits = {"batch_size": 6, "block_size": BLOCK}
     found = Run(llm, rows, params, **limits)
-    assert found.tokens == Run(llm, rows, params, **limits, prefix_caching=False).tokens
-    assert found.tokens == Run(llm, rows, params, **limits, use_past=False).tokens
+    _check_same(Run(llm, rows, params, **limits, prefix_caching=False), found)
+    _check_same(Run(llm, rows, params, **limits, use_past=False), found)
     assert [len(outputs) for outputs in found.tokens] == [1, 2, 2] * 4
     _check_reuse(llm, found)
+
+
+def _check_same(run: Run, expected: Run) -> None:
+    """The tokens, and every bit of the logits that they were chosen from."""
+    assert run.tokens == expected.tokens
+    assert run.logits.keys() == expected.logits.keys()
+    _check_bits(run, expected, run.logits)
+
+
+def _check_bits(run: Run, expected: Run, prefixes: Iterable[tuple[int, ...]]) -> None:
+    for prefix in prefixes:
+        np.testing.assert_array_equal(run.logits[prefix], expected.logits[prefix])
 
 
 def _check_reuse(llm: LLM, run: Run) -> None:
