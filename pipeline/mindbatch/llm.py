@@ -121,6 +121,11 @@ class LLM(Closing):
         return self._model.engine.settings.seq_length
 
     @property
+    def continues_prompts(self) -> bool:
+        """False of a model with an encoder: its outputs stand for themselves."""
+        return self._model.engine.settings.decoder_start_id is None
+
+    @property
     def statistics(self) -> EngineStatistics:
         """What the engine has done since the model was loaded."""
         return self._model.engine.statistics

@@ -317,8 +317,8 @@ class Scheduler:
         if encoded > settings.max_batched_tokens:
             raise CacheBudgetError(
                 f"{group.request.key}: the input has {encoded} tokens, which are encoded in one step, of "
-                f"at most runtime.max_batched_tokens={settings.max_batched_tokens}; raise it or shorten "
-                "the input"
+                f"at most runtime.max_batched_tokens={settings.max_batched_tokens}; set "
+                f"runtime.max_batched_tokens={encoded} or more, or shorten the input"
             )
         at_once = sequences * (1 + group.request.params.num_draft_tokens)
         if at_once > settings.max_batched_tokens:

@@ -33,7 +33,7 @@ def stream(
             file=file,
         )
 
-    live = LiveText(run.requests, streamer, file, labelled=labelled)
+    live = LiveText(run.requests, streamer, file, labelled=labelled, with_prompt=llm.continues_prompts)
     failures = []
     for item in line.until_first(run):
         if isinstance(item, RequestOutput):
@@ -48,6 +48,7 @@ class LiveText:
     """Feeds a streamer per output; the tokens of outputs whose turn has not come are kept.
 
     labelled: put the prompt's key, and the sample's number, before each text.
+    with_prompt: before each text the prompt that it goes on from.
     make_streamer: gives a fresh streamer for one output of a request, which must not print the prompt: it is
         printed here, as it was given and not as its tokens would spell it.
     """
@@ -59,12 +60,14 @@ class LiveText:
         file: TextIO,
         *,
         labelled: bool,
+        with_prompt: bool = True,
     ) -> None:
         self._turns = [
             (request, sample) for request in requests for sample in range(request.params.num_return_sequences)
         ]
         self._turns.reverse()
         self._labelled = labelled
+        self._with_prompt = with_prompt
         self._make_streamer = make_streamer
         self._file = file
         self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
@@ -99,7 +102,8 @@ class LiveText:
             if self._labelled:
                 name = label(request.key, sample, request.params.num_return_sequences)
                 print(f"[{name}] ", end="", file=self._file)
-            print(request.prompt or "", end="", flush=True, file=self._file)
+            if self._with_prompt:
+                print(request.prompt or "", end="", flush=True, file=self._file)
             self._streamer = self._make_streamer(request)
             self._streamer.put(list(request.prompt_token_ids))
         for event in self._kept.pop((request.key, sample), []):

@@ -87,6 +87,7 @@ def _write(
         as_json=config.output.format == "json",
         labelled=labelled,
         has_text=llm.tokenizer is not None,
+        with_prompt=llm.continues_prompts,
     )
     for failure in failures:
         writer.add(failure)
@@ -132,16 +133,25 @@ class ResultWriter:
 
     keys: all prompts, in order. labelled: put the prompt's key, and the sample's number, before each text.
     has_text: False shows token ids instead, where there is no tokenizer.
+    with_prompt: before each text the prompt that it goes on from.
     """
 
     def __init__(
-        self, keys: Sequence[str], file: TextIO, *, as_json: bool, labelled: bool, has_text: bool = True
+        self,
+        keys: Sequence[str],
+        file: TextIO,
+        *,
+        as_json: bool,
+        labelled: bool,
+        has_text: bool = True,
+        with_prompt: bool = True,
     ) -> None:
         self._waiting = list(reversed(keys))
         self._file = file
         self._as_json = as_json
         self._labelled = labelled
         self._has_text = has_text
+        self._with_prompt = with_prompt
         self._done: dict[str, RequestOutput] = {}
 
     def add(self, result: RequestOutput) -> None:
@@ -160,7 +170,7 @@ class ResultWriter:
             if result.adapter is None:
                 del content["adapter"]
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
-        prompt = result.prompt or ""
+        prompt = (result.prompt or "") if self._with_prompt else ""
         texts = [
             prompt + output.text if self._has_text else str(output.token_ids) for output in result.outputs
         ]

@@ -79,3 +79,11 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
         live.put(item) if isinstance(item, StreamEvent) else writer.add(item)
     assert live_file.getvalue() == file.getvalue()
     assert file.getvalue().startswith("[0.0] hello")
+
+
+def test_a_text_that_does_not_go_on_from_the_prompt_stands_alone() -> None:
+    file = io.StringIO()
+    requests = [Request("0", (1,), DecodingParams(), "p")]
+    live = LiveText(requests, lambda request: Spell(file), file, labelled=True, with_prompt=False)
+    live.put(event("0", 0, 4, "stop"))
+    assert file.getvalue() == "[0] 4\n"

@@ -114,3 +114,7 @@ def test_without_a_path_results_go_to_standard_output(capsys: pytest.CaptureFixt
         print("text", file=destination.file)
     print("more")
     assert capsys.readouterr().out == "text\nmore\n"
+
+
+def test_a_text_that_does_not_go_on_from_the_prompt_stands_alone() -> None:
+    assert written([result("0", "a")], ["0"], with_prompt=False) == "[0] a\n"
