@@ -105,10 +105,10 @@ def test_another_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_our_own_provider_says_that_mindformers_would_run_it(tmp_path: Path) -> None:
-    folder = write(tmp_path, config("glm4_moe"))
+    folder = write(tmp_path, config("telechat3"))
     with pytest.raises(CheckpointError, match=r"not supported; .*; model\.provider=mindformers runs it$"):
         open_model(ModelConfig(checkpoint_name_or_path=str(folder)))
-    quantised = config("glm4_moe", quantization_config={"quant_method": "fp8"})
+    quantised = config("telechat3", quantization_config={"quant_method": "fp8"})
     (folder / "config.json").write_text(json.dumps(quantised))
     with pytest.raises(CheckpointError, match=r"quantised \(FP8\).*bfloat16$"):
         open_model(ModelConfig(checkpoint_name_or_path=str(folder)))
