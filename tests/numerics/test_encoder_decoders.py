@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
 from recording import load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.errors import CacheBudgetError, PromptError
+from mindbatch.errors import CacheBudgetError, CheckpointError, PromptError
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=64)
@@ -95,3 +97,18 @@ def test_what_cannot_be_is_refused(llm: LLM) -> None:
         Run(llm, [[5] * 65], GREEDY)
     with pytest.raises(PromptError, match="the input of an encoder"):
         Run(llm, [[5]], DecodingParams(prompt_logprobs=1))
+
+
+def test_outputs_begin_with_the_token_of_generation_config(folder: Path, llm: LLM, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": 5}))
+    expected = Run(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 5}')
+    found = Run(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
+    assert np.array_equal(found, expected)
+    assert not np.array_equal(found, Run(llm, [[7, 8, 9]], GREEDY).logits[7, 8, 9, 0])
+    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 100000}')
+    with pytest.raises(CheckpointError, match="decoder_start_token_id=100000: must be the id of a token"):
+        load(tmp_path, max_batched_tokens=64)

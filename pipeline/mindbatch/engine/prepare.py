@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -80,6 +80,7 @@ def prepare_model(
     drafter = find_assistant(model, described, tokenizer, part.shard)
     smaller = None if drafter is None else drafter.model.facts
     settings = engine_settings(described.facts, model, runtime, smaller, part.stages)
+    settings = replace(settings, decoder_start_id=model_start_id(described.folder, described.facts))
     eos = model_eos_ids(described.folder, tokenizer)
     adapters = PreparedAdapters() if lora is None else prepare_adapters(lora, described)
     described = adapters.merged or described
@@ -185,3 +186,22 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
             )
         return tuple(ids)
     return () if tokenizer is None else tokenizer.eos_token_ids
+
+
+def model_start_id(folder: ModelFolder, facts: ModelFacts) -> int | None:
+    """What an encoder-decoder's outputs begin with: generation_config.json's id, else the configuration's.
+
+    None of other models.
+
+    Raises:
+        CheckpointError: a decoder_start_token_id that is not the id of a token.
+    """
+    found = (folder.generation_config or {}).get("decoder_start_token_id")
+    if facts.decoder_start_id is None or found is None:
+        return facts.decoder_start_id
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < facts.vocab_size:
+        raise CheckpointError(
+            f"{folder.path / 'generation_config.json'}: decoder_start_token_id={found!r}: must be the id of "
+            f"a token, 0 to {facts.vocab_size - 1}"
+        )
+    return found
