@@ -14,7 +14,7 @@ from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
 Floats = NDArray[np.float32]
 LIBRARY = find_library()
-SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97), (53, 700, 40), (700, 900, 40)]
+SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97), (53, 700, 40), (700, 1600, 40)]
 
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
 
