@@ -23,6 +23,7 @@ from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.program.step import Programs
     from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 
@@ -143,11 +144,8 @@ def load_native(
     """
     from mindbatch.cache.paged import allocate
     from mindbatch.kernels.choice import compiled
-    from mindbatch.kernels.program.encoder_step import EncoderDecoderPrograms
-    from mindbatch.kernels.program.step import Programs, StepPrograms
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.encoder_decoder import EncoderDecoder
     from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
@@ -155,8 +153,8 @@ def load_native(
     assemble, rank = declaration(arch.model_type).network, shard or folder.shard
     assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
     held = stage or Stage(range(arch.num_layers))
-    library = kernels.program_library(rank, held)
-    if library is None:
+    is_recorded = kernels.program_library(rank, held) is not None
+    if not is_recorded:
         if arch.encoder is not None:
             raise ConfigError(f"{arch.model_type}: {_ENCODERS}")
         kernels = compiled(kernels)
@@ -172,14 +170,24 @@ def load_native(
     def network(kernels: Kernels) -> Network:
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
-    programs: Programs | None = None
-    if library is not None:
-        recorded = network(kernels)
-        if isinstance(recorded, EncoderDecoder):
-            assert recorded.head is not None
-            programs = EncoderDecoderPrograms(recorded.encoder, recorded.decoder, recorded.head, library)
-        else:
-            programs = StepPrograms(recorded.decoder, recorded.head, library, adapted=bank is not None)
+    adapted = bank is not None
+    programs = _recorded(network(kernels), kernels, rank, held, adapted=adapted) if is_recorded else None
     return RunnableModel(
         arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank, programs=programs
     )
+
+
+def _recorded(
+    network: Network, kernels: Kernels, rank: TensorSlice, held: Stage, *, adapted: bool
+) -> Programs:
+    """The programs of a network's steps. adapted: its tokens may have adapters."""
+    from mindbatch.kernels.program.encoder_step import EncoderDecoderPrograms
+    from mindbatch.kernels.program.step import StepPrograms
+    from mindbatch.layers.encoder_decoder import EncoderDecoder
+
+    library = kernels.program_library(rank, held)
+    assert library is not None
+    if isinstance(network, EncoderDecoder):
+        assert network.head is not None
+        return EncoderDecoderPrograms(network.encoder, network.decoder, network.head, library)
+    return StepPrograms(network.decoder, network.head, library, adapted=adapted)
