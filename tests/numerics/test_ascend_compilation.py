@@ -40,13 +40,19 @@ CHATGLM: dict[str, Any] = {
 }
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
 PLAIN = {"vocab_size": 101, "hidden_size": 128, "num_attention_heads": 8, "max_position_embeddings": 64}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
 SIZES: dict[str, dict[str, Any]] = {
+    "bloom": {"vocab_size": 101, "hidden_size": 128, "n_layer": 1, "n_head": 8, "seq_length": 64},
     "chatglm": CHATGLM,
     "falcon": PLAIN,
+    "glm4_moe": LLAMA | EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 0},
     "gpt2": GPT2,
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
+    "mixtral": LLAMA | {"num_local_experts": 4},
     "opt": PLAIN | {"ffn_dim": 96},
+    "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
+    "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
 }
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
@@ -55,16 +61,25 @@ FUSED = {
 }
 
 
-def job(model_type: str, size: int, ranks: list[int], stages: int = 1) -> dict[str, Any]:
-    """A layer for each stage."""
+def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: int = 1) -> dict[str, Any]:
+    """So many layers for each stage."""
     config = {"model_type": model_type, **SIZES.get(model_type, LLAMA)}
-    depth = {"chatglm": "num_layers", "gpt2": "n_layer", "gptj": "n_layer"}
-    config[depth.get(model_type, "num_hidden_layers")] = stages
+    depth = {"bloom": "n_layer", "chatglm": "num_layers", "gpt2": "n_layer", "gptj": "n_layer"}
+    config[depth.get(model_type, "num_hidden_layers")] = layers * stages
     return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
+
+
+def windowed_job() -> dict[str, Any]:
+    """A layer with a window that hides something, one without."""
+    found = job("gemma3_text", 1, [0], layers=2)
+    found["config"] |= {"sliding_window": 8, "sliding_window_pattern": 2}
+    return found
 
 
 # The last of 8 ranks pads the vocabulary and shares its key/value head with others.
 ALWAYS = {"qwen3 mp=8": job("qwen3", 8, [7])}
+WINDOWED = "gemma3_text, a window"
+"""Its graphs are the same whatever a step holds: PagedAttention with masks."""
 OF_STAGES = "qwen3 mp=2 pp=3"
 HAND_OVERS = {0: 1, 3: 2, 5: 1}
 """A rank of each of three stages: with how many other stages it meets."""
@@ -74,7 +89,7 @@ SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
     for each in sorted({*CONFIGS} - LIKE_LLAMA)
     for size in ((1,) if each == "olmo2" else (1, 2, 8))
-} | {OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
+} | {WINDOWED: windowed_job(), OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 
 
 @pytest.fixture(
@@ -110,7 +125,7 @@ def sizes_of(model_type: str) -> Architecture:
 
 def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) -> None:
     for which, graphs in compiled.items():
-        if which[0] in ("float32", OF_STAGES):
+        if which[0] in ("float32", OF_STAGES, WINDOWED):
             continue
         assert [graph.get("kind") for graph in graphs] == [DECODE, PROMPT, CHUNK, HEAD, COPY], (
             which,
@@ -120,6 +135,19 @@ def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) ->
             assert "rule" not in graph, (which, graph)
             assert FUSED.get(graph["kind"], set()) <= {*graph["kernels"]}, (which, graph)
             assert ("AllReduce" in graph["kernels"]) == ("mp=1" not in which[0] and graph["kind"] in FUSED)
+
+
+def test_a_window_is_in_the_masks_of_every_graph(compiled: Compiled) -> None:
+    if all(name != WINDOWED for name, _ in compiled):
+        pytest.skip("in the sweep")
+    graphs = compiled[WINDOWED, 0]
+    assert [graph for graph in graphs if "rule" in graph] == []
+    steps = [graph["kernels"] for graph in graphs if graph["kind"] in FUSED and graph["kernels"]]
+    assert steps
+    for kernels in steps:
+        assert kernels["PagedAttention"] == 2
+        assert "FlashAttentionScore" not in kernels
+        assert kernels["LessEqual"] == 1
 
 
 def test_stages_are_compiled_with_what_they_hand_over(compiled: Compiled) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from mindspore import Tensor, nn, ops
 
+from mindbatch.backends.mindformers.stand_ins.grouped_matmul import GroupedMatmul
+from mindbatch.backends.mindformers.stand_ins.token_dispatcher import TokenCombine, TokenDispatch
 from mindbatch.kernels.reference import NEVER
 
 Optional = Tensor | None
@@ -56,7 +58,7 @@ class PagedAttention(nn.Cell):
     """Queries [T, heads * dim] of sequences over their blocks, as far as context_lens goes.
 
     Queries of a sequence lie one after another, q_seq_lens of them. A mask [T, columns] is added to the
-    scores where a sequence has several, and has no effect elsewhere.
+    scores where any sequence has several, and has no effect elsewhere.
     """
 
     def __init__(self, head_num: int, scale_value: float, kv_head_num: int) -> None:
@@ -84,7 +86,7 @@ class PagedAttention(nn.Cell):
         bounds = ops.gather(context_lens, rows, 0).expand_dims(1)
         bias = ops.where(ops.arange(columns).expand_dims(0) < bounds, 0.0, NEVER)
         if attn_mask is not None:
-            bias = bias + attn_mask
+            bias = bias + attn_mask * ops.cast(q_seq_lens.max() > 1, attn_mask.dtype)
         return self.attend(query, keys, values, bias)
 
 
@@ -198,6 +200,53 @@ class GeluExt(nn.Cell):
         return 0.5 * x * (1.0 + ops.erf(x * 0.70710678))
 
 
+class MoeInitRoutingV2(nn.Cell):
+    """Rows [T * k, width] in order of expert, where each choice of a token stands, rows of each expert."""
+
+    def construct(
+        self,
+        x: Tensor,
+        expert_idx: Tensor,
+        active_num: int,
+        expert_capacity: int,
+        expert_num: int,
+        drop_pad_mode: int,
+        expert_tokens_count_or_cumsum_flag: int,
+        expert_tokens_before_capacity_flag: bool,
+    ) -> tuple[Tensor, ...]:
+        assert (active_num, expert_capacity, drop_pad_mode) == (0, 0, 0)
+        assert expert_tokens_count_or_cumsum_flag == 2
+        rows, counts, (places,) = TokenDispatch(expert_num)(x, expert_idx)
+        return rows, places, counts, counts
+
+
+class MoeTokenUnpermute(nn.Cell):
+    """The sum of each token's rows, weighted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.combine = TokenCombine()
+
+    def construct(
+        self, tokens: Tensor, sorted_indices: Tensor, probs: Tensor, padded_mode: bool, restore_shape: None
+    ) -> Tensor:
+        return self.combine(tokens, probs, sorted_indices)
+
+
+class GroupedMatmulV4(nn.Cell):
+    """See the stand-in for MindFormers' models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = GroupedMatmul()
+
+    def construct(
+        self, *inputs: Any, split_item: int, group_type: int, group_list_type: int
+    ) -> tuple[Tensor]:
+        assert (split_item, group_type, group_list_type) == (3, 0, 1)
+        return self.product(*inputs, split_item, group_type, group_list_type)
+
+
 def put_in(monkeypatch: Any) -> None:
     """Puts every stand-in where the Ascend kernels take its operator from."""
     from mindbatch.kernels.ascend import attention
@@ -205,5 +254,6 @@ def put_in(monkeypatch: Any) -> None:
     monkeypatch.setattr(attention, "FlashAttentionScore", FlashAttentionScore)
     monkeypatch.setattr(ops, "RmsNorm", RmsNorm)
     attending, others = (ReshapeAndCache, PagedAttention), (AddRmsNorm, LayerNormExt, ApplyRotaryPosEmb)
-    for cell in (*attending, *others, Swiglu, GeluExt):
+    of_experts = (MoeInitRoutingV2, GroupedMatmulV4, MoeTokenUnpermute)
+    for cell in (*attending, *others, *of_experts, Swiglu, GeluExt):
         monkeypatch.setattr(ops.auto_generate, cell.__name__, cell)

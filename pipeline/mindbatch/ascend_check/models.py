@@ -40,9 +40,12 @@ _PLAIN: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-CPU_ONLY = ("bloom", "glm4_moe", "mixtral", "mt5", "qwen2_moe", "qwen3_moe", "t5")
+_EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "norm_topk_prob": True}
+_SHARED = _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+CPU_ONLY = ("mt5", "t5")
 """Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
     "chatglm": {
         "padded_vocab_size": 96,
         "hidden_size": 64,
@@ -56,13 +59,14 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "seq_length": 64,
     },
     "cohere": _GROUPED,
-    "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
+    "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "falcon": _PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
     "gemma": _GROUPED,
     "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": None, "sliding_window": 64},
-    "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 64},
+    "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},
+    "glm4_moe": _GROUPED | _SHARED | {"use_qk_norm": True, "n_group": 2, "topk_group": 2},
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "gpt_neox": _PLAIN | {"intermediate_size": 96, "rotary_pct": 0.5},
     "gptj": {
@@ -83,17 +87,16 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": _GROUPED,
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
+    "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "olmo2": _GROUPED,
     "opt": _PLAIN | {"ffn_dim": 96},
     "phi3": _GROUPED,
     "qwen2": _GROUPED,
+    "qwen2_moe": _GROUPED | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3": _GROUPED | {"attention_bias": False},
+    "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
     "starcoder2": _GROUPED,
 }
-
-
-_EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "norm_topk_prob": True}
-_SHARED = _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
 _LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets one of them itself
     "num_key_value_heads": 4,
     "q_lora_rank": 24,

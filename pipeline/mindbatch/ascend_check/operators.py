@@ -12,10 +12,13 @@ from mindbatch.ascend_check import twins
 from mindbatch.ascend_check.models import FloatArray
 from mindbatch.ascend_check.runs import GEOMETRY, PROMPTS, STEPS, TABLES, step_of
 from mindbatch.engine.batch import flatten
-from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.interface import AttentionShape, ExpertsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.routing import Routing
 from mindbatch.kernels.step import StepShape
 
+ROUTING = Routing(experts=4, chosen=2)
+INNER = 16
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=32, scale=0.2)
 EPSILON = 1e-5
 TOKENS = 16
@@ -66,6 +69,7 @@ def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
     yield from _norms(bench)
     yield from _activations(bench)
     yield "ApplyRotaryPosEmb", _rotation(bench)
+    yield "GroupedMatmulV4, experts", _experts(bench)
     for number, name in enumerate(("FlashAttentionScore", "PagedAttention, chunks", "PagedAttention")):
         yield name, _attention(bench, number)
 
@@ -103,6 +107,23 @@ def _rotation(bench: _Bench) -> Pair:
     turned = twins.rotated(qkv[:, : heads + kv], np.cos(angles), np.sin(angles))
     expected = np.concatenate((turned, qkv[:, heads + kv :]), 1).reshape(TOKENS, -1)
     return np.asarray(found.asnumpy().astype(np.float32)), expected
+
+
+def _experts(bench: _Bench) -> Pair:
+    kernels, count, width = bench.kernels, ROUTING.experts, 64
+    x, router = bench.numbers(TOKENS, width), bench.numbers(count, width)
+    up, down = bench.numbers(count, 2 * INNER, width), bench.numbers(count, width, INNER)
+    up, down = (np.asarray((each / 8).astype(kernels.dtype).astype(np.float32)) for each in (up, down))
+    stacks = []
+    for matrices in (up, down):
+        stacks.append(kernels.packed_stack(*matrices.shape))
+        for expert, matrix in enumerate(matrices):
+            kernels.pack(stacks[-1], expert * matrices.shape[1], matrix.astype(kernels.dtype))
+    cell = kernels.experts(ExpertsShape(ROUTING, INNER, "silu"))
+    found = cell(bench.tensor(x), Tensor(router), kernels.absent(), *map(Tensor.from_numpy, stacks))
+    return np.asarray(found.asnumpy().astype(np.float32)), twins.experts(
+        x, router, (up, down), ROUTING.chosen
+    )
 
 
 def _attention(bench: _Bench, number: int) -> Pair:

@@ -74,3 +74,19 @@ def slots_of(table: Sequence[int], stop: int, block_size: int) -> IntArray:
     """Where the positions up to `stop` of a sequence are in the cache."""
     place = np.arange(stop)
     return np.asarray(np.asarray(table)[place // block_size] * block_size + place % block_size, np.int32)
+
+
+def experts(
+    x: FloatArray, router: FloatArray, matrices: tuple[FloatArray, FloatArray], chosen: int
+) -> FloatArray:
+    """Each row's best experts, gated with SiLU and weighted with their share of the softmax.
+
+    matrices: [experts, 2 * inner, width] and [experts, width, inner].
+    """
+    (up, down), logits = matrices, x @ router.T
+    y = np.zeros_like(x)
+    for row, best in enumerate(np.argsort(-logits, 1)[:, :chosen]):
+        weights = np.exp(logits[row, best] - logits[row, best].max())
+        for expert, weight in zip(best, weights / weights.sum(), strict=True):
+            y[row] += weight * (down[expert] @ gated("silu", (up[expert] @ x[row])[None])[0])
+    return y

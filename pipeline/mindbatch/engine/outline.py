@@ -11,12 +11,12 @@ from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.prepare import prepare_model
+from mindbatch.engine.prepare import prepare_model, token_bytes_of
 from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
+from mindbatch.kernels.memory import NumberType, kernel_dtype, weight_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -29,8 +29,8 @@ class ModelOutline:
     assistant: the model that drafts for it, if any.
     settings: of one engine; there are as many as pipeline stages, which share the cache.
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
-        its assistant. weight_type: of nearly all of them. adapter_itemsize, cache_itemsize: bytes of
-        a number.
+        its assistant. weight_type: of nearly all of them. adapter_itemsize: bytes of a number.
+    cache_bytes_per_token: of one token's keys and values, the assistant's included.
     """
 
     facts: ModelFacts
@@ -41,7 +41,7 @@ class ModelOutline:
     num_parameters: int
     weight_type: NumberType
     adapter_itemsize: int
-    cache_itemsize: int
+    cache_bytes_per_token: int
     engines: int = 1
     adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
 
@@ -58,15 +58,6 @@ class ModelOutline:
             return 0
         largest = max(adapter.num_parameters for adapter in live.adapters.values())
         return live.max_loaded * largest * self.adapter_itemsize
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Of one token's keys and values, the assistant's included."""
-        return sum(each.cache_bytes_per_token(self.cache_itemsize) for each in self._models)
-
-    @property
-    def _models(self) -> list[ModelFacts]:
-        return [self.facts] if self.assistant is None else [self.facts, self.assistant]
 
     @property
     def cache_tokens(self) -> int:
@@ -119,7 +110,7 @@ def outline(
         parameters,
         weight_type(model.dtype, model.quantization, runtime.device_target),
         kernel_dtype(model.dtype, runtime.device_target).itemsize,
-        cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target).itemsize,
+        token_bytes_of(model, runtime, facts, smaller),
         part.stages,
         prepared.adapters,
     )

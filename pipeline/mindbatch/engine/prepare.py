@@ -111,7 +111,7 @@ def engine_settings(
             f"{facts.max_positions}"
         )
     if runtime.device_target == "Ascend":
-        _refuse_beyond_operators(seq_length, runtime.block_size, facts, assistant)
+        _refuse_beyond_operators(runtime.block_size, facts, assistant)
     token_bytes = token_bytes_of(model, runtime, facts, assistant)
     budget = parse_bytes(runtime.cache_memory)
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
@@ -154,14 +154,13 @@ def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
     """Bytes that a token takes in the caches of the models."""
-    itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target).itemsize
-    return sum(each.cache_bytes_per_token(itemsize) for each in models if each is not None)
+    device = runtime.device_target
+    itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, device).itemsize
+    return sum(each.cache_bytes_per_token(itemsize, device) for each in models if each is not None)
 
 
-def _refuse_beyond_operators(seq_length: int, block_size: int, *models: ModelFacts | None) -> None:
-    faults = [
-        fault for each in models if each is not None for fault in each.ascend_faults(seq_length, block_size)
-    ]
+def _refuse_beyond_operators(block_size: int, *models: ModelFacts | None) -> None:
+    faults = [fault for each in models if each is not None for fault in each.ascend_faults(block_size)]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
 

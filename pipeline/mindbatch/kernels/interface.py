@@ -128,6 +128,13 @@ class Kernels(ABC):
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
         """Memory for a packed weight, which `pack` fills."""
 
+    def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
+        """Memory for so many packed matrices of one size, which `pack` fills one after another.
+
+        Each begins `stacked_outputs(outputs)` outputs behind the one before.
+        """
+        return self.packed_zeros(matrices * self.stacked_outputs(outputs), inputs)
+
     def stacked_outputs(self, outputs: int) -> int:
         """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
         return outputs
@@ -161,7 +168,8 @@ class Kernels(ABC):
     def experts(self, shape: ExpertsShape) -> Operation:
         """Cell (x [T, width], router [experts, width], correction [experts] or [1], up, down) -> [T, width].
 
-        up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
+        router, correction: float32. up, down: packed stacks of [2 * inner, width], the gate first, and
+        [width, inner] of each expert.
         The weighted outputs of a row's experts are added in the order of the experts.
         """
 
@@ -282,7 +290,7 @@ class Kernels(ABC):
 
         spans: positions (first, one past the last) of each sequence in the step.
         pad: from a number of tokens to the bucket that holds them.
-        capacity: tokens that a block table has room for. attention: of any layer.
+        capacity: tokens that a block table has room for. attention: of a layer with the narrowest window.
         """
         tokens = pad(sum(stop - start for start, stop in spans))
         return StepShape(ANY_STEP, tokens, tokens)

@@ -6,21 +6,58 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.interface import ExpertsShape
+from mindbatch.kernels.routing import Routing
+
+_LEAST = 1e-20  # is added to a sum that is divided by
+
+
+class Router(nn.Cell):
+    """Cell (x [T, width], router [experts, width], correction) -> weights float32 and experts int32, [T, k].
+
+    All is computed in float32. Of equal scores MindSpore's TopK takes the first.
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        super().__init__(auto_prefix=False)
+        self.routing = routing
+        self.logits = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, router: Tensor, correction: Tensor) -> tuple[Tensor, Tensor]:
+        its = self.routing
+        logits = self.logits(_float32(x), _float32(router))
+        scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
+        candidates = scores + _float32(correction)
+        if its.groups > 1:
+            candidates = self._of_best_groups(candidates)
+        _, chosen = ops.topk(candidates, its.chosen)
+        weights = ops.gather_elements(scores, 1, chosen)
+        if its.is_normalised:
+            weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
+        return weights * its.scale, ops.cast(chosen, mstype.int32)
+
+    def _of_best_groups(self, candidates: Tensor) -> Tensor:
+        """The same with 0 outside the best groups."""
+        its = self.routing
+        grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
+        best = ops.topk(grouped, its.group_best)[0].sum(-1)
+        _, groups = ops.topk(best, its.chosen_groups)
+        return (grouped * _mask(groups, its.groups).expand_dims(2)).reshape(candidates.shape)
 
 
 class Experts(nn.Cell):
-    """See `Kernels.experts`. Of equal scores MindSpore's TopK takes the first; memory is experts x T."""
+    """See `Kernels.experts`. Memory is experts x T."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
-        self.routing, self.inner = shape.routing, shape.inner
+        self.experts, self.inner = shape.routing.experts, shape.inner
+        self.router = Router(shape.routing)
         self.activation = activation
-        self.logits = ops.MatMul(transpose_b=True)
         self.product = ops.BatchMatMul(transpose_b=True)
 
     def construct(self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        experts, (tokens, width) = self.routing.experts, x.shape
-        weights = self._weights(self.logits(x, router), correction)
+        experts, (tokens, width) = self.experts, x.shape
+        weights, chosen = self.router(x, router, correction)
+        every = (ops.one_hot(chosen, experts) * weights.expand_dims(2)).sum(1)
         inputs = ops.broadcast_to(x.expand_dims(0), (experts, tokens, width))
         active = self.activation(
             self.product(inputs, up.reshape(experts, -1, width)).reshape(-1, 2 * self.inner)
@@ -28,23 +65,13 @@ class Experts(nn.Cell):
         outputs = self.product(
             active.reshape(experts, tokens, self.inner), down.reshape(experts, width, self.inner)
         )
-        return ops.sum(outputs * ops.transpose(weights, (1, 0)).expand_dims(2), 0)
+        return ops.sum(outputs * ops.transpose(every, (1, 0)).expand_dims(2), 0)
 
-    def _weights(self, logits: Tensor, correction: Tensor) -> Tensor:
-        """[T, experts] from logits like it; 0 for experts that are not chosen."""
-        its = self.routing
-        scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
-        candidates = scores + correction
-        if its.groups > 1:
-            grouped = candidates.reshape(scores.shape[0], its.groups, -1)
-            best = ops.topk(grouped, its.group_best)[0].sum(-1)
-            candidates = (grouped * self._mask(best, its.chosen_groups).expand_dims(2)).reshape(scores.shape)
-        weights = scores * self._mask(candidates, its.chosen)
-        if its.is_normalised:
-            weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)
-        return weights * its.scale
 
-    def _mask(self, scores: Tensor, count: int) -> Tensor:
-        """1 for the best of each row, else 0."""
-        _, best = ops.topk(scores, count)
-        return ops.one_hot(best, scores.shape[-1]).sum(-2).astype(mstype.float32)
+def _mask(chosen: Tensor, count: int) -> Tensor:
+    """[T, count]: 1 for what is chosen [T, k], else 0."""
+    return _float32(ops.one_hot(chosen, count).sum(-2))
+
+
+def _float32(x: Tensor) -> Tensor:
+    return ops.cast(x, mstype.float32)

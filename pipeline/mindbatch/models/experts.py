@@ -131,19 +131,24 @@ def _layer_tensors(
     names, count = names or ExpertNames(), experts.routing.experts
     each = [f"{source}.{names.experts}.{expert}" for expert in range(count)]
     specs = [
-        TensorSpec(f"{name}.router.weight", (Part(f"{source}.{names.router}", count, hidden),)),
+        _of_router(f"{name}.router.weight", Part(f"{source}.{names.router}", count, hidden)),
         *_matrices(name, each, (experts.intermediate_size, hidden), names, count),
     ]
     if experts.has_correction:
-        specs.append(TensorSpec(f"{name}.router.correction", (Part(f"{source}.{names.correction}", count),)))
+        specs.append(_of_router(f"{name}.router.correction", Part(f"{source}.{names.correction}", count)))
     for number, inner in enumerate(experts.shared):
         shared, its_source = f"{name}.shared.{number}", f"{source}.{names.shared.format(number)}"
         if experts.shared_is_gated:
             router = Part(f"{source}.{names.shared_router}", 1, hidden)
-            specs.append(TensorSpec(f"{shared}.router.weight", (router,)))
+            specs.append(_of_router(f"{shared}.router.weight", router))
         matrices = 1 if experts.shared_is_gated else 0
         specs += _matrices(shared, [its_source], (inner, hidden), names, matrices)
     return specs
+
+
+def _of_router(name: str, part: Part) -> TensorSpec:
+    """In float32: what is rounded may change which experts are chosen."""
+    return TensorSpec(name, (part,), layout=Layout.FLOAT32)
 
 
 def _matrices(

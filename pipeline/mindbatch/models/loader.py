@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.formats.floats import converted
@@ -87,11 +89,14 @@ def _load(
     spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> Parameter | Array:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
-    if spec.layout is Layout.PACKED and inputs is not None:
-        array = kernels.packed_zeros(_padded(spec, outputs, kernels), inputs)
-    else:
-        array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), kernels.dtype)
     matrices = max(1, spec.matrices)
+    if spec.layout is not Layout.PACKED or inputs is None:
+        dtype = np.dtype(np.float32) if spec.layout is Layout.FLOAT32 else kernels.dtype
+        array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), dtype)
+    elif spec.matrices:
+        array = kernels.packed_stack(matrices, outputs // matrices, inputs)
+    else:
+        array = kernels.packed_zeros(outputs, inputs)
     first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // matrices
     of_matrix = len(spec.parts) // matrices
     for number, part in enumerate(spec.parts):
@@ -145,13 +150,13 @@ def _rows(
 ) -> Iterator[Array]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector.
 
-    They are in the kernels' type, or in any float type where these pack any.
+    They are in the type that the parameter is kept in, or in any float type where the kernels pack any.
     """
     if spec.layout is Layout.PACKED and kernels.packs_any_float:
         yield from _read(part, spec.sharding, partial(folder.packable, name), shard)
     else:
         for rows in _read(part, spec.sharding, partial(folder.floats, name), shard):
-            yield _narrowed(rows, kernels, folder, name)
+            yield rows if spec.layout is Layout.FLOAT32 else _narrowed(rows, kernels, folder, name)
 
 
 def _read(

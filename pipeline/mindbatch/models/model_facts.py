@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mindbatch.kernels.ascend.limits import limit_faults
+from mindbatch.kernels.alibi import Alibi
+from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS, limit_faults
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,8 @@ class ModelFacts:
     rank_parameters: of the weights of a rank of each pipeline stage, where that is known; at least so many.
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
-    window: the narrowest sliding window in tokens, 0 for none.
-    has_alibi: positions enter as biases of attention's scores.
+    alibi: what is added to attention's scores by position, if anything is.
     has_softcap: scores of attention are capped.
-    has_experts: a mixture of experts that native kernels compute.
     decoder_start_id: of an encoder-decoder, whose prompts are its encoder's input; None of others.
     devices: that run it.
     """
@@ -31,27 +30,28 @@ class ModelFacts:
     num_parameters: int
     cached_numbers: int
     head_dim: int
-    window: int = 0
-    has_alibi: bool = False
+    alibi: Alibi | None = None
     has_softcap: bool = False
-    has_experts: bool = False
     decoder_start_id: int | None = None
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
 
-    def cache_bytes_per_token(self, itemsize: int) -> int:
+    def cache_bytes_per_token(self, itemsize: int, device: str = "CPU") -> int:
         """Bytes of one token's keys and values."""
-        return self.cached_numbers * itemsize
+        if device != "Ascend" or self.alibi is None:
+            return self.cached_numbers * itemsize
+        return -(-self.cached_numbers * self._ascend_head // self.head_dim) * itemsize
 
-    def ascend_faults(self, seq_length: int, block_size: int) -> Iterator[str]:
-        """Why Ascend's operators do not take the model, or sequences or blocks of so many tokens."""
+    @property
+    def _ascend_head(self) -> int:
+        return self.head_dim + (ALIBI_NUMBERS if self.alibi is not None else 0)
+
+    def ascend_faults(self, block_size: int) -> Iterator[str]:
+        """Why Ascend's operators do not take the model, or blocks of so many tokens."""
         return limit_faults(
-            self.head_dim,
-            self.window,
-            seq_length,
+            self._ascend_head,
             block_size,
-            has_alibi=self.has_alibi,
+            has_rounded_alibi=self.alibi is not None and self.alibi.is_rounded,
             has_softcap=self.has_softcap,
-            has_experts=self.has_experts,
             has_encoder=self.decoder_start_id is not None,
         )

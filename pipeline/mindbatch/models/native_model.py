@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -115,10 +116,8 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         * kv_heads
         * (arch.head_dim + padded_head(arch.head_dim)),
         head_dim=arch.head_dim,
-        window=min(filter(None, arch.windows), default=0),
-        has_alibi=arch.alibi is not None,
+        alibi=arch.alibi,
         has_softcap=arch.attention_cap > 0,
-        has_experts=arch.experts is not None,
         decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
     )
 
@@ -172,8 +171,9 @@ def load_native(
 
     adapted = bank is not None
     programs = _recorded(network(kernels), kernels, rank, held, adapted=adapted) if is_recorded else None
+    narrowest = min(shapes, key=lambda shape: shape.window or math.inf)
     return RunnableModel(
-        arch.vocab_size, network, cache, kernels, shapes[0], adapters=bank, programs=programs
+        arch.vocab_size, network, cache, kernels, narrowest, adapters=bank, programs=programs
     )
 
 

@@ -17,7 +17,7 @@ class RunnableModel:
     """What steps are run with.
 
     network: makes the model of kernels, those of `kernels.for_graph`; weights and cache are always the same.
-    attention: of any layer.
+    attention: of a layer with the narrowest window.
     adapters: None where no tokens are computed with any.
     programs: what steps are run with; None where they are compiled.
     few_graphs: a graph takes seconds to compile, so that steps are rather padded to few sizes.

@@ -71,7 +71,7 @@ def how_it_runs(path: Path) -> HowItRuns:
         facts.max_positions,
         facts.cached_numbers,
         tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(arch, ranks)),
-        tuple(facts.ascend_faults(facts.max_positions, RuntimeConfig().block_size)),
+        tuple(facts.ascend_faults(RuntimeConfig().block_size)),
     )
 
 

@@ -7,19 +7,18 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT16
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "window", "seq_length", "block_size", "expected"),
+    ("head_dim", "block_size", "expected"),
     [
-        (128, 0, 4096, 128, None),
-        (256, 0, 4096, 64, None),
-        (24, 4096, 4096, 16, None),
-        (128, 0, 64, 8, "runtime.block_size=8: .*multiples of 16 up to 128"),
-        (320, 0, 64, 16, "heads of 320 numbers: .*at most 256"),
-        (256, 0, 64, 128, "runtime.block_size=128: .*at most 16384 .*: at most 64"),
-        (64, 7, 64, 16, "a sliding window of 7 tokens: .*model.seq_length up to 7"),
+        (128, 128, None),
+        (256, 64, None),
+        (24, 16, None),
+        (128, 8, "runtime.block_size=8: .*multiples of 16 up to 128"),
+        (320, 16, "heads of 320 numbers: .*at most 256"),
+        (256, 128, "runtime.block_size=128: .*at most 16384 .*: at most 64"),
     ],
 )
-def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, expected: str | None) -> None:
-    faults = list(limit_faults(head_dim, window, seq_length, block_size))
+def test_limits(head_dim: int, block_size: int, expected: str | None) -> None:
+    faults = list(limit_faults(head_dim, block_size))
     assert len(faults) == (expected is not None)
     if expected:
         head, _, rest = expected.partition(".*")
@@ -29,19 +28,14 @@ def test_limits(head_dim: int, window: int, seq_length: int, block_size: int, ex
         assert "runtime.device_target=Ascend" in faults[0]
 
 
-def test_alibi_is_for_the_cpu() -> None:
-    [fault] = limit_faults(64, 0, 64, 16, has_alibi=True)
-    assert fault.startswith("positions by ALiBi: not with runtime.device_target=Ascend")
+def test_rounded_alibi_is_for_the_cpu() -> None:
+    [fault] = limit_faults(64, 16, has_rounded_alibi=True)
+    assert fault.startswith("rounded positions of ALiBi: not with runtime.device_target=Ascend")
 
 
 def test_capped_scores_are_for_the_cpu() -> None:
-    [fault] = limit_faults(64, 0, 64, 16, has_softcap=True)
+    [fault] = limit_faults(64, 16, has_softcap=True)
     assert fault.startswith("capped scores of attention: not with runtime.device_target=Ascend")
-
-
-def test_experts_are_for_the_cpu() -> None:
-    [fault] = limit_faults(64, 0, 64, 16, has_experts=True)
-    assert fault.startswith("a mixture of experts: not with runtime.device_target=Ascend")
 
 
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])

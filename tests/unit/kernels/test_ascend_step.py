@@ -39,8 +39,10 @@ def batch_of(spans: list[Span], size: int) -> Batch:
     return Batch(ids, positions, slots, rows, tables, lengths)
 
 
-def laid_out(spans: list[Span], flash: bool = True) -> tuple[StepShape, AscendBatch]:
-    shape = shape_of(spans, pad, CAPACITY, flash)
+def laid_out(
+    spans: list[Span], *, flash: bool = True, is_windowed: bool = False
+) -> tuple[StepShape, AscendBatch]:
+    shape = shape_of(spans, pad, CAPACITY, flash=flash, is_windowed=is_windowed)
     return shape, arrays_of(batch_of(spans, shape.tokens), shape, PADDING, BLOCK)
 
 
@@ -54,7 +56,7 @@ def laid_out(spans: list[Span], flash: bool = True) -> tuple[StepShape, AscendBa
     ],
 )
 def test_the_graph_of_a_step(spans: list[Span], flash: bool, graph: str) -> None:
-    assert shape_of(spans, pad, CAPACITY, flash).graph == graph
+    assert shape_of(spans, pad, CAPACITY, flash=flash).graph == graph
 
 
 def test_decoding_has_a_sequence_for_each_token() -> None:
@@ -85,10 +87,10 @@ SPANS = st.lists(
 )
 
 
-@given(SPANS, st.booleans())
-def test_sequences_cover_the_bucket(spans: list[Span], flash: bool) -> None:
+@given(SPANS, st.booleans(), st.booleans())
+def test_sequences_cover_the_bucket(spans: list[Span], flash: bool, is_windowed: bool) -> None:
     """No sequence is empty or longer than a block table has room for, and no slot is negative."""
-    shape, step = laid_out(spans, flash)
+    shape, step = laid_out(spans, flash=flash, is_windowed=is_windowed)
     assert shape.tokens >= sum(stop - start for start, stop in spans)
     assert step.q_seq_lens.sum() == shape.tokens == len(step.ids) == len(step.slots) == len(step.positions)
     assert len(step.q_seq_lens) == len(step.batch_valid_length) == len(step.block_tables) == shape.sequences
@@ -97,6 +99,9 @@ def test_sequences_cover_the_bucket(spans: list[Span], flash: bool) -> None:
     assert step.batch_valid_length.max() <= CAPACITY
     assert step.slots.min() >= 0
     assert {array.dtype for array in step} == {np.dtype(np.int32)}
+    if is_windowed:  # the operator looks at its mask
+        assert shape.graph == CHUNKS
+        assert step.q_seq_lens[len(spans) :].max() > 1
     if shape.graph == TOKENS:
         return
     assert shape.sequences == rounded_sequences(shape.sequences)

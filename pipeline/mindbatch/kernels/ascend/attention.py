@@ -7,6 +7,9 @@ from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 from mindbatch.kernels.interface import AttentionShape
 
+HIDDEN = -10000.0
+"""What MindFormers adds to the score of a position that a query must not see; exp makes it 0."""
+
 
 class AscendAttention(nn.Cell):
     """Writes keys and values with ReshapeAndCache; a subclass attends.
@@ -28,13 +31,12 @@ class AscendAttention(nn.Cell):
         value_cache: Tensor,
         slots: Tensor,
         block_tables: Tensor,
-        lengths: Tensor,
-        queries: Tensor,
-        mask: Tensor,
+        *sequences: Tensor,
     ) -> Tensor:
+        """sequences: lengths, queries, mask, positions."""
         query, key, value = mint.split(qkv, self.widths, -1)
         query = ops.depend(query, self.write(key, value, key_cache, value_cache, slots))
-        return self.attend(query, key, value, (key_cache, value_cache, block_tables), lengths, queries, mask)
+        return self.attend(query, key, value, (key_cache, value_cache, block_tables), sequences)
 
 
 class PromptAttention(AscendAttention):
@@ -52,11 +54,10 @@ class PromptAttention(AscendAttention):
         key: Tensor,
         value: Tensor,
         cached: tuple[Tensor, ...],
-        lengths: Tensor,
-        queries: Tensor,
-        mask: Tensor,
+        sequences: tuple[Tensor, ...],
     ) -> Tensor:
         """attention_out, the last of the operator's four outputs."""
+        lengths, queries, mask, _ = sequences
         return self.operator(query, key, value, None, None, None, mask, None, queries, lengths)[3]
 
 
@@ -65,7 +66,7 @@ class CachedAttention(AscendAttention):
 
     def __init__(self, shape: AttentionShape, is_masked: bool) -> None:
         super().__init__(shape)
-        self.is_masked = is_masked
+        self.is_masked, self.window = is_masked, shape.window
         self.operator = ops.auto_generate.PagedAttention(shape.heads, shape.scale, shape.kv_heads)
 
     def attend(
@@ -74,12 +75,15 @@ class CachedAttention(AscendAttention):
         key: Tensor,
         value: Tensor,
         cached: tuple[Tensor, ...],
-        lengths: Tensor,
-        queries: Tensor,
-        mask: Tensor,
+        sequences: tuple[Tensor, ...],
     ) -> Tensor:
         """Scores of query and cached key times the scale, plus the mask; lengths bound each sequence."""
         keys, values, tables = cached
-        if self.is_masked:
-            return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)
-        return self.operator(query, keys, values, tables, lengths, None, None, None, queries)
+        lengths, queries, mask, positions = sequences
+        if not self.is_masked:
+            return self.operator(query, keys, values, tables, lengths, None, None, None, queries)
+        if 0 < self.window < mask.shape[1]:
+            columns = ops.arange(mask.shape[1]).expand_dims(0)
+            outside = columns <= positions.expand_dims(1) - self.window
+            mask = mask + ops.cast(outside, mask.dtype) * HIDDEN
+        return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)

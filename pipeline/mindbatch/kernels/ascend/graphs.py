@@ -8,10 +8,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from mindbatch.kernels.ascend.attention import HIDDEN
 from mindbatch.kernels.ascend.step import CHUNKS, PROMPTS
 
-HIDDEN = -10000.0
-"""What MindFormers adds to the score of a position that a query must not see; exp makes it 0."""
 TRIANGLE = 128
 """Side of the causal mask that FlashAttentionScore takes for a sequence of any length in layout TH."""
 
@@ -36,7 +35,8 @@ class StepCell(nn.Cell):
 
 
 class AscendGraph(StepCell):
-    """Takes the fields of `AscendBatch`; attention gets (slots, block_tables, lengths, queries, mask).
+    """Takes the fields of `AscendBatch`; attention gets (slots, block_tables, lengths, queries, mask,
+    positions).
 
     The operators find the inputs batch_valid_length and q_seq_lens by these names. They are given to every
     graph, for an input of another graph that ran before would be found otherwise.
@@ -52,7 +52,7 @@ class AscendGraph(StepCell):
         q_seq_lens: Tensor,
     ) -> Any:
         mask = self.mask_of(positions, block_tables)
-        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
+        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask, positions)
         return _float32(self.cell(ids, positions, step, ()))
 
 
@@ -70,7 +70,7 @@ class AdaptedAscendGraph(StepCell):
         adapters: Tensor,
     ) -> Any:
         mask = self.mask_of(positions, block_tables)
-        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask)
+        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask, positions)
         return _float32(self.cell(ids, positions, step, (adapters,)))
 
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 import mindspore
 from mindspore import nn
 
+from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import CachedAttention, PromptAttention
+from mindbatch.kernels.ascend.experts import Experts
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
@@ -28,7 +31,7 @@ from mindbatch.kernels.ascend.step import (
     rounded_sequences,
     shape_of,
 )
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
@@ -47,8 +50,23 @@ class AscendKernels(ReferenceKernels):
         self._single_tokens = single_tokens
         self._dtype = getattr(mindspore, float_type.name)
 
+    def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
+        """See `Kernels.packed_stack`; each matrix is [inputs, outputs], as GroupedMatmulV4 takes it."""
+        return aligned_zeros((matrices, inputs, outputs), self.dtype)
+
+    def pack(self, packed: Array, first_output: int, rows: Array) -> int:
+        """See `Kernels.pack`; rows are of one matrix of a stack."""
+        if packed.ndim == 2:
+            return super().pack(packed, first_output, rows)
+        matrix, first = divmod(first_output, packed.shape[2])
+        packed[matrix, :, first : first + len(rows)] = rows.T
+        return 0
+
     def linear(self, outputs: int) -> nn.Cell:
         return Linear()
+
+    def experts(self, shape: ExpertsShape) -> nn.Cell:
+        return Experts(shape, Activation(shape.activation, gated=True))
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return LayerNorm(epsilon) if centred else RmsNorm(epsilon)
@@ -63,11 +81,16 @@ class AscendKernels(ReferenceKernels):
         return Activation(kind, gated)
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
-        """See `Kernels.attention`. A window hides nothing here: `limit_faults` refuses one that would."""
-        assert shape.alibi is None, "limit_faults refuses ALiBi"
-        if self.graph == PROMPTS:
-            return PromptAttention(shape)
-        return CachedAttention(shape, is_masked=self.graph == CHUNKS)
+        """See `Kernels.attention`. A window is in the mask of steps of kind CHUNKS: all where it hides."""
+        wide = widened(shape)
+        is_masked = self.graph == CHUNKS
+        cell = PromptAttention(wide) if self.graph == PROMPTS else CachedAttention(wide, is_masked=is_masked)
+        return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
+
+    def cache_shapes(
+        self, shape: AttentionShape, geometry: CacheGeometry
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return super().cache_shapes(widened(shape), geometry)
 
     def table_width(self, needed: int, maximum: int) -> int:
         return maximum
@@ -80,8 +103,8 @@ class AscendKernels(ReferenceKernels):
     ) -> StepShape:
         if self._single_tokens:
             return each_token_alone(spans, pad)
-        flash = flash_is_legal(attention.heads, attention.head_dim, self.float_type)
-        return shape_of(spans, pad, capacity, flash)
+        flash = flash_is_legal(attention.heads, widened(attention).head_dim, self.float_type)
+        return shape_of(spans, pad, capacity, flash=flash, is_windowed=0 < attention.window < capacity)
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         arrays = arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)

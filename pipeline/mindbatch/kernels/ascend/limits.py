@@ -16,22 +16,21 @@ LARGEST_HEAD = 256  # head_size in (0, 256]
 LARGEST_BLOCK_OF_HEAD = 128 * 128  # block_size * head_size
 FLASH_HEAD_MULTIPLE = 16  # of FlashAttentionScore's D
 LARGEST_FLASH_HEADS = 256  # its N1
+ALIBI_NUMBERS = 16
+"""Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.alibi`."""
 
 
 def limit_faults(
     head_dim: int,
-    window: int,
-    seq_length: int,
     block_size: int,
     *,
-    has_alibi: bool = False,
+    has_rounded_alibi: bool = False,
     has_softcap: bool = False,
-    has_experts: bool = False,
     has_encoder: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
-    window: the narrowest sliding window in tokens, 0 for none. seq_length: tokens of the longest sequence.
+    head_dim: numbers of a head in the cache.
     """
     where = "not with runtime.device_target=Ascend, whose PagedAttention"
     if block_size % BLOCK_MULTIPLE or block_size > LARGEST_BLOCK:
@@ -48,25 +47,12 @@ def limit_faults(
             f"runtime.block_size={block_size}: {where} takes at most {LARGEST_BLOCK_OF_HEAD} numbers of one "
             f"head in a block; allowed with heads of {head_dim}: at most {LARGEST_BLOCK_OF_HEAD // head_dim}"
         )
-    if has_alibi:
-        yield (
-            f"positions by ALiBi: {where} adds nothing to a token's scores when it decodes; allowed: CPU for "
-            "this model"
-        )
+    if has_rounded_alibi:
+        yield f"rounded positions of ALiBi: {where} adds nothing to scores; allowed: CPU for this model"
     if has_softcap:
         yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
     if has_encoder:
         yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
-    if has_experts:
-        yield (
-            "a mixture of experts: not with runtime.device_target=Ascend, for which there are no kernels of "
-            "experts; allowed: CPU for this model, or model.provider=mindformers where it has the model type"
-        )
-    if 0 < window < seq_length:
-        yield (
-            f"a sliding window of {window} tokens: {where} takes no mask when it decodes; allowed: "
-            f"model.seq_length up to {window}, where the window hides nothing, or CPU"
-        )
 
 
 def flash_is_legal(heads: int, head_dim: int, float_type: FloatType) -> bool:

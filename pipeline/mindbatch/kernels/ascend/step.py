@@ -54,18 +54,25 @@ def each_token_alone(spans: Sequence[Span], pad: Callable[[int], int]) -> StepSh
     return StepShape(TOKENS, size, size)
 
 
-def shape_of(spans: Sequence[Span], pad: Callable[[int], int], capacity: int, flash: bool) -> StepShape:
-    """See `Kernels.step_shape`. flash: FlashAttentionScore takes the model's heads."""
+def shape_of(
+    spans: Sequence[Span], pad: Callable[[int], int], capacity: int, *, flash: bool, is_windowed: bool = False
+) -> StepShape:
+    """See `Kernels.step_shape`.
+
+    flash: FlashAttentionScore takes the model's heads. is_windowed: tokens do not see all before them, which
+    only the masks of kind CHUNKS say. PagedAttention looks at them where a sequence has several queries: one
+    of padding has them then.
+    """
     tokens, rows = sum(stop - start for start, stop in spans), len(spans)
-    if tokens == rows:
+    if tokens == rows and not is_windowed:
         return each_token_alone(spans, pad)
-    graph = PROMPTS if flash and all(start == 0 for start, _ in spans) else CHUNKS
-    size = pad(tokens + 1)
+    is_prompt = flash and not is_windowed and all(start == 0 for start, _ in spans)
+    size = pad(tokens + 1 + is_windowed)
     while True:
         sequences = rounded_sequences(rows + -(-(size - tokens) // capacity))
-        if sequences - rows <= size - tokens:
-            return StepShape(graph, size, sequences)
-        size = pad(tokens + sequences - rows)
+        if sequences - rows + is_windowed <= size - tokens:
+            return StepShape(PROMPTS if is_prompt else CHUNKS, size, sequences)
+        size = pad(tokens + sequences - rows + is_windowed)
 
 
 def arrays_of(batch: Batch, shape: StepShape, padding_block: int, block_size: int) -> AscendBatch:

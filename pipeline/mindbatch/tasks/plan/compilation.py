@@ -98,7 +98,7 @@ def _rank(
     shard, itemsize = topology.slice_of(rank), kernel_dtype(config.model.dtype, "Ascend").itemsize
     numbers = 0 if held.numbers is None else held.numbers(shard)
     available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
-    token_bytes = held.facts.cache_bytes_per_token(itemsize)
+    token_bytes = held.facts.cache_bytes_per_token(itemsize, "Ascend")
     whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
     adapters = held.adapter_numbers(shard) * itemsize
     memory = DeviceMemory(available, numbers * itemsize, token_bytes, whole, adapters)
