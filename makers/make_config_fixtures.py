@@ -3,7 +3,7 @@
     python makers/make_config_fixtures.py
 
 minimind and chatglm are not in transformers: theirs are facts read from the published classes (MiniMind's
-model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b).
+model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b and of chatglm-6b).
 """
 
 import inspect
@@ -111,6 +111,23 @@ OWN: dict[str, dict[str, Any]] = {
         "rope_ratio": 1.0,
         "pre_seq_len": None,
         "prefix_projection": False,
+    },
+    "chatglm_6b": {
+        "vocab_size": 130528,
+        "hidden_size": 4096,
+        "num_layers": 28,
+        "num_attention_heads": 32,
+        "layernorm_epsilon": 1e-05,
+        "bos_token_id": 130004,
+        "mask_token_id": 130000,
+        "gmask_token_id": 130001,
+        "max_sequence_length": 2048,
+        "inner_hidden_size": 16384,
+        "position_encoding_2d": True,
+        "quantization_bit": 0,
+        "pre_seq_len": None,
+        "prefix_projection": False,
+        "tie_word_embeddings": True,
     },
 }
 

@@ -5,18 +5,13 @@ chatglm has no class in transformers: its reference is tests/numerics/chatglm_tw
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import torch
 from chatglm_twin import ChatglmTwin
-from model_folders import GLM, random_tensor, stored
+from model_folders import GLM
 
-from make_model_fixtures import GROUPED, YARN, Case, cases_of, spread, write_references
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from make_model_fixtures import GROUPED, YARN, cases_of, write_references
+from twin_models import twin_case
 
 HALF = GROUPED | {"head_dim": 12, "partial_rotary_factor": 0.5, "pad_token_id": None}
 CASES: dict[str, dict[str, Any]] = {
@@ -61,39 +56,9 @@ DTYPES = {"glm": "bfloat16", "glm4": "float16", "chatglm": "float16"}
 SHARDS = {"glm_unbiased": 3, "glm4_unbiased": 2, "chatglm": 2}
 
 
-class TwinModel:
-    """A twin with as much of a model's interface as `references` uses."""
-
-    def __init__(self, twin: ChatglmTwin) -> None:
-        self._twin = twin
-        self.config = SimpleNamespace(vocab_size=twin.config["padded_vocab_size"])
-
-    def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=torch.from_numpy(self._twin.logits(ids[0].tolist())).float()[None])
-
-    def generate(self, ids: torch.Tensor, *, max_new_tokens: int, **options: Any) -> torch.Tensor:
-        tokens = ids[0].tolist()
-        for _ in range(max_new_tokens):
-            tokens.append(int(self._twin.logits(tokens)[-1].argmax()))
-        return torch.tensor([tokens])
-
-
-def chatglm_case(name: str, config: dict[str, Any]) -> Case:
-    """A folder as its authors publish it."""
-    shapes = source_shapes(tensor_specs(describe(config)))
-    tensors = {key: [[*shape], spread("", key, [*shape], False)] for key, shape in shapes.items()}
-    dtype = DTYPES.get(name, "float32")
-    description = {"config": config, "tensors": tensors, "dtype": dtype, "shards": SHARDS.get(name, 1)}
-
-    def load(folder: Path) -> Any:
-        """Weights as float32 has them after they were stored."""
-        arrays = {key: random_tensor(key, shape, width) for key, (shape, width) in tensors.items()}
-        kept = {key: stored(array, dtype).astype(np.float32) for key, array in arrays.items()}
-        return TwinModel(ChatglmTwin(config, kept))
-
-    return Case(description, load)
-
-
 if __name__ == "__main__":
-    own = {name: chatglm_case(name, config) for name, config in CHATGLM_CASES.items()}
+    own = {
+        name: twin_case(ChatglmTwin, config, DTYPES.get(name, "float32"), SHARDS.get(name, 1))
+        for name, config in CHATGLM_CASES.items()
+    }
     write_references(GLM, cases_of(CASES, DTYPES, SHARDS) | own)

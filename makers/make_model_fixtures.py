@@ -139,18 +139,28 @@ def greedy(
     return tokens.numpy(), [part.numpy() for part in parts], (top[..., 0] - top[..., 1]).amin(-1).numpy()
 
 
-def references(model: PreTrainedModel, seed: int) -> dict[str, np.ndarray]:
+Dress = Callable[[int, list[int]], list[int]]
+"""What a model is asked of a prompt with its number that was drawn."""
+
+
+def plain(number: int, prompt: list[int]) -> list[int]:
+    """The prompt as it is."""
+    return prompt
+
+
+def references(model: PreTrainedModel, seed: int, dress: Dress = plain) -> dict[str, np.ndarray]:
     """Prompts of many lengths whose greedy continuations are no matter of rounding."""
     generator = np.random.default_rng(seed)
     lengths = [LONGEST - 2 * i for i in range(PROMPTS - 2)] + [1, 2]
     found: dict[int, tuple[Any, ...]] = {}
     while missing := [i for i in range(PROMPTS) if i not in found]:
-        prompts = [generator.integers(0, model.config.vocab_size, lengths[i]).tolist() for i in missing]
+        drawn = [generator.integers(0, model.config.vocab_size, lengths[i]).tolist() for i in missing]
+        prompts = [*map(dress, missing, drawn)]
         results = zip(missing, prompts, *greedy(model, prompts, STEPS), strict=True)
         found |= {i: tuple(rest) for i, *rest, gap in results if gap >= LEAST_GAP}
     return {
         "prompts": np.concatenate([found[i][0] for i in range(PROMPTS)]).astype(np.int16),
-        "lengths": np.array(lengths, np.int16),
+        "lengths": np.array([len(found[i][0]) for i in range(PROMPTS)], np.int16),
         "tokens": np.stack([found[i][1] for i in range(PROMPTS)]).astype(np.int16),
         "logits": found[0][2],
     }
@@ -172,10 +182,11 @@ def write_rope() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A folder's description, and what loads the folder into a model of transformers."""
+    """A folder's description, what loads the folder into a model of transformers, and makes its prompts."""
 
     description: dict[str, Any]
     load: Callable[[Path], PreTrainedModel] = load
+    dress: Dress = plain
 
 
 def cases_of(
@@ -197,7 +208,7 @@ def write_references(fixture: Path, cases: dict[str, Case]) -> None:
         description = dict(case.description)
         with tempfile.TemporaryDirectory() as folder:
             description["digest"] = write_folder(Path(folder), description)
-            found = references(case.load(Path(folder)), seed=number)
+            found = references(case.load(Path(folder)), number, case.dress)
         variety = np.mean([len(set(row)) for row in found["tokens"].tolist()])
         size = float(found["logits"].std())
         print(f"{name}: {variety:.1f} different tokens in {STEPS}, logits' spread {size:.2f}")

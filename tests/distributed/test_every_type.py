@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from type_cases import ALL_CASES, config_of, first_of_each, prompts_of, write_case
+from type_cases import ALL_CASES, config_of, first_of_each, prompts_of, type_of, write_case
 
 from mindbatch import LLM
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel
@@ -32,7 +32,7 @@ KINDS: list[dict[str, Any]] = [
 
 def test_which_types_are_divided() -> None:
     """All but olmo2, whose norms are of all heads; and t5, which is mt5's network, and here of odd sizes."""
-    assert {*MODEL_TYPES} - {config_of(case)["model_type"] for case in DIVIDED} == {"olmo2", "t5"}
+    assert {*MODEL_TYPES} - {type_of(case) for case in DIVIDED} == {"olmo2", "t5"}
 
 
 @pytest.mark.parametrize("case", DIVIDED)

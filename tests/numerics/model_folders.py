@@ -19,6 +19,7 @@ GPT = FIXTURE.with_name("gpt.npz")
 EXPERTS = FIXTURE.with_name("experts.npz")
 MINIMIND = FIXTURE.with_name("minimind.npz")
 ENCODERS = FIXTURE.with_name("encoders.npz")
+CONTEXTS = FIXTURE.with_name("contexts.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 

@@ -90,9 +90,7 @@ def test_half_precision_does_not_depend_on_companions(folder: Path, case: str) -
 
 
 def test_what_cannot_be_is_refused(llm: LLM) -> None:
-    reason = (
-        "the input has 65 tokens, which are encoded in one step.*; set runtime.max_batched_tokens=65 or more"
-    )
+    reason = "the input has 65 tokens that see each other, .*; set runtime.max_batched_tokens=65 or more"
     with pytest.raises(CacheBudgetError, match=reason):
         Run(llm, [[5] * 65], GREEDY)
     with pytest.raises(PromptError, match="the input of an encoder"):

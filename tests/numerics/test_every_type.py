@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from last_logits import Run
 from recording import load
-from type_cases import TYPE_CASES, config_of, prompts_of, write_case
+from type_cases import TYPE_CASES, prompts_of, type_of, write_case
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.kernels.native_library import find_library
@@ -61,7 +61,7 @@ def models(case: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def test_every_model_type_has_a_case() -> None:
-    assert {config_of(case)["model_type"] for case in TYPE_CASES} == {*MODEL_TYPES}
+    assert {type_of(case) for case in TYPE_CASES} == {*MODEL_TYPES}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from model_folders import random_tensor
 from numpy.typing import NDArray
 from recording import gap, load
 from safetensors.numpy import save_file
-from type_cases import TYPE_CASES, config_of, description_of, prompts_of
+from type_cases import TYPE_CASES, config_of, description_of, prompts_of, type_of
 
 from mindbatch import DecodingParams
 from mindbatch.errors import CheckpointError, ConfigError
@@ -127,7 +127,7 @@ def test_what_cannot_act_beside_the_model_is_refused_by_name(case: str, home: Pa
     """And can be merged."""
     stacked = matrices_of(case).stacked
     if not is_supported_live(case):
-        with pytest.raises(ConfigError, match=f"beside a {config_of(case)['model_type']}; merge"):
+        with pytest.raises(ConfigError, match=f"beside a {type_of(case)}; merge"):
             run(home / "base", case, lora_adapters={"tuned": home / "adapter"}, lora_mode="live")
     elif stacked:
         added, adapters = write_adapter(tmp_path / "adapter", case, stacked), {"tuned": tmp_path / "adapter"}

@@ -149,8 +149,12 @@ def test_rotary(
     widths = [count * head_dim for count in ((heads, kv_heads) if normed == "whole" else (1, 1))]
     norms = [numbers(width) + 1 if normed else np.zeros(1, np.float32) for width in widths]
     inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles), *norms]
-    expected = outputs(ReferenceKernels().rotary(shape, 1e-6, interleaved), inputs)
-    check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6, interleaved), inputs, expected)
+    kinds = [{"is_interleaved": interleaved}]
+    if rotary_dim % 4 == 0 and rotary_dim == head_dim:
+        kinds.append({"in_halves": True})
+    for kind in kinds:
+        expected = outputs(ReferenceKernels().rotary(shape, 1e-6, **kind), inputs)
+        check(library, compiled(NativeKernels(library)).rotary(shape, 1e-6, **kind), inputs, expected)
 
 
 @pytest.mark.fast_cases(3)

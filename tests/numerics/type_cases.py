@@ -4,10 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from model_folders import ENCODERS, FIXTURE, dense_cases, descriptions, ragged, write_folder
+from model_folders import CONTEXTS, ENCODERS, FIXTURE, dense_cases, descriptions, ragged, write_folder
+
+from mindbatch.models.registry import describe
 
 ALL_CASES = (
-    dict.fromkeys(descriptions(), FIXTURE) | dense_cases() | dict.fromkeys(descriptions(ENCODERS), ENCODERS)
+    dict.fromkeys(descriptions(), FIXTURE)
+    | dense_cases()
+    | dict.fromkeys(descriptions(ENCODERS), ENCODERS)
+    | dict.fromkeys(descriptions(CONTEXTS), CONTEXTS)
 )
 """By case, the fixture that has it."""
 
@@ -16,7 +21,7 @@ def first_of_each(cases: Iterable[str]) -> list[str]:
     """The first case of each type in each fixture: a type may have several forms."""
     first: dict[tuple[str, Path], str] = {}
     for case in cases:
-        first.setdefault((config_of(case)["model_type"], ALL_CASES[case]), case)
+        first.setdefault((type_of(case), ALL_CASES[case]), case)
     return [*first.values()]
 
 
@@ -29,6 +34,11 @@ def config_of(case: str) -> dict[str, Any]:
     """The case's config.json."""
     found: dict[str, Any] = description_of(case)["config"]
     return found
+
+
+def type_of(case: str) -> str:
+    """Its model type: two of them have the same name in config.json."""
+    return describe(config_of(case)).model_type
 
 
 def prompts_of(case: str) -> list[list[int]]:

@@ -34,6 +34,9 @@ _T5: dict[str, Any] = {
 }
 BETWEEN: dict[str, dict[str, Any]] = {
     "bloom": _WIDTH | {"n_layer": 2, "n_head": 4},
+    "chatglm_6b": _WIDTH
+    | {"inner_hidden_size": 48, "num_layers": 2, "num_attention_heads": 4, "position_encoding_2d": True}
+    | {"bos_token_id": 99, "gmask_token_id": 98, "mask_token_id": 97},
     "falcon": _WIDTH | _LAYERS | {"new_decoder_architecture": True, "num_kv_heads": 4},
     "gpt_neox": _WIDTH | _LAYERS | {"intermediate_size": 48, "rotary_pct": 0.5},
     "gptj": {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},

@@ -44,10 +44,10 @@ def find_assistant(
         return None
     own = open_assistant(model, shard)
     for each in (target, own):
-        if each.facts.decoder_start_id is not None:
+        if each.facts.sees_ahead:
             raise ConfigError(
                 f"model.assistant={model.assistant}: {each.folder.path} is a {each.facts.model_type}, and a "
-                "model with an encoder neither has an assistant nor is one; remove it, or use "
+                "model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
                 "decoding.prompt_lookup_num_tokens"
             )
     theirs = None if tokenizer is None else Tokenizer.load(own.folder.path)

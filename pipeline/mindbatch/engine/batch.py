@@ -36,15 +36,18 @@ def flatten(
     *,
     with_adapters: bool = False,
     with_encoder: bool = False,
+    num_positions: int = 1,
 ) -> Batch:
     """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
     sizes: tokens and sequences. table_width: columns of the block tables.
     first_block: of the cache, where the step's blocks are counted from.
     with_adapters: the model has a slot for the adapter of each token. with_encoder: it has an encoder.
+    num_positions: of each token.
     """
     size, sequences = sizes
-    ids, positions, rows, lengths, adapters, encoded = (np.zeros(size, np.int32) for _ in range(6))
+    ids, rows, lengths, adapters, encoded = (np.zeros(size, np.int32) for _ in range(5))
+    positions = np.zeros(size if num_positions == 1 else (size, num_positions), np.int32)
     slots = np.full(size, -1, np.int32)
     block_tables = np.zeros((sequences, table_width), np.int32)
     at = 0
@@ -54,10 +57,11 @@ def flatten(
         span = slice(at, at + tokens.stop - tokens.start)
         place = np.arange(tokens.start, tokens.stop, dtype=np.int32)
         ids[span] = tokens.sequence.tokens(tokens.start, tokens.stop)
-        positions[span] = place
+        context = tokens.sequence.context
+        positions[span] = place if context is None else context.positions(place)
         slots[span] = block_tables[row, place // block_size] * block_size + place % block_size
         rows[span] = row
-        lengths[span] = place + 1
+        lengths[span] = place + 1 if context is None else context.lengths(place)
         adapters[span] = tokens.adapter
         encoded[span] = tokens.sequence.num_encoder_tokens
         at = span.stop

@@ -17,6 +17,7 @@ from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.advance import advance
 from mindbatch.engine.known_adapters import KnownAdapters
+from mindbatch.engine.prompt_context import PromptContext, context_of
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
@@ -152,10 +153,13 @@ class Engine:
         row_number = row_hash(request.row_key or request.key)
         row = Row(params, begun, [], eos, row_number, key=request.key, max_tokens=longest)
         row.encoder_token_ids = encoded
+        two = self.settings.two_positions
+        context = None if two is None else context_of(request.key, prompt, two)
+        _refuse_scores_within(request, context)
         row.constraint = None if self._make_constraint is None else self._make_constraint(params, begun)
         strategy, text = strategy_for(params), self._text_of(request, begun)
         # A search shows text of its own; its rows need theirs only to see a stop string.
-        sequence = Sequence(row, text if params.stop or not strategy.searches else None)
+        sequence = Sequence(row, text if params.stop or not strategy.searches else None, context=context)
         agreed = text.fork() if text is not None and strategy.searches else None
         state = strategy.begin(params)
         adapter = self._adapters.of(request.adapter)
@@ -272,6 +276,16 @@ class Engine:
         if self._assistant is not None:
             for sequence in sequences:
                 self._assistant.forget(sequence.row)
+
+
+def _refuse_scores_within(request: Request, context: PromptContext | None) -> None:
+    start = request.params.prompt_logprobs_start
+    if context is not None and request.params.prompt_logprobs is not None and start <= context.length:
+        raise PromptError(
+            f"{request.key}: decoding.prompt_logprobs_start={start}: the prompt's first {context.length} "
+            "tokens see those behind them, so that they have no probabilities, nor has the next; "
+            f"allowed: from {context.length + 1} on, or no decoding.prompt_logprobs"
+        )
 
 
 def _look_up_or_ask(row: Row, count: int, asked: list[tuple[Row, int]]) -> None:

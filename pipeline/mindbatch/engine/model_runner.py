@@ -85,6 +85,7 @@ class ModelRunner:
             first_block,
             with_adapters=self.is_adapted,
             with_encoder=self._settings.decoder_start_id is not None,
+            num_positions=1 if self._settings.two_positions is None else 2,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)

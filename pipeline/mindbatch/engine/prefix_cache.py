@@ -78,9 +78,15 @@ class PrefixCache:
     def _digests(self, group: SequenceGroup, sequence: Sequence, count: int) -> list[bytes]:
         """Digests of at least `count` leading blocks; they are worked out once in a sequence's life."""
         digests, size = sequence.block_digests, self._block_size
-        adapter = None if group.adapter is None else group.adapter.digest
-        parent = digests[-1] if digests else root_digest(adapter)
+        parent = digests[-1] if digests else _root(group, sequence)
         for start in range(len(digests) * size, count * size, size):
             parent = block_digest(parent, sequence.tokens(start, start + size))
             digests.append(parent)
         return digests
+
+
+def _root(group: SequenceGroup, sequence: Sequence) -> bytes:
+    """What a sequence's chain begins with. Of tokens that see each other none is without all the others."""
+    root = root_digest(None if group.adapter is None else group.adapter.digest)
+    context = sequence.context
+    return root if context is None else block_digest(root, sequence.tokens(0, context.length))

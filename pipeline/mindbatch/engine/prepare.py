@@ -114,6 +114,7 @@ def engine_settings(
         _refuse_beyond_operators(runtime.block_size, facts, assistant)
     token_bytes = token_bytes_of(model, runtime, facts, assistant)
     budget = parse_bytes(runtime.cache_memory)
+    in_chunks = model.use_past and facts.two_positions is None
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
         batch_size=model.batch_size,
@@ -125,7 +126,8 @@ def engine_settings(
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
         decoder_start_id=facts.decoder_start_id,
-        max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if model.use_past else None,
+        two_positions=facts.two_positions,
+        max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
 
 

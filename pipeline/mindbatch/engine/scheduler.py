@@ -313,12 +313,13 @@ class Scheduler:
                 f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
                 "runtime.cache_memory or ask for fewer tokens or samples"
             )
-        encoded = group.sequences[0].num_encoder_tokens
-        if encoded > settings.max_batched_tokens:
+        mutual = group.sequences[0].num_mutual_tokens
+        if mutual > settings.max_batched_tokens:
+            what = "input" if group.sequences[0].num_encoder_tokens else "prompt"
             raise CacheBudgetError(
-                f"{group.request.key}: the input has {encoded} tokens, which are encoded in one step, of "
-                f"at most runtime.max_batched_tokens={settings.max_batched_tokens}; set "
-                f"runtime.max_batched_tokens={encoded} or more, or shorten the input"
+                f"{group.request.key}: the {what} has {mutual} tokens that see each other, so they are "
+                f"computed in one step, of at most runtime.max_batched_tokens={settings.max_batched_tokens}; "
+                f"set runtime.max_batched_tokens={mutual} or more, or shorten the {what}"
             )
         at_once = sequences * (1 + group.request.params.num_draft_tokens)
         if at_once > settings.max_batched_tokens:

@@ -15,6 +15,7 @@ from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Strategy
 from mindbatch.engine.known_adapters import LiveAdapter
+from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.errors import PromptError
 
@@ -61,6 +62,7 @@ class Sequence:
     num_computed_tokens: leading tokens whose keys and values are in the cache; drafted ones do not count.
     block_digests: names of leading full blocks, as far as the prefix cache has asked for them.
     num_drafted_tokens, num_accepted_tokens: of all drafts that were verified.
+    context: of the prompt, where the model's tokens have two positions.
     """
 
     row: Row
@@ -71,6 +73,7 @@ class Sequence:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     finish_reason: FinishReason | None = None
+    context: PromptContext | None = None
 
     def __len__(self) -> int:
         return self.num_encoder_tokens + len(self.row.prompt_token_ids) + len(self.row.output_token_ids)
@@ -82,8 +85,13 @@ class Sequence:
 
     @property
     def num_indivisible_tokens(self) -> int:
-        """Tokens that the sequence's next step must have: those of an input that was not encoded yet."""
-        return 0 if self.num_computed_tokens else self.num_encoder_tokens
+        """Tokens that the sequence's next step must have: the rest of those that see each other."""
+        return max(0, self.num_mutual_tokens - self.num_computed_tokens)
+
+    @property
+    def num_mutual_tokens(self) -> int:
+        """Tokens at the beginning that see each other: of an encoder's input, or of a prompt's context."""
+        return self.num_encoder_tokens if self.context is None else self.context.length
 
     @property
     def num_draft_tokens(self) -> int:
@@ -115,6 +123,7 @@ class Sequence:
             block_digests=list(self.block_digests),
             num_drafted_tokens=self.num_drafted_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
+            context=self.context,
         )
 
     def reason_to_finish(self, max_tokens: int) -> FinishReason | None:

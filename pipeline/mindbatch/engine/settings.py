@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindbatch.errors import ConfigError
+from mindbatch.models.architecture import TwoPositions
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class EngineSettings:
     use_past: keep keys and values between steps; False recomputes every sequence at every step.
     decoder_start_id: of a model whose prompts are its encoder's input, which is never taken in chunks: the
         token that every output begins with. None of others.
+    two_positions: of a model whose prompts have a context, which is never taken in chunks. None of others.
     prefix_caching: compute a beginning that requests share once; has no effect without use_past.
     """
 
@@ -34,6 +36,7 @@ class EngineSettings:
     max_positions: int | None = None
     max_prompt_tokens: int | None = None
     decoder_start_id: int | None = None
+    two_positions: TwoPositions | None = None
 
     @property
     def blocks_per_sequence(self) -> int:

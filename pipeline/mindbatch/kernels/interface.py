@@ -227,14 +227,25 @@ class Kernels(ABC):
 
     @abstractmethod
     def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> Operation:
-        """Cell (positions [T] int32) -> cos, sin [T, rotary_dim / 2] float32, times the scale."""
+        """Cell (positions [T] or [T, P] int32) -> cos, sin [T, rotary_dim / 2] float32, times the scale.
+
+        Of several positions, one after another, each has all of the frequencies.
+        """
 
     @abstractmethod
-    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> Operation:
+    def rotary(
+        self,
+        shape: AttentionShape,
+        epsilon: float,
+        is_interleaved: bool = False,
+        *,
+        in_halves: bool = False,
+    ) -> Operation:
         """Cell (qkv, cos, sin [T, rotary_dim / 2], query norm or [1], key norm or [1]) -> qkv.
 
         A norm as long as a head is of each head, one as long as all heads is of all together.
         is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
+        in_halves: each half of a head is rotated as if it were one, by half of the angles.
         """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -185,7 +186,8 @@ class NativeKernels(Kernels):
 
     def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> Operation:
         def shape(positions: Shape, frequencies: Shape) -> tuple[Shape, Shape]:
-            return positions + [frequencies[0] - 1], positions + [frequencies[0] - 1]
+            angles = [positions[0], math.prod(positions[1:]) * (frequencies[0] - 1)]
+            return angles, angles
 
         def dtype(*others: Any) -> tuple[Any, Any]:
             return float32(), float32()
@@ -211,12 +213,19 @@ class NativeKernels(Kernels):
     def sum(self) -> Operation:
         return self._cell("mb_sum", lambda x, y: x, first_type, None)
 
-    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> Operation:
+    def rotary(
+        self,
+        shape: AttentionShape,
+        epsilon: float,
+        is_interleaved: bool = False,
+        *,
+        in_halves: bool = False,
+    ) -> Operation:
         def output(qkv: Shape, *others: Shape) -> Shape:
             return qkv
 
         sizes = [shape.heads, shape.kv_heads, shape.head_dim]
-        settings = [*sizes, float_bits(epsilon), int(is_interleaved)]
+        settings = [*sizes, float_bits(epsilon), 2 if in_halves else int(is_interleaved)]
         return self._cell("mb_rotary", output, first_type, np.array(settings, np.int32))
 
     def activation(self, kind: str, gated: bool) -> Operation:

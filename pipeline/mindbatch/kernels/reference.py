@@ -87,17 +87,21 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, is_interleaved: bool) -> Tensor
 class Rotary(nn.Cell):
     """Norms of query and key heads where the model has them, then their rotation."""
 
-    def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool) -> None:
+    def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool, in_halves: bool) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        self.is_interleaved = is_interleaved
+        self.is_interleaved, self.in_halves = is_interleaved, in_halves
         self.norm = Norm(epsilon, centred=False)
         self.no_bias = constant([0.0], np.float32)
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor) -> Tensor:
         if weight.shape[0] > 1:
             x = self.norm(x.reshape(x.shape[0], -1, weight.shape[0]), weight, self.no_bias).reshape(x.shape)
-        return rotated(x, cos, sin, self.is_interleaved)
+        if not self.in_halves:
+            return rotated(x, cos, sin, self.is_interleaved)
+        half, angles = self.head_dim // 2, cos.shape[1] // 2
+        first = rotated(x[:, :, :half], cos[:, :angles], sin[:, :angles], False)
+        return ops.cat((first, rotated(x[:, :, half:], cos[:, angles:], sin[:, angles:], False)), -1)
 
     def construct(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, query_norm: Tensor, key_norm: Tensor
@@ -236,8 +240,15 @@ class ReferenceKernels(MindSporeKernels):
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return AddNorm(epsilon, centred)
 
-    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> nn.Cell:
-        return Rotary(shape, epsilon, is_interleaved)
+    def rotary(
+        self,
+        shape: AttentionShape,
+        epsilon: float,
+        is_interleaved: bool = False,
+        *,
+        in_halves: bool = False,
+    ) -> nn.Cell:
+        return Rotary(shape, epsilon, is_interleaved, in_halves)
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:
         return Activation(kind, gated)

@@ -17,11 +17,11 @@ ANY_STEP = "any"
 class Batch(NamedTuple):
     """T tokens, padding included, in the order that the network takes them; all int32.
 
-    ids, positions: [T].
+    ids: [T]. positions: [T], or [T, P] of models whose tokens have several.
     slots: [T], block * block_size + offset of each token in the cache; -1 for padding.
     rows: [T], the row of block_tables that belongs to the token's sequence.
     block_tables: [S, W], row r for the r-th scheduled sequence.
-    lengths: [T], positions that the token may see, its own included; 0 for padding.
+    lengths: [T], tokens of the sequence that the token may see, itself included; 0 for padding.
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     encoder_lengths: [T], tokens of the encoder's input with which the token's sequence begins; None of
         models without an encoder.

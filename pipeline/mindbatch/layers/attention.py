@@ -55,7 +55,8 @@ class SelfAttention(Layer):
         self.is_rotary = rotary is not None
         self.angles_at = 0 if rotary is None else 2 * arch.rotaries.index(rotary)
         is_interleaved = rotary is not None and rotary.is_interleaved
-        self.rotary = kernels.rotary(shape, arch.norm_epsilon, is_interleaved)
+        in_halves = rotary is not None and rotary.positions == 2
+        self.rotary = kernels.rotary(shape, arch.norm_epsilon, is_interleaved, in_halves=in_halves)
         self.query_norm = weights.raised(f"{name}.q_norm.weight", norm_offset, kernels)
         self.key_norm = weights.raised(f"{name}.k_norm.weight", norm_offset, kernels)
         self.key_cache, self.value_cache = cache

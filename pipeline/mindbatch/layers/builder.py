@@ -164,8 +164,10 @@ class Layers:
         self, attention_norm: Operation, attention: Operation, mlp_norm: Operation, mlp: Operation
     ) -> Block:
         """x + attention(norm(x)), then x + mlp(norm(x)); added to norm(x) where the architecture says so."""
-        kind = NormedSumBlock if self.arch.adds_normed else Block
-        return kind(attention_norm, attention, mlp_norm, mlp)
+        if not self.arch.adds_normed:
+            return Block(attention_norm, attention, mlp_norm, mlp)
+        scaled = self.scaled(self.arch.normed_factor)
+        return NormedSumBlock(attention_norm, attention, mlp_norm, mlp, scaled)
 
     def parallel_block(
         self,

@@ -39,7 +39,21 @@ class Block(Layer):
 
 
 class NormedSumBlock(Block):
-    """n + attention(n) for n = norm(x), then the same with the MLP."""
+    """n + attention(n) for n = norm(x), then the same with the MLP.
+
+    scaled: of n where something is added to it; None adds to n itself.
+    """
+
+    def __init__(
+        self,
+        attention_norm: Operation,
+        attention: Operation,
+        mlp_norm: Operation,
+        mlp: Operation,
+        scaled: Operation | None,
+    ) -> None:
+        super().__init__(attention_norm, attention, mlp_norm, mlp)
+        self.scaled = scaled
 
     def construct(
         self,
@@ -50,8 +64,10 @@ class NormedSumBlock(Block):
         adapters: tuple[Tensor, ...],
     ) -> tuple[Tensor, Tensor]:
         x, _ = self.attention_norm(update, residual)
-        x, _ = self.mlp_norm(self.attention(x, angles, step, adapters), x)
-        return self.mlp(x, adapters), x
+        kept = x if self.scaled is None else self.scaled(x)
+        x, _ = self.mlp_norm(self.attention(x, angles, step, adapters), kept)
+        kept = x if self.scaled is None else self.scaled(x)
+        return self.mlp(x, adapters), kept
 
 
 class ParallelBlock(Layer):

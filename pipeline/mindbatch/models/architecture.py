@@ -15,11 +15,27 @@ class Rotary:
 
     scale: factor on cosine and sine (YaRN's attention factor; 1 elsewhere).
     is_interleaved: pair i is the numbers 2 i and 2 i + 1 of a head; else i and i + the number of pairs.
+    positions: of a token; with two each half of a head is rotated by one of them, see `TwoPositions`.
     """
 
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
     is_interleaved: bool = False
+    positions: int = 1
+
+
+@dataclass(frozen=True)
+class TwoPositions:
+    """Of models whose prompts have a context: the tokens before the first `start_id`, which see each other.
+
+    They have their place as their position, and 0 as the second. The tokens from `start_id` on have the
+    place of a mask for theirs, and are counted by the second, from 1 on (Du et al., "GLM", 2022).
+
+    mask_ids: of the masks; of those that a prompt has, the first kind counts.
+    """
+
+    start_id: int
+    mask_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,8 @@ class Architecture:
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     tied: the head is the token embedding.
     is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
-    adds_normed: what attention and MLP read, the norm of x, is also what they are added to.
+    adds_normed: what attention and MLP read, the norm of x, is also what they are added to; times
+        normed_factor.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
@@ -103,11 +120,13 @@ class Architecture:
     is_parallel: bool = False
     shares_norm: bool = False
     adds_normed: bool = False
+    normed_factor: float = 1.0
     experts: Experts | None = None
     embedding_factor: float = 1.0
     residual_factor: float = 1.0
     logits_factor: float = 1.0
     encoder: Encoder | None = None
+    two_positions: TwoPositions | None = None
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

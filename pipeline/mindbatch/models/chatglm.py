@@ -1,5 +1,6 @@
 """chatglm: ChatGLM2, ChatGLM3 and the first GLM-4, as their authors' own class reads them.
 
+The first ChatGLM is chatglm_6b.
 Fused matrices: queries, keys and values one after another, gate and up one after another. Half of each head
 is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py in the published folders.
 """
@@ -40,10 +41,6 @@ WITHOUT_EFFECT = (
     "fp32_residual_connection",
     "vocab_size",  # padded_vocab_size is what the tensors have
 )
-FIRST = (
-    "not supported: ChatGLM-6B, the first, has two positions for each token, and its prompts are not causal, "
-    "so they could neither be computed in chunks nor shared; allowed: ChatGLM2-6B and its successors"
-)
 THETA = 10000.0
 INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides positions by it
 
@@ -51,8 +48,6 @@ INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides position
 def describe(reader: ConfigReader) -> Architecture:
     """What the tensors of a `chatglm` configuration follow from; faults are left in the reader."""
     heads, layers = reader.positive("num_attention_heads"), reader.positive("num_layers")
-    if reader.has("position_encoding_2d"):
-        reader.fault("position_encoding_2d", FIRST)
     # Without it, queries, keys and values take turns head by head.
     reader.needs("multi_query_attention", [True])
     reader.needs("post_layer_norm", [True])

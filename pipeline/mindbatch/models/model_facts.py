@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS, limit_faults
+from mindbatch.models.architecture import TwoPositions
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ModelFacts:
     alibi: what is added to attention's scores by position, if anything is.
     has_softcap: scores of attention are capped.
     decoder_start_id: of an encoder-decoder, whose prompts are its encoder's input; None of others.
+    two_positions: of a model whose prompts have a context, whose tokens see each other; None of others.
     devices: that run it.
     """
 
@@ -33,8 +35,14 @@ class ModelFacts:
     alibi: Alibi | None = None
     has_softcap: bool = False
     decoder_start_id: int | None = None
+    two_positions: TwoPositions | None = None
     devices: tuple[str, ...] = ("CPU", "Ascend")
     rank_parameters: tuple[int, ...] = ()
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether tokens of a prompt see those behind them."""
+        return self.decoder_start_id is not None or self.two_positions is not None
 
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU") -> int:
         """Bytes of one token's keys and values."""
@@ -54,4 +62,5 @@ class ModelFacts:
             has_rounded_alibi=self.alibi is not None and self.alibi.is_rounded,
             has_softcap=self.has_softcap,
             has_encoder=self.decoder_start_id is not None,
+            has_two_positions=self.two_positions is not None,
         )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 
-_ENCODERS = "an encoder is computed by the C++ kernels alone; allowed: CPU, with the package's library built"
+_NATIVE_ALONE = (
+    "computed by the C++ kernels alone; allowed: CPU, with the package's library built, and ranks of one host"
+)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         alibi=arch.alibi,
         has_softcap=arch.attention_cap > 0,
         decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
+        two_positions=arch.two_positions,
     )
 
 
@@ -154,8 +157,8 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     is_recorded = kernels.program_library(rank, held) is not None
     if not is_recorded:
-        if arch.encoder is not None:
-            raise ConfigError(f"{arch.model_type}: {_ENCODERS}")
+        if arch.encoder is not None or arch.two_positions is not None:
+            raise ConfigError(f"{arch.model_type}: {_NATIVE_ALONE}")
         kernels = compiled(kernels)
     weights = load_weights(arch, folder, kernels, rank, progress, stage)
     bank = None
@@ -170,7 +173,7 @@ def load_native(
         return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
 
     adapted = bank is not None
-    programs = _recorded(network(kernels), kernels, rank, held, adapted=adapted) if is_recorded else None
+    programs = _recorded(network(kernels), arch, kernels, rank, held, adapted) if is_recorded else None
     narrowest = min(shapes, key=lambda shape: shape.window or math.inf)
     return RunnableModel(
         arch.vocab_size, network, cache, kernels, narrowest, adapters=bank, programs=programs
@@ -178,7 +181,7 @@ def load_native(
 
 
 def _recorded(
-    network: Network, kernels: Kernels, rank: TensorSlice, held: Stage, *, adapted: bool
+    network: Network, arch: Architecture, kernels: Kernels, rank: TensorSlice, held: Stage, adapted: bool
 ) -> Programs:
     """The programs of a network's steps. adapted: its tokens may have adapters."""
     from mindbatch.kernels.program.encoder_step import EncoderDecoderPrograms
@@ -190,4 +193,5 @@ def _recorded(
     if isinstance(network, EncoderDecoder):
         assert network.head is not None
         return EncoderDecoderPrograms(network.encoder, network.decoder, network.head, library)
-    return StepPrograms(network.decoder, network.head, library, adapted=adapted)
+    positions = 1 if arch.two_positions is None else 2
+    return StepPrograms(network.decoder, network.head, library, adapted=adapted, num_positions=positions)

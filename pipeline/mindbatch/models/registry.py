@@ -18,9 +18,9 @@ from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
-    "bloom", "chatglm", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
-    "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama", "minimind", "mistral", "mixtral", "mt5",
-    "olmo2", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2", "t5",
+    "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "glm",
+    "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama", "minimind", "mistral", "mixtral",
+    "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2", "t5",
 )  # fmt: skip
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 
@@ -92,14 +92,20 @@ def chosen_type(
     reason = foreign_model(config, ignored, instead)
     if reason is not None:
         raise CheckpointError(f"{source}: {reason}")
-    own = config.get("model_type")
-    chosen = own if model_type == "auto" else model_type
+    own = _own_type(config)
+    chosen = own if model_type in ("auto", config.get("model_type")) else model_type
     if chosen is None:
         raise CheckpointError(f"{source}: model_type is missing; allowed: {', '.join(MODEL_TYPES)}")
     if own in MODEL_TYPES and own != chosen:
         raise ConfigError(f"model.type={chosen}: {source} says model_type={own!r}; allowed: auto, {own}")
     _refuse_unknown(chosen, config, source)
     return str(chosen)
+
+
+def _own_type(config: Mapping[str, Any]) -> Any:
+    """The type that a configuration gives itself; ChatGLM-6B's is also that of its successors."""
+    own = config.get("model_type")
+    return "chatglm_6b" if own == "chatglm" and "position_encoding_2d" in config else own
 
 
 def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKeys) -> bool:

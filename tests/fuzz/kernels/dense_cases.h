@@ -72,9 +72,9 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
   if (added) compare(sum, total);
 }
 
-// normed: 1 for norms of all heads together, 2 of each head.
+// normed: 1 for norms of all heads together, 2 of each head. pairs: as of variant_table.h.
 inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        int64_t rotary_dim, int64_t normed, bool interleaved) {
+                        int64_t rotary_dim, int64_t normed, int32_t pairs) {
   running = "rotary " + std::to_string(head_dim) + "/" + std::to_string(rotary_dim);
   const int64_t query_width = normed == 1 ? heads * head_dim : head_dim;
   const int64_t key_width = normed == 1 ? kv_heads * head_dim : head_dim;
@@ -86,7 +86,7 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
   const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? key_width : 1});
   const Ints settings("rotary.settings", {5},
                       {static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads),
-                       static_cast<int32_t>(head_dim), bits_of(1e-2f), interleaved});
+                       static_cast<int32_t>(head_dim), bits_of(1e-2f), pairs});
   const Floats out = empty("rotary.out", {tokens, width});
   require(call(mb_rotary, {qkv, cosine, sine, query_norm, key_norm, settings, out}) == 0, "failed");
   std::vector<double> expected(qkv.values.begin(), qkv.values.end());
@@ -99,7 +99,9 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
     for (int64_t h = 0; h < heads + kv_heads; h++) {
       double* x = queries + h * head_dim;
       for (int64_t i = 0; i < half; i++) {
-        double &one = x[interleaved ? 2 * i : i], &other = x[interleaved ? 2 * i + 1 : half + i];
+        const int64_t each = half > 1 ? half / 2 : 1, in_half = i / each * (head_dim / 2) + i % each;
+        double& one = x[pairs == 2 ? in_half : pairs == 1 ? 2 * i : i];
+        double& other = x[pairs == 2 ? in_half + each : pairs == 1 ? 2 * i + 1 : half + i];
         const double first = one, second = other;
         const double c = cosine.values[t * half + i], s = sine.values[t * half + i];
         one = first * c - second * s;

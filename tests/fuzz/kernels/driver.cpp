@@ -45,6 +45,7 @@ void fixed_cases(Random& random) {
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
       rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3, head_dim % 4 == 0);
+  for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3, 2);
   rounded_cases(random);
   adapter_cases(random);
   expert_cases(random);

@@ -147,7 +147,7 @@ def test_other_families_are_refused_with_what_runs_them() -> None:
         ("llama", "model.provider=native runs it"),
         (
             "telechat2",
-            "neither does model.provider=native, which runs bloom, chatglm, cohere",
+            "neither does model.provider=native, which runs bloom, chatglm, chatglm_6b, cohere",
         ),
     ):
         with pytest.raises(CheckpointError) as caught:

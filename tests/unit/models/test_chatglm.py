@@ -98,7 +98,6 @@ def test_biases_of_all_layers() -> None:
         ({"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
         ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
         ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=True: not supported"),
-        ({"position_encoding_2d": True}, "position_encoding_2d=True: not supported: ChatGLM-6B, the first,"),
         ({"rmsnorm": False}, "rmsnorm=False: not supported"),
         ({"original_rope": False}, "original_rope=False: not supported"),
         ({"quantization_bit": 4}, "quantization_bit=4: not supported"),

@@ -39,7 +39,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
         ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
         (
             {"model_type": "olmoe"},
-            "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, cohere",
+            "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, chatglm_6b, cohere",
         ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
         ({"model_type": "umt5"}, "'umt5', an encoder-decoder model,"),

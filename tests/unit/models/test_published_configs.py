@@ -22,7 +22,7 @@ ROWS: list[dict[str, Any]] = [
 
 def test_every_type_is_among_them() -> None:
     assert len({row["name"] for row in ROWS}) == len(ROWS) >= 40
-    assert {row["config"]["model_type"] for row in ROWS} == {*MODEL_TYPES}
+    assert {describe(row["config"]).model_type for row in ROWS} == {*MODEL_TYPES}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

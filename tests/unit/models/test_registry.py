@@ -20,12 +20,16 @@ def test_a_near_type_is_suggested(name: str, hint: str) -> None:
 
 @pytest.mark.parametrize("model_type", ["mixtral-of-experts", 7, ["llama"], "../evil", "registry"])
 def test_other_types_are_refused(model_type: object) -> None:
-    with pytest.raises(CheckpointError, match="is not supported; allowed: bloom, chatglm, cohere"):
+    with pytest.raises(
+        CheckpointError, match="is not supported; allowed: bloom, chatglm, chatglm_6b, cohere"
+    ):
         describe({"model_type": model_type})
 
 
 def test_a_missing_type_is_named() -> None:
-    with pytest.raises(CheckpointError, match="model_type is missing; allowed: bloom, chatglm, cohere"):
+    with pytest.raises(
+        CheckpointError, match="model_type is missing; allowed: bloom, chatglm, chatglm_6b, cohere"
+    ):
         describe({})
 
 

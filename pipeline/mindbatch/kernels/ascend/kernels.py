@@ -74,7 +74,15 @@ class AscendKernels(ReferenceKernels):
     def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return AddLayerNorm(epsilon) if centred else AddRmsNorm(epsilon)
 
-    def rotary(self, shape: AttentionShape, epsilon: float, is_interleaved: bool = False) -> nn.Cell:
+    def rotary(
+        self,
+        shape: AttentionShape,
+        epsilon: float,
+        is_interleaved: bool = False,
+        *,
+        in_halves: bool = False,
+    ) -> nn.Cell:
+        assert not in_halves, "models with two positions are refused before"
         return Rotary(shape, epsilon, is_interleaved)
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:

@@ -27,6 +27,7 @@ def limit_faults(
     has_rounded_alibi: bool = False,
     has_softcap: bool = False,
     has_encoder: bool = False,
+    has_two_positions: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -53,6 +54,11 @@ def limit_faults(
         yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
     if has_encoder:
         yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
+    if has_two_positions:
+        yield (
+            "two positions for each token, and prompts that see themselves: not with "
+            "runtime.device_target=Ascend; allowed: CPU for this model"
+        )
 
 
 def flash_is_legal(heads: int, head_dim: int, float_type: FloatType) -> bool:

@@ -67,9 +67,17 @@ inline void rotate_neighbours(const float* x, const float* cosine, const float* 
   for (int64_t i = rotary_dim; i < head_dim; i++) y[i] = x[i];
 }
 
+// The two halves of each head, each as `rotate` turns a whole one, by half of the angles.
+inline void rotate_halves(const float* x, const float* cosine, const float* sine, int64_t head_dim, int64_t rotary_dim,
+                          float* y) {
+  const int64_t half = head_dim / 2, angles = rotary_dim / 4;
+  rotate(x, cosine, sine, half, rotary_dim / 2, y);
+  rotate(x + half, cosine + angles, sine + angles, half, rotary_dim / 2, y + half);
+}
+
 void rotary(const RotaryArgs& a) {
   const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  const auto rotated = a.interleaved ? rotate_neighbours : rotate;
+  const auto rotated = a.pairs == kNeighbours ? rotate_neighbours : a.pairs == kInHalves ? rotate_halves : rotate;
   auto body = [&](int64_t t, int thread) {
     float* normal = scratch(1 + thread, (a.heads > a.kv_heads ? a.heads : a.kv_heads) * a.head_dim);
     const float *cosine = a.cos + t * (a.rotary_dim / 2), *sine = a.sin + t * (a.rotary_dim / 2);

@@ -76,7 +76,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 8; }
+MB_EXPORT int mb_interface() { return 9; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -182,14 +182,14 @@ MB_OP(mb_write_cache) { return write_cached(params, shapes, false); }
 MB_OP(mb_write_cache_bfloat16) { return write_cached(params, shapes, true); }
 
 // qkv, cos, sin, query norm [of a head or of all] or [1], key norm or [1], settings -> qkv
-// settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, interleaved]
+// settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, Pairs]
 MB_OP(mb_rotary) {
   PoolLock lock;
   const int32_t* settings = ints(params[5]);
   table->rotary({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
                  optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], settings[0],
                  settings[1], settings[2], shapes[1][1] * 2, shapes[3][0], shapes[4][0], as_float(settings[3]),
-                 settings[4] != 0});
+                 settings[4]});
   return 0;
 }
 

@@ -26,15 +26,16 @@ void for_tokens(int64_t tokens, Body body) {
 
 using namespace mindbatch;
 
-// positions [tokens], settings float [n frequencies, scale] -> cos, sin [tokens, n]
+// positions [tokens] or [tokens, p], settings float [n frequencies, scale] -> cos, sin [tokens, p * n]
 // Angles are float32 products, as models compute them; their cosines and sines are rounded once, from float64.
 MB_OP(mb_rotary_angles) {
   const int32_t* positions = ints(params[0]);
-  const int64_t count = shapes[1][0] - 1;
+  const int64_t count = shapes[1][0] - 1, each = ndims[0] > 1 ? shapes[0][1] : 1;
   const float *frequencies = floats(params[1]), scale = frequencies[count];
   float *cosines = static_cast<float*>(params[2]), *sines = static_cast<float*>(params[3]);
-  for_tokens(shapes[0][0], [=](int64_t t) {
-    for (int64_t i = 0; i < count; i++) {
+  for_tokens(shapes[0][0], [=](int64_t token) {
+    for (int64_t k = 0; k < each * count; k++) {
+      const int64_t t = token * each + k / count, i = k % count;
       const float angle = static_cast<float>(positions[t]) * frequencies[i];
       cosines[t * count + i] = static_cast<float>(std::cos(double{angle})) * scale;
       sines[t * count + i] = static_cast<float>(std::sin(double{angle})) * scale;

@@ -70,6 +70,9 @@ struct AttentionArgs {
   int64_t farthest;            // what lies further away has the bias of the farthest
 };
 
+// Which two numbers of a head are a pair: rotary_dim / 2 apart, neighbours, or as the first within each half of the head.
+enum Pairs : int32_t { kApart = 0, kNeighbours = 1, kInHalves = 2 };
+
 struct RotaryArgs {
   const float *qkv, *cos, *sin;         // cos, sin: [tokens, rotary_dim / 2]
   const float *query_norm, *key_norm;   // or null: RMS norm before rotation
@@ -77,7 +80,7 @@ struct RotaryArgs {
   int64_t tokens, heads, kv_heads, head_dim, rotary_dim;
   int64_t query_norm_width, key_norm_width;  // numbers that are normed together: of a head, or of all heads
   float epsilon;
-  bool interleaved;  // the numbers of a pair are neighbours; else they are rotary_dim / 2 apart
+  int32_t pairs;  // of Pairs
 };
 
 struct NormArgs {

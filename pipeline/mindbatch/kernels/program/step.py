@@ -39,13 +39,19 @@ class StepPrograms:
     """Each takes any number of tokens. Without a head (a pipeline stage before the last) there is one."""
 
     def __init__(
-        self, decoder: Operation, head: Operation | None, library: NativeLibrary, *, adapted: bool
+        self,
+        decoder: Operation,
+        head: Operation | None,
+        library: NativeLibrary,
+        *,
+        adapted: bool,
+        num_positions: int = 1,
     ) -> None:
         """decoder, head: those of `layers.decoder.Network`, made by the recorder's kernels.
 
-        adapted: a step brings the slots of its tokens' adapters.
+        adapted: a step brings the slots of its tokens' adapters. num_positions: of each token.
         """
-        step = _recorded_step(decoder, adapted=adapted)
+        step = _recorded_step(decoder, adapted, num_positions)
         self._head: Program | None = None
         self._decoder: Program | LastRows
         if head is None:
@@ -77,9 +83,11 @@ class StepPrograms:
         return logits
 
 
-def _recorded_step(decoder: Operation, *, adapted: bool) -> Recording:
+def _recorded_step(decoder: Operation, adapted: bool, num_positions: int) -> Recording:
     recording = Recording()
-    ids, positions, slots, rows = (recording.input((), np.int32) for _ in range(4))
+    ids = recording.input((), np.int32)
+    positions = recording.input(() if num_positions == 1 else (num_positions,), np.int32)
+    slots, rows = (recording.input((), np.int32) for _ in range(2))
     tables = recording.input((ROWS,), np.int32)
     lengths = recording.input((), np.int32)
     adapters = (recording.input((), np.int32),) if adapted else ()

@@ -1,0 +1,126 @@
+"""chatglm_6b: ChatGLM-6B, the first generation: two positions for each token, prompts that see themselves.
+
+Its config.json says model_type=chatglm, as those of its successors do. Sources: the behaviour of
+modeling_chatglm.py in the published folder and of MindFormers 1.0's models/glm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mindbatch.models import gpt_neox
+from mindbatch.models.architecture import Architecture, Rotary, TwoPositions
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.model_type import ModelType
+from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.tensor_spec import TensorSpec, norm, taking_turns, vocabulary
+
+# Of ChatGLMConfig of the published model, whose class ties the head to the embedding.
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 130528,
+    "hidden_size": 4096,
+    "num_layers": 28,
+    "num_attention_heads": 32,
+    "layernorm_epsilon": 1e-5,
+    "max_sequence_length": 2048,
+    "inner_hidden_size": 16384,
+    "position_encoding_2d": True,
+    "tie_word_embeddings": True,
+    "bos_token_id": 130004,
+    "gmask_token_id": 130001,
+    "mask_token_id": 130000,
+}
+THETA = 10000.0
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a first `chatglm` configuration; faults are left in the reader."""
+    hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
+    heads = reader.positive("num_attention_heads")
+    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
+    if head_dim % 4:
+        reader.fault(
+            "hidden_size", "must give heads of a multiple of 4 numbers: each half is rotated in pairs"
+        )
+    reader.needs("position_encoding_2d", [True])
+    reader.needs("quantization_bit", [0])
+    reader.needs("pre_seq_len", [None])
+    reader.needs("prefix_projection", [False])
+    return Architecture(
+        model_type="chatglm_6b",
+        vocab_size=reader.positive("vocab_size"),
+        hidden_size=hidden,
+        num_layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        intermediate_size=reader.positive("inner_hidden_size"),
+        max_positions=reader.positive("max_sequence_length"),
+        norm_epsilon=reader.number("layernorm_epsilon"),
+        activation="gelu_tanh",
+        tied=reader.flag("tie_word_embeddings"),
+        rotary=_rotary(head_dim),
+        # Layer n divides its scores by n and multiplies them again: float16 does not overflow so.
+        attention_scales=(head_dim**-0.5,) * layers,
+        windows=(0,) * layers,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        adds_normed=True,
+        normed_factor=math.sqrt(2 * layers),
+        two_positions=_two_positions(reader),
+    )
+
+
+def _rotary(head_dim: int) -> Rotary:
+    """The frequencies of half a head, rounded to float16 as the model was trained with them."""
+    rounded = plain_frequencies(THETA, max(2, head_dim // 2)).astype(np.float16)
+    return Rotary(tuple(map(float, rounded)), positions=2)
+
+
+def _two_positions(reader: ConfigReader) -> TwoPositions:
+    start = _token(reader, "bos_token_id")
+    for key in ("gmask_token_id", "mask_token_id"):
+        # The earliest release has other ids, and those of its masks in its code alone.
+        if not reader.has(key) and start != DEFAULTS["bos_token_id"]:
+            reader.fault(key, f"must be given where bos_token_id is not {DEFAULTS['bos_token_id']}")
+    return TwoPositions(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
+
+
+def _token(reader: ConfigReader, key: str) -> int:
+    found, size = reader.value(key), reader.positive("vocab_size")
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < size:
+        reader.fault(key, f"must be the id of a token, 0 to {size - 1}; positions depend on it")
+        return 0
+    return found
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Every parameter and the checkpoint tensors it is made of."""
+    hidden, size = arch.hidden_size, arch.head_dim
+    specs = [
+        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
+        *norm("norm", "transformer.final_layernorm", hidden, "bias"),
+    ]
+    if not arch.tied:
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
+    for layer in range(arch.num_layers):
+        source = f"transformer.layers.{layer}"
+        fused = f"{source}.attention.query_key_value.weight"
+        qkv = taking_turns(fused, (size,) * 3, arch.heads, hidden, size)
+        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "attention")
+    return specs
+
+
+MODEL: ModelType = replace(
+    gpt_neox.MODEL,
+    describe=describe,
+    tensors=tensors,
+    defaults=DEFAULTS,
+    prefix="transformer.",
+    unused_tensors=("*rotary_emb.inv_freq",),
+)

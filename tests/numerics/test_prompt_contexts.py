@@ -1,0 +1,129 @@
+"""ChatGLM-6B computes what its twin computes, alone and in batches, and with every strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_folders import CONTEXTS, descriptions, fixture, ragged, write_folder
+from recording import Run, load
+
+from mindbatch import LLM, DecodingParams
+from mindbatch.errors import CacheBudgetError, ConfigError, PromptError
+
+pytestmark = pytest.mark.slow
+GREEDY = DecodingParams(max_new_tokens=64)
+STRATEGIES = {
+    "sampling": DecodingParams(max_new_tokens=12, do_sample=True, num_return_sequences=3, seed=5),
+    "beams": DecodingParams(max_new_tokens=12, num_beams=3, num_return_sequences=2),
+    "contrastive": DecodingParams(max_new_tokens=12, penalty_alpha=0.6, top_k=4),
+    "lookup": DecodingParams(max_new_tokens=24, prompt_lookup_num_tokens=3),
+    "processors": DecodingParams(max_new_tokens=12, repetition_penalty=1.3, no_repeat_ngram_size=2),
+}
+STEP = 64  # tokens, more than any context has
+
+
+@pytest.fixture(scope="module", params=[*descriptions(CONTEXTS)])
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, described = tmp_path_factory.mktemp(case), descriptions(CONTEXTS)[case]
+    assert write_folder(path, described) == described["digest"]
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return load(folder, max_batched_tokens=STEP)
+
+
+def _gap(case: str, run: Run) -> float:
+    """The largest difference from the twin's logits, over a prompt and its greedy tokens."""
+    expected = fixture(CONTEXTS)[f"{case}.logits"]
+    tokens = ragged(case, CONTEXTS)[0] + fixture(CONTEXTS)[f"{case}.tokens"][0].tolist()
+    ours = np.stack([run.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
+    return float(np.abs(ours - expected).max())
+
+
+def test_logits_and_greedy_tokens_are_those_of_the_twin(
+    case: str, llm: LLM, record_property: pytest.RecordProperty
+) -> None:
+    alone = Run(llm, ragged(case, CONTEXTS)[:1], GREEDY)
+    gap = _gap(case, alone)
+    record_property("largest difference", gap)
+    assert gap <= 1e-4
+    assert alone.tokens == fixture(CONTEXTS)[f"{case}.tokens"][:1].tolist()
+
+
+@pytest.mark.parametrize("limits", [{}, {"use_past": False}, {"num_blocks": 20}], ids=str)
+def test_a_ragged_batch_of_16(case: str, llm: LLM, limits: dict[str, int]) -> None:
+    batch = Run(llm, ragged(case, CONTEXTS), GREEDY, **limits)
+    assert batch.tokens == fixture(CONTEXTS)[f"{case}.tokens"].tolist()
+    assert _gap(case, batch) <= 1e-4
+    assert (batch.num_preemptions > 0) == ("num_blocks" in limits)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_gives_rows_alone_what_it_gives_them_together(
+    case: str, llm: LLM, strategy: str
+) -> None:
+    params, rows = STRATEGIES[strategy], ragged(case, CONTEXTS)[:6]
+    together = Run(llm, rows, params).tokens
+    alone = [Run(llm, [row], params, first=i).tokens for i, row in enumerate(rows)]
+    assert together == [tokens for each in alone for tokens in each]
+
+
+def test_a_context_is_shared_as_a_whole_or_not_at_all(case: str, llm: LLM) -> None:
+    """Of two contexts that begin alike nothing is; of one that comes again all full blocks are."""
+    longest = ragged(case, CONTEXTS)[0]
+    changed = [*longest[:-3], longest[-3] + 1, *longest[-2:]]
+    alone = [Run(llm, [row], GREEDY).tokens for row in (longest, changed)]
+    limits = {"batch_size": 1, "block_size": 8}
+    both = Run(llm, [longest, changed, longest], DecodingParams(max_new_tokens=12), tolerance=100, **limits)
+    assert both.tokens == [each[0][:12] for each in (alone[0], alone[1], alone[0])]
+    assert [result.num_cached_tokens for result in both.results] == [0, 0, (len(longest) - 1) // 8 * 8]
+
+
+def test_a_context_longer_than_a_step_is_refused(case: str, llm: LLM) -> None:
+    with pytest.raises(
+        CacheBudgetError,
+        match="0: the prompt has 31 tokens that see each other, .*max_batched_tokens=31 or more",
+    ):
+        Run(llm, ragged(case, CONTEXTS)[:1], GREEDY, max_batched_tokens=29)
+
+
+def test_prompts_without_a_context_are_refused(case: str, llm: LLM) -> None:
+    for prompt in ([5, 6, 7], [5, 91, 6], [5, 94]):
+        with pytest.raises(PromptError, match="0: the prompt must have token 94, .* a mask .91 or 90."):
+            Run(llm, [prompt], GREEDY)
+
+
+def test_scores_are_of_what_follows_the_context(case: str, llm: LLM) -> None:
+    prompt = [5, 6, 91, 94, 7, 8]
+
+    def params(start: int) -> DecodingParams:
+        return DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
+
+    with pytest.raises(
+        PromptError, match="prompt_logprobs_start=3: the prompt's first 3 tokens .*: from 4 on"
+    ):
+        Run(llm, [prompt], params(3))
+    run = Run(llm, [prompt], params(4))
+    [scores] = (result.prompt_logprobs for result in run.results)
+    for place, found in zip((4, 5), scores, strict=True):
+        logits = run.logits[tuple(prompt[:place])].astype(np.float64)
+        expected = logits[prompt[place]] - np.log(np.exp(logits).sum())
+        assert found[prompt[place]] == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_does_not_compute_it_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="two positions for each token, .*allowed: CPU for this model"):
+        LLM(folder, device_target="Ascend")
+    with pytest.raises(ConfigError, match="chatglm_6b: computed by the C.. kernels alone"):
+        LLM(folder, kernels="reference")
+    with pytest.raises(ConfigError, match="chatglm_6b, and a model whose prompts are not causal neither"):
+        LLM(folder, assistant=str(folder))
