@@ -62,7 +62,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "falcon": _PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
     "gemma": _GROUPED,
-    "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": None, "sliding_window": 64},
+    "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "sliding_window": 12},
     "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},

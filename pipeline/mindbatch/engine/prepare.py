@@ -112,6 +112,7 @@ def engine_settings(
         )
     if runtime.device_target == "Ascend":
         _refuse_beyond_operators(runtime.block_size, facts, assistant)
+    most = _most_tokens(seq_length, model, runtime, facts, assistant)
     token_bytes = token_bytes_of(model, runtime, facts, assistant)
     budget = parse_bytes(runtime.cache_memory)
     in_chunks = model.use_past and facts.two_positions is None
@@ -121,7 +122,7 @@ def engine_settings(
         seq_length=seq_length,
         block_size=runtime.block_size,
         num_blocks=blocks,
-        max_batched_tokens=runtime.max_batched_tokens,
+        max_batched_tokens=most,
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
         max_positions=facts.max_positions,
@@ -129,6 +130,27 @@ def engine_settings(
         two_positions=facts.two_positions,
         max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
+
+
+def _most_tokens(
+    seq_length: int, model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None
+) -> int:
+    """Tokens of a step: max_batched_tokens, or fewer where attention's memory bounds them.
+
+    Raises:
+        ConfigError: they are fewer than sequences.
+    """
+    bounds = [
+        each.most_tokens_of_step(runtime.device_target, seq_length) for each in models if each is not None
+    ]
+    most = min([runtime.max_batched_tokens, *(bound for bound in bounds if bound is not None)])
+    if most < model.batch_size:
+        raise ConfigError(
+            f"model.batch_size={model.batch_size}: with runtime.device_target={runtime.device_target} this "
+            f"model's attention gathers keys and values of {seq_length} tokens for every sequence; allowed: "
+            f"1 to {most}, or a smaller model.seq_length"
+        )
+    return most
 
 
 def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
-from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.gathered_attention import GatheredAttention
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.plain_cells import capped
 from mindbatch.kernels.reference_experts import Experts
 from mindbatch.kernels.tensors import constant
-
-NEVER = -3.0e38  # a score that exp turns into 0
 
 
 class Linear(nn.Cell):
@@ -139,24 +135,14 @@ class Activation(nn.Cell):
         return self._activate(x[:, :width]) * x[:, width:]
 
 
-def _nearest_bfloat16(x: Tensor) -> Tensor:
-    return ops.cast(ops.cast(x, mstype.bfloat16), mstype.float32)
-
-
 class Attention(nn.Cell):
     """Paged attention by gathering each token's whole block table; memory is T x table width x block."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        self.scale, self.window, self.softcap = shape.scale, shape.window, shape.softcap
-        self.has_alibi = shape.alibi is not None
-        alibi = shape.alibi or Alibi(())
-        self.slopes = constant(alibi.slopes or [0.0], np.float32)
-        self.factor, self.is_rounded = alibi.factor, alibi.is_rounded
         self.write = ops.ScatterNdUpdate()
-        self.scores = ops.BatchMatMul(transpose_b=True)
-        self.weigh = ops.BatchMatMul()
+        self.attend = GatheredAttention(shape)
 
     def construct(
         self,
@@ -175,42 +161,9 @@ class Attention(nn.Cell):
         keys = self.write(key_cache, where, heads[:, self.heads : self.heads + self.kv_heads])
         values = self.write(value_cache, where, heads[:, self.heads + self.kv_heads :])
         tables = ops.gather(block_tables, rows, 0)
-        return self._attend(
+        return self.attend(
             heads[:, : self.heads], ops.gather(keys, tables, 0), ops.gather(values, tables, 0), lengths
         )
-
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
-        tokens, context = queries.shape[0], keys.shape[1] * keys.shape[2]
-        batch, group = tokens * self.kv_heads, self.heads // self.kv_heads
-        grouped = queries.reshape(batch, group, self.head_dim)
-        keys = self._by_head(keys, tokens, context)
-        values = self._by_head(values, tokens, context)
-        scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
-        if self.softcap > 0:
-            scores = capped(scores, self.softcap)
-        positions = ops.arange(context).expand_dims(0)
-        limits = lengths.expand_dims(1)
-        if self.has_alibi:
-            scores = scores + self._biases(positions, limits)
-        visible = positions < limits
-        if self.window > 0:
-            visible = ops.logical_and(visible, positions >= limits - self.window)
-        scores = ops.where(visible.expand_dims(1), scores, NEVER)
-        weights = ops.softmax(scores, -1).reshape(batch, group, context)
-        return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
-
-    def _biases(self, positions: Tensor, limits: Tensor) -> Tensor:
-        """[T or 1, heads, context] of ALiBi, relative to a token's own position unless they are rounded."""
-        slopes = self.slopes.expand_dims(0).expand_dims(2)
-        if self.is_rounded:
-            distances = ops.cast(positions, mstype.float32).expand_dims(1)
-            return _nearest_bfloat16(_nearest_bfloat16(slopes) * _nearest_bfloat16(distances)) * self.factor
-        distances = ops.cast(positions - limits + 1, mstype.float32).expand_dims(1)
-        return slopes * distances * self.factor
-
-    def _by_head(self, cached: Tensor, tokens: int, context: int) -> Tensor:
-        heads_first = cached.reshape(tokens, context, self.kv_heads, self.head_dim).swapaxes(1, 2)
-        return heads_first.reshape(tokens * self.kv_heads, context, self.head_dim)
 
 
 class ReferenceKernels(MindSporeKernels):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
+from mindbatch.kernels.ascend.limits import needs_gathering
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, rank_places
@@ -109,6 +110,7 @@ def fit_native(
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:
     """The sizes of a model; the cache is that of one of its ranks, of so many layers or all."""
     kv_heads = max(1, arch.kv_heads // model_parallel)
+    is_rounded = arch.alibi is not None and arch.alibi.is_rounded
     return ModelFacts(
         model_type=arch.model_type,
         vocab_size=arch.vocab_size,
@@ -118,8 +120,9 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         * kv_heads
         * (arch.head_dim + padded_head(arch.head_dim)),
         head_dim=arch.head_dim,
-        alibi=arch.alibi,
-        has_softcap=arch.attention_cap > 0,
+        layer_numbers=2 * kv_heads * arch.head_dim,
+        has_alibi=arch.alibi is not None and not is_rounded,
+        is_gathered=needs_gathering(arch.head_dim, is_rounded=is_rounded, has_softcap=arch.attention_cap > 0),
         decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
         two_positions=arch.two_positions,
     )

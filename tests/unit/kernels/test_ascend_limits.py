@@ -2,7 +2,12 @@
 
 import pytest
 
-from mindbatch.kernels.ascend.limits import flash_is_legal, limit_faults
+from mindbatch.kernels.ascend.limits import (
+    flash_is_legal,
+    limit_faults,
+    most_gathered_tokens,
+    needs_gathering,
+)
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16
 
 
@@ -28,14 +33,14 @@ def test_limits(head_dim: int, block_size: int, expected: str | None) -> None:
         assert "runtime.device_target=Ascend" in faults[0]
 
 
-def test_rounded_alibi_is_for_the_cpu() -> None:
-    [fault] = limit_faults(64, 16, has_rounded_alibi=True)
-    assert fault.startswith("rounded positions of ALiBi: not with runtime.device_target=Ascend")
-
-
-def test_capped_scores_are_for_the_cpu() -> None:
-    [fault] = limit_faults(64, 16, has_softcap=True)
-    assert fault.startswith("capped scores of attention: not with runtime.device_target=Ascend")
+def test_what_plain_operators_compute_has_no_limits_of_heads() -> None:
+    assert not needs_gathering(256, is_rounded=False, has_softcap=False)
+    for head_dim, is_rounded, has_softcap in ((576, False, False), (64, True, False), (64, False, True)):
+        assert needs_gathering(head_dim, is_rounded=is_rounded, has_softcap=has_softcap)
+    assert list(limit_faults(576, 128, is_gathered=True)) == []
+    [fault] = limit_faults(576, 8, is_gathered=True)
+    assert fault.startswith("runtime.block_size=8")
+    assert most_gathered_tokens(2048, 2 * 4 * 256) == 128
 
 
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])

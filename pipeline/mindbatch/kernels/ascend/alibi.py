@@ -27,7 +27,9 @@ _PARTS = 3
 
 def widened(shape: AttentionShape) -> AttentionShape:
     """The shape of what the operators get."""
-    return shape if shape.alibi is None else replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)
+    if shape.alibi is None or shape.alibi.is_rounded:
+        return shape
+    return replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)
 
 
 class AlibiAttention(nn.Cell):
@@ -40,7 +42,7 @@ class AlibiAttention(nn.Cell):
         super().__init__(auto_prefix=False)
         alibi = shape.alibi
         assert alibi is not None
-        assert not alibi.is_rounded, "limit_faults refuses it"
+        assert not alibi.is_rounded, "its biases are no products"
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.wide = wide
         slopes = (np.asarray(alibi.slopes) * alibi.factor / shape.scale).reshape(1, -1, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
+from mindbatch.kernels.ascend.limits import needs_gathering
+from mindbatch.kernels.gathered_attention import GatheredAttention
 from mindbatch.kernels.interface import AttentionShape
 
 HIDDEN = -10000.0
@@ -87,3 +89,31 @@ class CachedAttention(AscendAttention):
             outside = columns <= positions.expand_dims(1) - self.window
             mask = mask + ops.cast(outside, mask.dtype) * HIDDEN
         return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)
+
+
+class PlainAttention(AscendAttention):
+    """What no fused operator computes; each token is a sequence, whose whole block table is gathered."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.heads, self.head_dim = shape.heads, shape.head_dim
+        self.over = GatheredAttention(shape)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cached: tuple[Tensor, ...],
+        sequences: tuple[Tensor, ...],
+    ) -> Tensor:
+        keys, values, tables = cached
+        heads = query.reshape(-1, self.heads, self.head_dim)
+        y = self.over(heads, ops.gather(keys, tables, 0), ops.gather(values, tables, 0), sequences[0])
+        return ops.cast(y, query.dtype)
+
+
+def is_plain(shape: AttentionShape) -> bool:
+    """Whether PlainAttention computes it."""
+    is_rounded = shape.alibi is not None and shape.alibi.is_rounded
+    return needs_gathering(shape.head_dim, is_rounded=is_rounded, has_softcap=shape.softcap > 0)

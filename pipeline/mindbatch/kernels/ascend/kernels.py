@@ -9,7 +9,7 @@ from mindspore import nn
 
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
-from mindbatch.kernels.ascend.attention import CachedAttention, PromptAttention
+from mindbatch.kernels.ascend.attention import CachedAttention, PlainAttention, PromptAttention, is_plain
 from mindbatch.kernels.ascend.experts import Experts
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
@@ -90,6 +90,8 @@ class AscendKernels(ReferenceKernels):
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """See `Kernels.attention`. A window is in the mask of steps of kind CHUNKS: all where it hides."""
+        if is_plain(shape):
+            return PlainAttention(shape)
         wide = widened(shape)
         is_masked = self.graph == CHUNKS
         cell = PromptAttention(wide) if self.graph == PROMPTS else CachedAttention(wide, is_masked=is_masked)
@@ -109,7 +111,7 @@ class AscendKernels(ReferenceKernels):
     def step_shape(
         self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
     ) -> StepShape:
-        if self._single_tokens:
+        if self._single_tokens or is_plain(attention):
             return each_token_alone(spans, pad)
         flash = flash_is_legal(attention.heads, widened(attention).head_dim, self.float_type)
         return shape_of(spans, pad, capacity, flash=flash, is_windowed=0 < attention.window < capacity)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mindbatch.kernels.memory import FLOAT16, FloatType
+from mindbatch.kernels.memory import FLOAT16, FLOAT32, FloatType
 
 BLOCK_MULTIPLE = 16  # block_size % 16 == 0
 LARGEST_BLOCK = 128  # where a sequence has several queries (parallel decoding, chunks of prompts)
@@ -16,22 +16,39 @@ LARGEST_HEAD = 256  # head_size in (0, 256]
 LARGEST_BLOCK_OF_HEAD = 128 * 128  # block_size * head_size
 FLASH_HEAD_MULTIPLE = 16  # of FlashAttentionScore's D
 LARGEST_FLASH_HEADS = 256  # its N1
+GATHERED_BYTES = 2 << 30
+"""Most memory of keys and values that are gathered for the tokens of a step, in float32."""
 ALIBI_NUMBERS = 16
 """Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.alibi`."""
+
+
+def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool) -> bool:
+    """Whether attention is one that the fused operators do not compute, so that plain ones do.
+
+    is_rounded: of ALiBi. has_softcap: scores are capped.
+    """
+    return head_dim > LARGEST_HEAD or is_rounded or has_softcap
+
+
+def most_gathered_tokens(seq_length: int, numbers: int) -> int:
+    """Tokens of a step whose keys and values are gathered for each; 0 where they are too many for one.
+
+    seq_length: tokens of the longest sequence. numbers: of a token's keys and values in a layer.
+    """
+    return GATHERED_BYTES // (seq_length * numbers * FLOAT32.itemsize)
 
 
 def limit_faults(
     head_dim: int,
     block_size: int,
     *,
-    has_rounded_alibi: bool = False,
-    has_softcap: bool = False,
+    is_gathered: bool = False,
     has_encoder: bool = False,
     has_two_positions: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
-    head_dim: numbers of a head in the cache.
+    head_dim: numbers of a head in the cache. is_gathered: see `needs_gathering`.
     """
     where = "not with runtime.device_target=Ascend, whose PagedAttention"
     if block_size % BLOCK_MULTIPLE or block_size > LARGEST_BLOCK:
@@ -39,6 +56,18 @@ def limit_faults(
             f"runtime.block_size={block_size}: {where} takes multiples of {BLOCK_MULTIPLE} up to "
             f"{LARGEST_BLOCK}"
         )
+    if not is_gathered:
+        yield from _head_faults(head_dim, block_size, where)
+    if has_encoder:
+        yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
+    if has_two_positions:
+        yield (
+            "two positions for each token, and prompts that see themselves: not with "
+            "runtime.device_target=Ascend; allowed: CPU for this model"
+        )
+
+
+def _head_faults(head_dim: int, block_size: int, where: str) -> Iterator[str]:
     if head_dim > LARGEST_HEAD:
         yield (
             f"heads of {head_dim} numbers: {where} takes at most {LARGEST_HEAD}; allowed: CPU for this model"
@@ -47,17 +76,6 @@ def limit_faults(
         yield (
             f"runtime.block_size={block_size}: {where} takes at most {LARGEST_BLOCK_OF_HEAD} numbers of one "
             f"head in a block; allowed with heads of {head_dim}: at most {LARGEST_BLOCK_OF_HEAD // head_dim}"
-        )
-    if has_rounded_alibi:
-        yield f"rounded positions of ALiBi: {where} adds nothing to scores; allowed: CPU for this model"
-    if has_softcap:
-        yield f"capped scores of attention: {where} takes them as they are; allowed: CPU for this model"
-    if has_encoder:
-        yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
-    if has_two_positions:
-        yield (
-            "two positions for each token, and prompts that see themselves: not with "
-            "runtime.device_target=Ascend; allowed: CPU for this model"
         )
 
 
