@@ -42,7 +42,7 @@ _PLAIN: dict[str, Any] = {
 }
 _EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "norm_topk_prob": True}
 _SHARED = _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
-CPU_ONLY = ("mt5", "t5")
+CPU_ONLY = ("chatglm_6b", "mt5", "t5")
 """Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
