@@ -14,12 +14,13 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from mindbatch.checkpoint.folders.folder_files import has_file
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.glm_chats import CHATGLM2
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import sentencepiece_backend
 from mindbatch.prompts.tiktoken_file import tiktoken_backend
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy
+from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, read_json_file
 
 VOCABULARY = "tokenizer.model"
 SENTENCEPIECE, TIKTOKEN = "ChatGLMTokenizer", "ChatGLM4Tokenizer"
@@ -55,7 +56,13 @@ def load_glm(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
         _add_listed(backend, checked.get("added_tokens_decoder"), folder)
         start, named = ("[gMASK]", "<sop>"), {"eos_token": "<|endoftext|>"}
     _put_before_texts(backend, start, path)
-    return kept(backend, named, checked.get("chat_template"), folder)
+    return kept(backend, named, checked.get("chat_template") or _own_form(folder), folder)
+
+
+def _own_form(folder: Path) -> str | None:
+    """ChatGLM2's form of chats, where config.json says that it is one: ChatGLM3 has the same class."""
+    name = read_json_file(folder, CONFIG_NAME).get("_name_or_path")
+    return CHATGLM2 if isinstance(name, str) and "chatglm2" in name.lower() else None
 
 
 def _add_listed(backend: Backend, listed: Any, folder: Path) -> None:

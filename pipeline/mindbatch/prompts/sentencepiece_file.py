@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mindbatch.errors import CheckpointError
 
 SPACE = "▁"
 _BYTE_PAIRS = 2  # TrainerSpec.model_type
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
 
 
 def sentencepiece_backend(data: bytes, path: Path) -> Backend:
@@ -25,42 +26,53 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
     Raises:
         CheckpointError: lists what is no such model, or asks for what is not done here.
     """
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
-    try:
-        model = sentencepiece_model_pb2.ModelProto.FromString(data)
-    except DecodeError as error:
-        raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
-    if faults := _faults(model):
+    model = parsed_model(data, path)
+    spec = model.normalizer_spec
+    own = [
+        ("trainer_spec.model_type", model.trainer_spec.model_type, _BYTE_PAIRS),
+        ("normalizer_spec.precompiled_charsmap", bool(spec.precompiled_charsmap), False),
+        ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, False),
+    ]
+    if faults := faults_of(model, own):
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
-    scores = {each.piece: each.score for each in model.pieces if each.type in (_NORMAL, _USER_DEFINED)}
-    unknown = next(each.piece for each in model.pieces if each.type == _UNKNOWN)
+    scores = {each.piece: each.score for each in model.pieces if each.type in (NORMAL, USER_DEFINED)}
+    unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
     backend = Backend(BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (_UNKNOWN, _CONTROL)])
-    defined = [each.piece for each in model.pieces if each.type == _USER_DEFINED]
+    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
+    defined = [each.piece for each in model.pieces if each.type == USER_DEFINED]
     backend.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in defined])
     return backend
 
 
-def _faults(model: Any) -> list[str]:
-    """Why a model is not taken."""
+def parsed_model(data: bytes, path: Path) -> Any:
+    """The ModelProto of a file's bytes. CheckpointError: they are none."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        return sentencepiece_model_pb2.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
+
+
+def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
+    """Why a model is not taken. own: what a kind of model asks for besides: setting, found, allowed."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     pieces = [each.piece for each in model.pieces]
     wanted = [
-        ("trainer_spec.model_type", trainer.model_type, _BYTE_PAIRS),
+        *own,
         ("trainer_spec.byte_fallback", trainer.byte_fallback, True),
         ("trainer_spec.treat_whitespace_as_suffix", trainer.treat_whitespace_as_suffix, False),
-        ("normalizer_spec.precompiled_charsmap", bool(normalizer.precompiled_charsmap), False),
         ("normalizer_spec.add_dummy_prefix", normalizer.add_dummy_prefix, True),
-        ("normalizer_spec.remove_extra_whitespaces", normalizer.remove_extra_whitespaces, False),
         ("normalizer_spec.escape_whitespaces", normalizer.escape_whitespaces, True),
-        ("unknown pieces", sum(each.type == _UNKNOWN for each in model.pieces), 1),
+        ("unknown pieces", sum(each.type == UNKNOWN for each in model.pieces), 1),
+        ("pieces that are no text", sum(not isinstance(each, str) for each in pieces), 0),
+        ("pieces without a score", sum(not math.isfinite(each.score) for each in model.pieces), 0),
         ("pieces that are there twice", len(pieces) - len({*pieces}), 0),
     ]
     return [f"{name}={found}; allowed: {only}" for name, found, only in wanted if found != only]

@@ -20,6 +20,7 @@ from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
+from mindbatch.prompts.tokenizer_folder import is_panic, one_line
 from mindbatch.strict_json import unicode_fault
 
 
@@ -231,5 +232,7 @@ def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -
     """The backend's encoding. PromptError where it has none: a character outside a vocabulary without unk."""
     try:
         return backend.encode(text, add_special_tokens=add_special_tokens)
-    except Exception as error:  # tokenizers raises nothing more special
-        raise PromptError(f"the tokenizer cannot encode it: {error}") from error
+    except BaseException as error:  # tokenizers raises nothing more special
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise PromptError(f"the tokenizer cannot encode it: {one_line(error)}") from error

@@ -10,6 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import load_glm
+from mindbatch.prompts.ice_tokenizer import load_ice
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
@@ -20,7 +21,7 @@ _CLASS_OF_FILE = {
     "merges.txt": "GPT2TokenizerFast",
     "tokenizer.model": "LlamaTokenizerFast",
 }
-_OTHER_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+_OTHER_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "ice_text.model")
 
 
 def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
@@ -35,7 +36,7 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if not present and not has_file(folder, SETTINGS):
         return None
     settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
-    for load in (load_plain, load_glm):
+    for load in (load_plain, load_glm, load_ice):
         if (loaded := load(folder, settings)) is not None:
             return loaded
     with _quiet():

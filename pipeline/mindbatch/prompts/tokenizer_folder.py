@@ -149,6 +149,11 @@ def _template_names(folder: Path) -> list[str]:
     return names
 
 
-def one_line(error: Exception, limit: int = 200) -> str:
+def one_line(error: BaseException, limit: int = 200) -> str:
     """What an error says, cut to one short line."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether the tokenizers library gave up on a damaged file: a panic of Rust, which is no Exception."""
+    return type(error).__name__ == "PanicException"

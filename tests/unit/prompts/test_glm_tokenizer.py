@@ -141,6 +141,20 @@ def test_chats_are_what_the_authors_code_makes_of_them(chatglm: Tokenizer) -> No
     assert chatglm.encode_chat(messages) == expected
 
 
+def test_chatglm2_has_a_form_of_chats_in_its_code(tmp_path: Path) -> None:
+    """A folder without a template has it where config.json says whose it is."""
+    folder = write_chatglm(tmp_path, sentencepiece_model())
+    chat = [
+        {"role": role, "content": text} for role, text in (("user", "你"), ("assistant", "a"), ("user", "b"))
+    ]
+    (folder / "config.json").write_text(json.dumps({"_name_or_path": "THUDM/chatglm3-6b"}))
+    assert not loaded(folder).has_chat_template
+    (folder / "config.json").write_text(json.dumps({"_name_or_path": "THUDM/chatglm2-6b"}))
+    text = "[Round 1]\n\n问：你\n\n答：a\n\n[Round 2]\n\n问：b\n\n答："
+    begin = [reference().vocab_size() + number for number in START]
+    assert loaded(folder).encode_chat(chat) == [*begin, *reference().encode(text)]
+
+
 @given(text=TEXTS)
 def test_glm4_encodes_and_decodes_as_tiktoken(glm4: Tokenizer, text: str) -> None:
     ranks = tiktoken.Encoding("small", pat_str=PATTERN, mergeable_ranks=tiktoken_ranks(), special_tokens={})
