@@ -13,6 +13,7 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
+ARENA_CHUNK = 32 << 20
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -23,10 +24,34 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """
     size = math.prod(shape) * dtype.itemsize
     if size >= HUGE_PAGE:
-        mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(mapped, dtype).reshape(shape)
+        return np.frombuffer(_huge_pages(size), dtype).reshape(shape)
     memory = np.zeros(size + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE
     return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _huge_pages(size: int) -> mmap.mmap:
+    mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped
+
+
+class Arena:
+    """Zeros for arrays that are kept together, one behind the other: all on huge pages, small ones too.
+
+    A page comes from the system when it is first written, and goes back with the last array of its chunk.
+    """
+
+    def __init__(self) -> None:
+        self._free: Array = np.empty(0, np.uint8)
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array that begins at a cache line."""
+        size = math.prod(shape) * dtype.itemsize
+        whole = -(-size // CACHE_LINE) * CACHE_LINE
+        if whole > len(self._free):
+            chunk = np.frombuffer(_huge_pages(max(whole, ARENA_CHUNK) + HUGE_PAGE), np.uint8)
+            self._free = chunk[-chunk.ctypes.data % HUGE_PAGE :]
+        own, self._free = self._free[:size], self._free[whole:]
+        return own.view(dtype).reshape(shape)

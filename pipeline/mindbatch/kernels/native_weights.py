@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
+from mindbatch.kernels.arrays import Arena, Array, FloatArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
 
@@ -23,17 +23,17 @@ class NativeWeights:
 
     def __init__(self, kind: NumberType, library: NativeLibrary) -> None:
         self.type, self.suffix = kind, "" if kind == FLOAT32 else f"_{kind.name}"
-        self._library = library
+        self._library, self._arena = library, Arena()
 
     def zeros(self, outputs: int, inputs: int) -> Array:
         """Memory for a packed matrix."""
         panels = -(-outputs // PANEL)
         if self.type == FLOAT32:
-            return aligned_zeros((panels, inputs, PANEL), np.dtype(np.float32))
+            return self._arena.zeros((panels, inputs, PANEL), np.dtype(np.float32))
         whole = _DEPTHS[self.type]
         depth = -(-inputs // whole) * whole
         size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
-        return aligned_zeros((panels, size), np.dtype(np.int8))
+        return self._arena.zeros((panels, size), np.dtype(np.int8))
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """See `Kernels.pack`; laid out, and rounded where the type is not float32, by the library."""
