@@ -26,7 +26,7 @@ VARIANT_FLAGS = {"variant_avx512": AVX512, "variant_avx2": ["-mavx2", "-mfma"]}
 EXTENSION_FLAGS = {
     "variant_avx512_vnni": [*AVX512, "-mavx512vnni"],
     "variant_avx512_bf16": [*AVX512, "-mavx512bf16"],
-    "variant_amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+    "variant_amx": [*AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
 }
 
 

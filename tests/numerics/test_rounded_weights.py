@@ -120,6 +120,20 @@ def test_rows_do_not_influence_one_another(kind: NumberType) -> None:
         assert np.isfinite(np.delete(together, [3, 4], axis=0)).all()
 
 
+@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (33, 31), (95, 33), (129, 64), (700, 161)])
+def test_few_rows_have_the_bits_that_they_have_among_many(depth: int, columns: int, kind: NumberType) -> None:
+    """Kernels of their own compute them; numbers below the normal ones, in x and in sums, are among them."""
+    x, weight = numbers(21, depth), numbers(columns, depth)
+    x[2], weight[0] = numbers(depth) * 1e-38, weight[0] * 1e-30
+    x[1, depth // 2], x[3, depth // 3] = np.inf, np.nan
+    array, bias = packed(weight, kind), numbers(columns) * 1e-30
+    for variant in every_variant():
+        together = product(x, array, bias, kind)
+        for rows in range(1, 7):
+            found = product(x[:rows], array, bias, kind)
+            np.testing.assert_array_equal(found, together[:rows], err_msg=f"{variant}, {rows} rows")
+
+
 def test_rows_of_nothing_but_zeros(kind: NumberType) -> None:
     x, weight, bias = numbers(3, 40), numbers(37, 40), numbers(37)
     x[1], weight[5] = 0, 0

@@ -5,13 +5,6 @@
 
 constexpr int64_t kFewQueries = 8;
 
-struct VecPair {
-  Vec first, second;
-};
-
-// Pairs of bfloat16, widened.
-inline VecPair widen(IntVec pairs) { return {(Vec)(pairs << 16), (Vec)(pairs & static_cast<int32_t>(0xffff0000u))}; }
-
 // The span's queries, widened: of each 32 numbers the first ones of all pairs, then the second ones: [count, width],
 // where the keys of tiles would be.
 inline float* widened_queries(const AmxSpan& s) { return reinterpret_cast<float*>(s.keys); }

@@ -11,6 +11,7 @@ constexpr int64_t kLine = 64, kPairBytes = 2 * kTileBytes;  // a panel's two til
 constexpr int64_t kPairsAhead = 4;
 
 struct AmxBfloat16 : Bfloat16 {
+  static void few(const LinearArgs& a) { linear_few<kFewRows>(a); }
   static TiledRows<Bfloat16> rows(const float*) { return {nullptr, nullptr}; }
 
   // Writes a row to its place in each tile; returns its scale.
@@ -37,6 +38,7 @@ struct AmxBfloat16 : Bfloat16 {
 };
 
 struct AmxInt8 : Int8 {
+  static void few(const LinearArgs& a) { linear<Int8>(a); }
   static TiledRows<Int8> rows(const float* scales) { return {nullptr, scales}; }
 
   static float write(const float* x, int64_t depth, char* to, int thread) {
@@ -127,6 +129,7 @@ inline void multiply_panel(const PackedRows& x, const char* panel, float* acc) {
 // See `linear`. What is behind the last row of x in its tiles is never read again: those sums are left out.
 template <class Kind>
 void linear_amx(const LinearArgs& a) {
+  if (a.rows <= kFewRows) return Kind::few(a);
   const int64_t tiles = padded_depth(a.depth, Kind::kKind) / Kind::kGroup / kTileSide, block_bytes = tiles * kTileBytes;
   const int64_t all = (a.rows + kTileSide - 1) / kTileSide;
   float* memory = scratch(0, all * block_bytes / 4 + a.rows);

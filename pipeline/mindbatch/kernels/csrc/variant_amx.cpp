@@ -6,6 +6,7 @@
 #include "variant_products.h"
 #include "linear_bfloat16.h"
 #include "linear_int8.h"
+#include "linear_amx_few.h"
 #include "linear_amx.h"
 #include "attention_paged.h"
 #include "attention_amx.h"

@@ -1,0 +1,77 @@
+// Products of few rows with bfloat16 weights in vectors, with the bits of tiles: a tile waits for its sixteen rows of
+// a panel at once, vectors read a panel as the stream of memory that it is. Sums have the order of TDPBF16PS: of 32
+// numbers of depth the first ones and the second ones of all pairs are added up apart, then to one another, then to the
+// sum. (Products of two bfloat16 are exact in float32.) Sums of int8 are exact in any order: see `linear`.
+
+constexpr int64_t kFewRows = 4;
+
+// Pairs of bfloat16, widened.
+struct VecPair {
+  Vec first, second;
+};
+
+inline VecPair widen(IntVec pairs) { return {(Vec)(pairs << 16), (Vec)(pairs & static_cast<int32_t>(0xffff0000u))}; }
+
+// Rows as floats, rounded: of each pair the first numbers of all rows, then the second.
+struct WidenedRows : Bfloat16 {
+  static constexpr int64_t kWords = 2;
+  static constexpr int kTileRows = kFewRows;
+  typedef float Word;
+
+  static const float* words(const float* x, int64_t depth, float* to, float*) {
+    each_vector(depth, [&](int64_t i, int lanes) { store_part(to + i, to_bfloat16(load_part(x + i, lanes)), lanes); });
+    __builtin_memset(to + depth, 0, static_cast<size_t>(padded_depth(depth, kKind) - depth) * 4);
+    return to;
+  }
+};
+
+// acc[r][c] = x[r] . panel[c]; x: [groups, 2, Rows], panel: [groups, kPanel] pairs, groups: whole tiles of kTileSide.
+template <int Rows>
+inline void multiply_few(const float* x, const char* panel, int64_t groups, float* acc) {
+  Vec sum[Rows][kVecs] = {};
+  for (int64_t g = 0; g < groups; g += kTileSide) {
+    Vec first[Rows][kVecs] = {}, second[Rows][kVecs] = {};
+#pragma GCC unroll 4
+    for (int64_t i = g; i < g + kTileSide; i++) {
+      const char* row = panel + i * kRowBytes;
+      __builtin_prefetch(row + kStreamAhead, 0, 2);
+      __builtin_prefetch(row + kStreamAhead + kRowBytes / 2, 0, 2);
+      const float* words = x + i * 2 * Rows;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; v++) {
+        const VecPair weights = widen(load_ints(row + v * kLanes * 4));
+#pragma GCC unroll 4
+        for (int r = 0; r < Rows; r++) {
+          first[r][v] = splat(words[r]) * weights.first + first[r][v];
+          second[r][v] = splat(words[Rows + r]) * weights.second + second[r][v];
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; v++) sum[r][v] = sum[r][v] + (first[r][v] + second[r][v]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, sum[r][v]);
+}
+
+template <int Rows>
+inline void linear_few(const LinearArgs& a) {
+  if constexpr (Rows > 0) {
+    if (a.rows != Rows) return linear_few<Rows - 1>(a);
+    const TiledRows<WidenedRows> x = tile_rows<WidenedRows>(a, Tiling(Rows, Rows));
+    const int64_t groups = padded_depth(a.depth, kBfloat16) / Bfloat16::kGroup;
+    each_panel(a, [&](int64_t p, int) {
+      alignas(64) float acc[Rows * kPanel];
+      const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, kBfloat16);
+      own_lines(a, 0, Rows, p * kPanel);
+      const unsigned mode = MB_FLUSH_SUBNORMALS();
+      multiply_few<Rows>(x.words, panel, groups, acc);
+      MB_RESTORE_MODE(mode);
+      Bfloat16::store(a, {nullptr, nullptr}, acc, nullptr, p * kPanel);
+    });
+  }
+}
