@@ -17,7 +17,7 @@ int num_threads() { return kThreads; }
 void set_num_threads(int) {}
 PoolLock::PoolLock() {}
 PoolLock::~PoolLock() {}
-void set_ahead(const void*, int64_t) {}
+void set_ahead(const void*, int64_t, int64_t) {}
 AloneOnThread::AloneOnThread(int) { alone++; }
 AloneOnThread::~AloneOnThread() { alone--; }
 

@@ -16,7 +16,7 @@ void caller(int first, bool races) {
   std::vector<int64_t> weights(4096);
   for (int64_t count = first; count < 60; count++) {
     mindbatch::PoolLock lock;
-    mindbatch::set_ahead(weights.data(), count * 8);
+    mindbatch::set_ahead(weights.data(), 8, count);
     std::vector<int64_t> done(static_cast<size_t>(count));
     auto body = [&](int64_t task, int thread) {
       float* memory = mindbatch::scratch(1 + thread, count * 16);

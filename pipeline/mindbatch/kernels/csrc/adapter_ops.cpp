@@ -89,9 +89,8 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     const int32_t* order = found.order.data() + group.first;
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
-    const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
     table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr,
-                             its_y.data(), group.rows, depth, columns, panels_per_task});
+                             its_y.data(), group.rows, depth, columns});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
   }

@@ -6,6 +6,7 @@
 
 constexpr int kAdapterVecs = kAdapterPanel / kLanes;
 constexpr int kAdapterRows = kLanes == 16 ? 14 : (kLanes == 8 ? 6 : 3);
+constexpr int64_t kAdapterTasks = 8;  // for each thread
 
 // sum[r] += sum over k of x[r][k] * panel[k]; panel: [depth, kAdapterPanel].
 template <int Rows>
@@ -106,7 +107,7 @@ inline void expand_rows(const AdapterArgs& a, const AdapterGroup& group, int64_t
 
 void adapter_expand(const AdapterArgs& a) {
   const int64_t parts = a.num_groups * a.num_parts;
-  const int64_t wanted = (num_threads() * kTasksPerThread + parts - 1) / parts;  // tasks of each part of a group
+  const int64_t wanted = (num_threads() * kAdapterTasks + parts - 1) / parts;  // tasks of each part of a group
   const auto runs = [&](const AdapterGroup& group, int64_t part) -> int64_t {
     const int64_t panels = panels_of(a.widths[part]);
     return group.parts[part].rank ? (panels < wanted ? panels : wanted) : 0;

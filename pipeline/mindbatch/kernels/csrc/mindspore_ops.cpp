@@ -15,16 +15,16 @@ namespace {
 // kernel to the next, idle threads read the next layer's weights into their caches.
 struct Follower {
   const void* weights;
-  int64_t task_bytes;
+  int64_t panel_bytes, panels;
 };
 
 void read_next_ahead(const LinearArgs& a, WeightKind kind) {
   static auto& followers = *new std::unordered_map<const void*, Follower>;
   static const void* previous = nullptr;
-  followers[previous] = {a.weights, a.panels_per_task * panel_bytes(a.depth, kind)};
+  followers[previous] = {a.weights, panel_bytes(a.depth, kind), (a.columns + kPanel - 1) / kPanel};
   previous = a.weights;
   const auto next = followers.find(a.weights);
-  if (next != followers.end()) set_ahead(next->second.weights, next->second.task_bytes);
+  if (next != followers.end()) set_ahead(next->second.weights, next->second.panel_bytes, next->second.panels);
 }
 
 // Whether a step reads and writes within its caches of `blocks` blocks and its table of `table_rows` rows. A block
@@ -59,14 +59,12 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
 
 void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns,
              WeightKind kind) {
-  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
-  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns, panels_per_task});
+  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns});
 }
 
 void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind) {
-  const int64_t panels_per_task = columns / kPanel / (num_threads() * kTasksPerThread) + 1;
   const LinearArgs arguments = {floats(params[0]), params[1], optional(params, shapes, ndims, 2), y,
-                                shapes[0][0], shapes[0][1], columns, panels_per_task};
+                                shapes[0][0], shapes[0][1], columns};
   read_next_ahead(arguments, kind);
   table->linear[kind](arguments);
 }

@@ -27,11 +27,35 @@ inline void pause_cpu() {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kLinesAtOnce = 8;
-constexpr int64_t kMostAhead = 512 << 10;  // bytes: a part of a core's second-level cache
+constexpr int64_t kMostAhead = 1024 << 10;  // bytes: a part of a core's second-level cache
 
 struct Scratch {
   float* data = nullptr;
   int64_t floats = 0;
+};
+
+// What is left of a thread's own tasks: the number of the first in the lower half, of the one behind the last in the
+// upper half. Its owner takes the first of them, others take the last.
+struct alignas(kLine) Share {
+  std::atomic<uint64_t> left{0};
+
+  void set(int64_t first, int64_t end) { left.store(static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(first)); }
+  int64_t take_first() {
+    return take(1, [](uint64_t seen) { return seen & 0xffffffff; });
+  }
+  int64_t take_last() {
+    return take(-(uint64_t{1} << 32), [](uint64_t seen) { return (seen >> 32) - 1; });
+  }
+
+ private:
+  // A task, or -1 where none is left.
+  template <class Number>
+  int64_t take(uint64_t change, Number number) {
+    uint64_t seen = left.load();
+    while ((seen & 0xffffffff) < seen >> 32)
+      if (left.compare_exchange_weak(seen, seen + change)) return static_cast<int64_t>(number(seen));
+    return -1;
+  }
 };
 
 struct Pool {
@@ -40,17 +64,15 @@ struct Pool {
   std::condition_variable wake;
   std::vector<std::thread> workers;
   std::atomic<uint64_t> generation{0};
-  std::atomic<int64_t> next_task{0};
-  std::atomic<bool> first_taken[kMaxThreads] = {};
+  Share shares[kMaxThreads];
   std::atomic<int> active_workers{0};
   std::atomic<bool> open{false};  // whether a worker may take tasks
-  int64_t task_count = 0;
   TaskFn fn = nullptr;
   void* context = nullptr;
-  // Set for idle workers while they read it; one that sees only the newer of the two prefetches in vain.
+  // Set for idle workers while they read it; one that sees only some of it anew prefetches in vain.
   std::atomic<const char*> ahead{nullptr};
-  std::atomic<int64_t> ahead_bytes{0};
-  int wanted = 0;
+  std::atomic<int64_t> ahead_bytes{0}, ahead_tasks{0};
+  std::atomic<int> wanted{0};
   Scratch scratch[kMaxThreads + 1];
   Scratch alone[kMaxThreads][2];  // of kernels that a thread computes by itself
 };
@@ -64,41 +86,63 @@ const int fork_handler =
 // The thread of the pool that computes whole kernels just now, see AloneOnThread; -1 elsewhere.
 thread_local int alone = -1;
 
-void run_first_task(Pool& p, int64_t owner, int thread) {
-  if (owner < p.task_count && !p.first_taken[owner].exchange(true)) p.fn(owner, thread, p.context);
+int64_t first_task(int64_t count, int64_t thread, int64_t threads) { return count * thread / threads; }
+
+// A thread's own tasks are neighbours, so that what it reads is one stream of memory; then it takes from the others.
+void work(Pool& p, int thread) {
+  const int threads = static_cast<int>(p.workers.size()) + 1;
+  for (int64_t task; (task = p.shares[thread].take_first()) >= 0;) p.fn(task, thread, p.context);
+  for (int next = 1; next < threads; next++)
+    for (int64_t task; (task = p.shares[(thread + next) % threads].take_last()) >= 0;) p.fn(task, thread, p.context);
 }
 
-// The first task of thread t is task t, so that what it read ahead is what it needs; the others are taken as
-// they come, and in the end the first tasks of threads that never came.
-void work(Pool& p, int thread) {
-  run_first_task(p, thread, thread);
-  for (int64_t task = p.next_task++; task < p.task_count; task = p.next_task++) p.fn(task, thread, p.context);
-  const int64_t owners = static_cast<int64_t>(p.workers.size()) + 1;
-  for (int64_t owner = 0; owner < owners; owner++) run_first_task(p, owner, thread);
-}
+// What a waiting thread reads into its second-level cache: the beginning of its own part of what comes next. It goes on
+// where it stopped when it last waited.
+class ReadingAhead {
+ public:
+  explicit ReadingAhead(int thread) : thread_(thread) {}
+
+  // Reads a little; false when all is read.
+  bool read(const Pool& p) {
+    const char* ahead = p.ahead.load(std::memory_order_relaxed);
+    if (ahead != begin_) begin(p, ahead);
+    if (line_ >= end_) return false;
+    for (int64_t i = 0; i < kLinesAtOnce; i++) __builtin_prefetch(line_ + i * kLine, 0, 2);
+    line_ += kLinesAtOnce * kLine;
+    return true;
+  }
+
+ private:
+  void begin(const Pool& p, const char* ahead) {
+    begin_ = line_ = end_ = ahead;
+    if (!ahead) return;
+    const int64_t bytes = p.ahead_bytes.load(std::memory_order_relaxed);
+    const int64_t tasks = p.ahead_tasks.load(std::memory_order_relaxed), threads = num_threads();
+    const int64_t first = first_task(tasks, thread_, threads);
+    const int64_t own = (first_task(tasks, thread_ + 1, threads) - first) * bytes;
+    line_ += first * bytes;
+    end_ = line_ + (own < kMostAhead ? own : kMostAhead);
+  }
+
+  int thread_;
+  const char *begin_ = nullptr, *line_ = nullptr, *end_ = nullptr;
+};
 
 // Waits a little for a new generation; true when there is one.
-bool spin(Pool& p, int thread, uint64_t seen) {
-  const char* ahead = p.ahead.load(std::memory_order_relaxed);
-  const int64_t bytes = ahead ? p.ahead_bytes.load(std::memory_order_relaxed) : 0;
-  const char* line = ahead + thread * bytes;
-  const char* end = line + (bytes < kMostAhead ? bytes : kMostAhead);
+bool spin(Pool& p, ReadingAhead& ahead, uint64_t seen) {
   for (int spins = 0; spins < kSpins;) {
     if (p.generation.load(std::memory_order_acquire) != seen) return true;
-    if (line < end) {
-      for (int64_t i = 0; i < kLinesAtOnce; i++) __builtin_prefetch(line + i * kLine, 0, 2);
-      line += kLinesAtOnce * kLine;
-    } else {
-      pause_cpu();
-      spins++;
-    }
+    if (ahead.read(p)) continue;
+    pause_cpu();
+    spins++;
   }
   return false;
 }
 
 void worker_loop(Pool& p, int thread, uint64_t seen) {
+  ReadingAhead ahead(thread);
   for (;;) {
-    if (!spin(p, thread, seen)) {
+    if (!spin(p, ahead, seen)) {
       std::unique_lock<std::mutex> lock(p.sleep_mutex);
       p.wake.wait(lock, [&] { return p.generation.load(std::memory_order_acquire) != seen; });
     }
@@ -157,10 +201,9 @@ void run_tasks(int64_t count, TaskFn fn, void* context) {
   start_workers(p);
   p.fn = fn;
   p.context = context;
-  p.task_count = count;
-  const int64_t owners = static_cast<int64_t>(p.workers.size()) + 1;
-  for (int64_t owner = 0; owner < owners; owner++) p.first_taken[owner].store(false);
-  p.next_task.store(owners);
+  const int64_t threads = static_cast<int64_t>(p.workers.size()) + 1;
+  for (int64_t thread = 0; thread < threads; thread++)
+    p.shares[thread].set(first_task(count, thread, threads), first_task(count, thread + 1, threads));
   p.open.store(true);
   {
     std::lock_guard<std::mutex> lock(p.sleep_mutex);
@@ -171,12 +214,15 @@ void run_tasks(int64_t count, TaskFn fn, void* context) {
   // All tasks are taken. A worker that the system has not woken yet is not waited for: it finds the door
   // closed. (Sequential consistency: either it sees `open` false, or it is counted here.)
   p.open.store(false);
-  while (p.active_workers.load() != 0) pause_cpu();
+  thread_local ReadingAhead ahead(0);
+  while (p.active_workers.load() != 0)
+    if (!ahead.read(p)) pause_cpu();
 }
 
-void set_ahead(const void* begin, int64_t bytes) {
+void set_ahead(const void* begin, int64_t bytes, int64_t tasks) {
   pool->ahead.store(static_cast<const char*>(begin), std::memory_order_relaxed);
   pool->ahead_bytes.store(bytes, std::memory_order_relaxed);
+  pool->ahead_tasks.store(tasks, std::memory_order_relaxed);
 }
 
 float* scratch(int slot, int64_t floats) {

@@ -24,7 +24,8 @@ class PoolLock {
   PoolLock& operator=(const PoolLock&) = delete;
 };
 
-// Runs tasks 0..count-1, each on any thread, and returns when all are done. Needs a PoolLock.
+// Runs tasks 0..count-1 and returns when all are done. Each thread has as many neighbouring tasks of its own, and takes
+// those of threads that are held up. Needs a PoolLock.
 void run_tasks(int64_t count, TaskFn fn, void* context);
 
 template <class Body>
@@ -34,9 +35,9 @@ void parallel_for(int64_t count, Body& body) {
       &body);
 }
 
-// What idle workers read ahead into their caches: worker t takes `bytes` from begin + t * bytes, the part that
-// its first task will read. Holds until it is set again; nullptr for nothing.
-void set_ahead(const void* begin, int64_t bytes);
+// What waiting threads read ahead into their caches: of `tasks` tasks, each of which will read `bytes` behind those of
+// the one before it, the beginning of their own part. Holds until it is set again; nullptr for nothing.
+void set_ahead(const void* begin, int64_t bytes, int64_t tasks);
 
 // While it lives, kernels that this thread calls are computed by it alone, with scratch memory of their own: so a task
 // of the pool may itself be made of kernels. `thread` is the task's.

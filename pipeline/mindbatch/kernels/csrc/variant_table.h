@@ -26,16 +26,12 @@ static inline int64_t panel_bytes(int64_t depth, WeightKind kind) {
   return padded_depth(depth, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0);
 }
 
-// A linear layer is cut in so many tasks per thread, each a run of neighbouring panels.
-constexpr int64_t kTasksPerThread = 8;
-
 struct LinearArgs {
   const float* x;
   const void* weights;
   const float* bias;
   float* y;
   int64_t rows, depth, columns;
-  int64_t panels_per_task;  // neighbouring panels that one task computes
 };
 
 struct EmbedArgs {
