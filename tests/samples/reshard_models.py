@@ -56,6 +56,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "seq_length": 64,
         "add_qkv_bias": True,
     },
+    "chatglm_6b": {
+        "model_type": "chatglm",
+        "position_encoding_2d": True,
+        "vocab_size": 61,
+        "bos_token_id": 60,
+        "gmask_token_id": 59,
+        "mask_token_id": 58,
+        "hidden_size": 32,
+        "inner_hidden_size": 48,
+        "num_layers": 2,
+        "num_attention_heads": 8,
+        "tie_word_embeddings": False,
+    },
 }
 """Odd vocabularies, fewer key/value heads than ranks, biases, a fused and transposed matrix, fused pairs."""
 

@@ -33,6 +33,8 @@ _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "spiece.model",
+    "ice_text.model",
     "vocab.json",
     "merges.txt",
     "special_tokens_map.json",

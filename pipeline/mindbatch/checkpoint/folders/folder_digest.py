@@ -21,6 +21,7 @@ _WHOLE = (
     DIGESTS_NAME,
     "tokenizer.json",
     "tokenizer.model",
+    "ice_text.model",
     "adapter_model.safetensors",
     "adapter_model.ckpt",
     "adapter_model.bin",

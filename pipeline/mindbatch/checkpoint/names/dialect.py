@@ -99,10 +99,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Dialect:
-    """All rules of a model type. unused: shell patterns of tensors that MindFormers has no parameter for."""
+    """All rules of a model type.
+
+    unused: shell patterns of tensors that MindFormers has no parameter for.
+    has_own_head: MindFormers never takes the token embedding for the head.
+    """
 
     rules: tuple[Rule, ...]
     unused: tuple[str, ...] = ()
+    has_own_head: bool = False
 
 
 def renamed(pairs: Iterable[tuple[str, str]], ends: Sequence[str] = ("weight",)) -> list[Rule]:

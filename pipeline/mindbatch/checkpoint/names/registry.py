@@ -13,6 +13,7 @@ from mindbatch.models.architecture import Architecture
 
 _MODULES = {
     "chatglm": "chatglm",
+    "chatglm_6b": "chatglm_6b",
     "gpt2": "gpt2",
     "llama": "llama",
     "mistral": "llama",

@@ -114,7 +114,8 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
     """How the tensors of the target will be named; None: as Hugging Face does.
 
     Raises:
-        ConfigError: no model, one without MindFormers names, or options that it has no use for.
+        ConfigError: no model, one without MindFormers names or without a head that MindFormers needs, or
+            options that it has no use for.
     """
     target = config.target
     if target.names != MINDFORMERS:
@@ -124,7 +125,14 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
     model_type = architecture.model_type
     _refuse_unknown(model_type, "target.qkv_concat" if target.qkv_concat else None)
     options = Options(qkv_concat=target.qkv_concat, grouped=target.qkv_grouped)
-    return Naming(dialect(model_type, options), heads_of(architecture), options, "target.")
+    rules = dialect(model_type, options)
+    if rules.has_own_head and architecture.tied:
+        raise ConfigError(
+            f"target.names={MINDFORMERS}: MindFormers has the head of a {model_type} beside its embedding; "
+            "here they are one; allowed: a source with lm_head.weight, whose config.json says "
+            "tie_word_embeddings=false"
+        )
+    return Naming(rules, heads_of(architecture), options, "target.")
 
 
 def named(naming: Naming | None, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:

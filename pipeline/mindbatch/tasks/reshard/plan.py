@@ -39,6 +39,7 @@ BESIDE = (
     "tokenizer.model",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "ice_text.model",
     "chat_template.jinja",
     "chat_template.json",
 )

@@ -121,6 +121,31 @@ def test_gpt2_cuts_and_transposes_its_fused_matrix():
     assert made["backbone.embedding.position_embedding.embedding_table"].shape == (8, 16)
 
 
+def test_chatglm_6b_has_other_names_for_embedding_and_norms():
+    layer = "transformer.layers.1"
+    shapes = {
+        "transformer.word_embeddings.weight": (8, 4),
+        "lm_head.weight": (8, 4),
+        "transformer.final_layernorm.bias": (4,),
+        f"{layer}.input_layernorm.weight": (4,),
+        f"{layer}.attention.query_key_value.weight": (12, 4),
+        f"{layer}.attention.rotary_emb.inv_freq": (1,),
+    }
+    names = to_mindformers(dialect("chatglm_6b"), shapes, Heads(1, 1, 4))
+    arrays = numbered(names.shapes)
+    made = stored_arrays(names, arrays)
+    same = {
+        "transformer.word_embeddings.embedding_table": "transformer.word_embeddings.weight",
+        "lm_head.weight": "lm_head.weight",
+        "transformer.final_layernorm.beta": "transformer.final_layernorm.bias",
+        f"{layer}.input_layernorm.gamma": f"{layer}.input_layernorm.weight",
+        f"{layer}.attention.query_key_value.weight": f"{layer}.attention.query_key_value.weight",
+    }
+    assert made.keys() == same.keys()
+    for stored, original in same.items():
+        np.testing.assert_array_equal(made[stored], arrays[original])
+
+
 @pytest.mark.parametrize("options", [Options(), Options(mlp_concat=False), Options(qkv_concat=True)])
 def test_chatglm(options):
     layer, heads = "transformer.encoder.layers.0", Heads(4, 2, 4)
@@ -181,5 +206,5 @@ def test_parts_of_different_inputs_are_refused():
 
 
 def test_unknown_model_types_are_refused():
-    with pytest.raises(ConfigError, match="'qwen3' are not known; allowed: chatglm, gpt2, llama"):
+    with pytest.raises(ConfigError, match="'qwen3' are not known; allowed: chatglm, chatglm_6b, gpt2, llama"):
         dialect("qwen3")

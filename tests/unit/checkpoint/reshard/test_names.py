@@ -30,7 +30,7 @@ from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
-FUSABLE = [model for model in MODELS if model not in ("gpt2", "chatglm")]
+FUSABLE = [model for model in MODELS if model not in ("gpt2", "chatglm", "chatglm_6b")]
 CASES = [(model, {}) for model in MODELS] + [
     (model, options)
     for model in FUSABLE
@@ -219,15 +219,18 @@ def test_cuts_that_cannot_be_told(
         ("gpt2", {"source_qkv_concat": True}, "source_qkv_concat: has no effect, .* Hugging Face names"),
         ("gpt2", {"source_qkv_concat": True, "source_names": "mindformers"}, "no effect for model type gpt2"),
         ("gpt2", {"source_names": "mindformers"}, "transformer.wte.weight' .*is not part of this model"),
-        ("qwen3", mindformers(), "'qwen3' are not known; allowed: chatglm, gpt2, llama"),
-        ("qwen3", {"source_names": "mindformers"}, "'qwen3' are not known; allowed: chatglm, gpt2, llama"),
+        ("qwen3", mindformers(), "'qwen3' are not known; allowed: chatglm, chatglm_6b, gpt2, llama"),
+        ("qwen3", {"source_names": "mindformers"}, "'qwen3' are not known; allowed: chatglm, chatglm_6b,"),
+        ("tied_glm", mindformers(), "beside its embedding; here they are one; .* tie_word_embeddings=false"),
         (None, mindformers(), "target.names=mindformers: needs the model's config.json"),
         (None, {"source_names": "mindformers"}, "source_names: needs the model's config.json"),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, model: str | None, options: dict[str, Any], message: str) -> None:
     qwen3 = {**LLAMA, "model_type": "qwen3", "head_dim": 4}
-    start = write_model(tmp_path / "start", {**MODELS, "qwen3": qwen3}[model or "llama"])
+    tied_glm = {**MODELS["chatglm_6b"], "tie_word_embeddings": True}
+    models = {**MODELS, "qwen3": qwen3, "tied_glm": tied_glm}
+    start = write_model(tmp_path / "start", models[model or "llama"])
     if model is None:
         (start / "config.json").unlink()
     with pytest.raises((CheckpointError, ConfigError), match=message) as caught:
