@@ -134,7 +134,8 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids. Special tokens in the text are tokens: in a rendered chat they are the template's."""
         begin = self._tokenizer.decode([self.prefix_token_id], skip_special_tokens=False)
-        has_begun = bool(begin) and string.startswith(begin)
+        end = self._tokenizer.decode(self._tokenizer.output_start, skip_special_tokens=False)
+        has_begun = string.endswith(end) if end else bool(begin) and string.startswith(begin)
         added = not has_begun if add_special_tokens is None else add_special_tokens
         return self._tokenizer.encode(string, add_special_tokens=added, allow_special=True)
 
@@ -148,11 +149,34 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, found)
         return sums
 
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """The tokens of both; white space between them is the continuation's.
+
+        Behind what an output follows it is encoded by itself.
+        """
+        if not self._tokenizer.output_start:
+            pair: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
+            return pair
+        bare = context.rstrip()
+        added = self.tok_encode(context[len(bare) :] + continuation, add_special_tokens=False)
+        return self.tok_encode(bare), added
+
+    def _behind_start(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
+        """The same with what an output follows in its place, where a text has no context or is a window."""
+        start = [*self._tokenizer.output_start]
+        if not start or context[-len(start) :] == start:
+            return context, continuation
+        if context != [self.prefix_token_id]:
+            return [*start, *context], continuation
+        whole = continuation[-len(start) :] == start  # the harness encodes it as a text of its own
+        return start, continuation[: -len(start)] if whole else continuation
+
     def _windows(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
+        start = self._tokenizer.output_start
         made = get_rolling_token_windows(
-            token_list=self.tok_encode(text),
+            token_list=self.tok_encode(text, add_special_tokens=False if start else None),
             prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length,
+            max_seq_len=self.max_length - len(start),
             context_len=1,
         )
         yield from map(make_disjoint_window, made)
@@ -166,6 +190,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         Raises:
             PromptError: a continuation alone is too long.
         """
+        requests = [(asked, *self._behind_start(*pair)) for asked, *pair in requests]
         most = self.max_length + 1  # the last one is scored, not seen
         rows, cut = [], 0
         for _, context, continuation in requests:

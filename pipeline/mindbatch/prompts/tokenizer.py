@@ -71,6 +71,13 @@ class Tokenizer:
         """(token id, previous token id or None) -> the bytes it adds to a text, or None for an unknown id."""
         return token_bytes_of(self._backend)
 
+    @cached_property
+    def output_start(self) -> tuple[int, ...]:
+        """What stands behind every text, for an output to follow it; nothing where BOS begins texts."""
+        bare, whole = (self.encode("a", add_special_tokens=added) for added in (False, True))
+        ends = self.bos_token_id is not None and whole[-1:] == [self.bos_token_id]
+        return tuple(whole[len(bare) :]) if ends else ()
+
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)

@@ -50,17 +50,21 @@ def text_rows(
     """Each text in windows of which the last tokens are scored, each token once; the key is QUESTION.WINDOW.
 
     window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
-    The first token is scored only where the tokenizer puts one before it.
+    The first token is scored only where the tokenizer puts one before it. Before each window stands what an
+    output follows, if there is such.
     """
+    start = tokenizer.output_start
+    window -= len(start)
     step = min(stride or max(1, window // 2), window - 1)
     for number, question in enumerate(questions):
-        tokens = tokenizer.encode(question.text or "")
+        tokens = tokenizer.encode(question.text or "", add_special_tokens=not start)
         has_begin = bool(tokens) and tokens[0] in tokenizer.special_ids
-        if not has_begin and tokenizer.bos_token_id is not None:
+        if not start and not has_begin and tokenizer.bos_token_id is not None:
             tokens = [tokenizer.bos_token_id, *tokens]
-        scored = 1
-        for place, end in enumerate(_ends(len(tokens), window, step)):
-            yield _scored(f"{number}.{place}", tokens[max(0, end - window) : end], end - scored)
+        scored = 0 if start else 1
+        ends = _ends(len(tokens), window, step) if len(tokens) > scored else ()
+        for place, end in enumerate(ends):
+            yield _scored(f"{number}.{place}", [*start, *tokens[max(0, end - window) : end]], end - scored)
             scored = end
 
 
@@ -70,19 +74,19 @@ def _ends(length: int, window: int, step: int) -> Iterator[int]:
     while end < length:
         yield end
         end = min(end + step, length)
-    if length > 1:
-        yield end
+    yield end
 
 
 def continued(question: Question, text: str, tokenizer: Tokenizer) -> tuple[list[int], int]:
     """The tokens of a prompt with a continuation, and how many of them are the continuation's.
 
     A prompt of text and its continuation are encoded as one text, as they were when a model was trained on
-    such texts; white space at the end of the prompt belongs to the continuation. A chat's continuation is
-    encoded by itself. Before one without a prompt stands the token that begins a text, if there is one.
+    such texts; white space at the end of the prompt belongs to the continuation. A continuation of a chat, or
+    behind what an output follows, is encoded by itself. Before one without a prompt stands the token that
+    begins a text, if there is one.
     """
     prompt = question.content.get("text")
-    if prompt is None:
+    if prompt is None or tokenizer.output_start:
         context = list(token_ids_of(Prompt(key="", source="", **question.content), tokenizer))
         added = tokenizer.encode(text, add_special_tokens=False)
         return context + added, len(added)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from ice_tokenizers import loaded, model_file, write
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import (
     choice_rows,
@@ -62,6 +64,31 @@ def test_windows_score_each_token_of_a_text_once(stride: int | None, length: int
     scored = [token for row, start in zip(found, starts, strict=True) for token in row["prompt"][start:]]
     begun = [] if whole[0] in tokenizer.special_ids or tokenizer.bos_token_id is None else whole[:1]
     assert scored == begun + whole[1:]
+
+
+@pytest.fixture(scope="module")
+def chatglm_6b(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Its texts end with [gMASK] and <sop>."""
+    return loaded(write(tmp_path_factory.mktemp("ice"), model_file(), num_image_tokens=0))
+
+
+def test_continuations_stand_behind_what_an_output_follows(chatglm_6b: Tokenizer) -> None:
+    for content in ({"text": "two and two is"}, {"messages": [{"role": "user", "content": "hi"}]}):
+        tokens, scored = continued(question(content=content), "four", chatglm_6b)
+        assert tokens[-scored:] == chatglm_6b.encode("four", add_special_tokens=False)
+        assert tuple(tokens[-scored - 2 : -scored]) == chatglm_6b.output_start
+
+
+@pytest.mark.parametrize("length", [1, 2, 8, 31])
+def test_windows_stand_behind_what_an_output_follows(chatglm_6b: Tokenizer, length: int) -> None:
+    whole = chatglm_6b.encode("xy" * length, add_special_tokens=False)
+    found = [*text_rows([question(text="xy" * length)], chatglm_6b, 8, None)]
+    scored = []
+    for row in found:
+        assert tuple(row["prompt"][:2]) == chatglm_6b.output_start
+        assert len(row["prompt"]) <= 8
+        scored += row["prompt"][row["decoding"]["prompt_logprobs_start"] :]
+    assert scored == whole
 
 
 def test_keys_say_which_question_and_which_part() -> None:
