@@ -89,7 +89,7 @@ void random_case(Random& random) {
               2 * random.between(0, head_dim / 2), random.between(0, 2), other);
   cap_case(random, random.between(1, 9), random.between(1, 3000));
   random_attention(random);
-  angles_case(random, random.between(0, 40), random.between(1, 70));
+  angles_case(random, random.between(0, 40), random.between(1, 70), random.between(1, 2));
   rows_case(random, random.between(0, 40), random.between(1, 40), random.between(1, 70));
   program_case(random, random.between(0, 40), random.between(1, 70), either);
   adapter_case(random, random_adapters(random));

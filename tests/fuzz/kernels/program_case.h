@@ -10,14 +10,16 @@ inline std::vector<int32_t> drawn_ints(Random& random, int64_t count, int64_t lo
   return found;
 }
 
-inline void angles_case(Random& random, int64_t tokens, int64_t pairs) {
-  running = "angles " + std::to_string(tokens) + "x" + std::to_string(pairs);
-  const Ints positions("angles.positions", {tokens}, drawn_ints(random, tokens, 0, 100000));
-  const Floats settings = drawn(random, "angles.settings", {pairs + 1});
-  const Floats cosines = empty("angles.cos", {tokens, pairs}), sines = empty("angles.sin", {tokens, pairs});
+// each: positions of a token.
+inline void angles_case(Random& random, int64_t tokens, int64_t pairs, int64_t each = 1) {
+  running = "angles " + std::to_string(tokens) + "x" + std::to_string(each) + "x" + std::to_string(pairs);
+  const std::vector<int64_t> shape = each == 1 ? std::vector<int64_t>{tokens} : std::vector<int64_t>{tokens, each};
+  const Ints positions("angles.positions", shape, drawn_ints(random, tokens * each, 0, 100000));
+  const Floats settings = drawn(random, "angles.settings", {pairs + 1}), cosines = empty("angles.cos", {tokens, each * pairs});
+  const Floats sines = empty("angles.sin", {tokens, each * pairs});
   require(call(mb_rotary_angles, {positions, settings, cosines, sines}) == 0, "failed");
   std::vector<double> expected[2];
-  for (int64_t t = 0; t < tokens; t++)
+  for (int64_t t = 0; t < tokens * each; t++)
     for (int64_t i = 0; i < pairs; i++) {
       const double angle = static_cast<float>(positions.values[t]) * settings.values[i];
       expected[0].push_back(std::cos(angle) * settings.values[pairs]);

@@ -1,5 +1,6 @@
 """The model class of lm-evaluation-harness, over a model without a network."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm_eval]'")
 
+from ice_tokenizers import loaded, model_file, write
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.lm_eval.model import MindBatchLM
 from shadow_llm import greedy_tokens, load_tokenizer, logits_after, make_llm
@@ -129,3 +131,34 @@ def test_the_longest_is_at_most_what_the_model_takes(model: MindBatchLM, tmp_pat
     assert MindBatchLM(llm=llm, max_length=7).max_length == 7
     with pytest.raises(ConfigError, match="max_length=23: allowed: 1 to 22"):
         MindBatchLM(llm=llm, max_length=23)
+
+
+def test_scores_stand_behind_what_an_output_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ChatGLM-6B's texts end with [gMASK] and <sop>, whatever is scored."""
+    tokenizer = loaded(write(tmp_path, model_file(), num_image_tokens=0))
+    model, start = MindBatchLM(llm=make_llm(tokenizer, seq_length=24)), [*tokenizer.output_start]
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    def keep(rows: Sequence[Any], *others: Any) -> None:
+        asked_for.extend((row.token_ids, row.params.prompt_logprobs_start) for row in rows)
+        raise InterruptedError
+
+    asked_for: list[tuple[list[int], int]] = []
+    monkeypatch.setattr(model, "_run", keep)
+    chat = tokenizer.chat_text([{"role": "user", "content": "hi"}])
+    with pytest.raises(InterruptedError):
+        model.loglikelihood([asked("one ", "two"), asked("", "two"), asked(chat, "two")], disable_tqdm=True)
+    pairs = [
+        ([*tokens("one"), *start], tokens(" two")),
+        (start, tokens("two")),
+        ([*tokens("hi"), *start], tokens("two")),
+    ]
+    assert asked_for == [(context + continuation, len(context)) for context, continuation in pairs]
+    text = "ab" * 20
+    assert len(tokens(text)) > 30
+    windows = [model._behind_start(*each) for each in model._windows(text)]
+    assert [token for _, continuation in windows for token in continuation] == tokens(text)
+    assert all(context[: len(start)] == start for context, _ in windows)
+    assert all(len(context + continuation) <= model.max_length + 1 for context, continuation in windows)
