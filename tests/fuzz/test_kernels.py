@@ -132,6 +132,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "mindspore_ops",
             "adapter_ops",
             "experts",
+            "latent_ops",
             "routing",
             "packing",
             "meeting",

@@ -19,6 +19,7 @@ GPT = FIXTURE.with_name("gpt.npz")
 EXPERTS = FIXTURE.with_name("experts.npz")
 MINIMIND = FIXTURE.with_name("minimind.npz")
 ENCODERS = FIXTURE.with_name("encoders.npz")
+LATENT = FIXTURE.with_name("latent.npz")
 CONTEXTS = FIXTURE.with_name("contexts.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -40,7 +41,9 @@ def descriptions(path: Path = FIXTURE) -> dict[str, dict[str, Any]]:
 def dense_cases() -> dict[str, Path]:
     """By case of the dense types that came later, the fixture that has it."""
     return {
-        case: path for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND) for case in descriptions(path)
+        case: path
+        for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND, LATENT)
+        for case in descriptions(path)
     }
 
 

@@ -41,11 +41,32 @@ CHATGLM: dict[str, Any] = {
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
 PLAIN = {"vocab_size": 101, "hidden_size": 128, "num_attention_heads": 8, "max_position_embeddings": 64}
 EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+GROUPS = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 0,
+    "n_group": 2,
+    "topk_group": 1,
+}
+LATENT = {
+    **LLAMA,
+    **EXPERTS,
+    "num_key_value_heads": 8,
+    "head_dim": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    **GROUPS,
+}
 SIZES: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": 101, "hidden_size": 128, "n_layer": 1, "n_head": 8, "seq_length": 64},
     "chatglm": CHATGLM,
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
     "falcon": PLAIN,
-    "glm4_moe": LLAMA | EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 0},
+    "glm4_moe": LLAMA | EXPERTS | GROUPS,
     "gpt2": GPT2,
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
@@ -54,7 +75,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
 }
-PLAIN_ATTENTION = {"gemma2"}
+PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2"}
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
     PROMPT: {"FlashAttentionScore", "ReshapeAndCache"},

@@ -45,7 +45,26 @@ BETWEEN: dict[str, dict[str, Any]] = {
     "t5": _T5,
 }
 """By type, of those that came between GPT-2 and Llama."""
+_LATENT: dict[str, Any] = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "head_dim": 4,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
 EXPERTS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
     "glm4_moe": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
     "qwen2_moe": {
         "num_experts": 4,

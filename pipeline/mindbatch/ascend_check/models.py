@@ -42,6 +42,15 @@ _PLAIN: dict[str, Any] = {
 }
 _EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, "norm_topk_prob": True}
 _SHARED = _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+_LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets one of them itself
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+}
+_GROUPED_LATENT = _GROUPED | _SHARED | _LATENT | {"head_dim": 64}
 CPU_ONLY = ("chatglm_6b", "mt5", "t5")
 """Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
@@ -60,6 +69,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "cohere": _GROUPED,
     "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
+    "deepseek_v2": _GROUPED_LATENT | {"n_group": 1, "topk_group": 1},
+    "deepseek_v3": _GROUPED_LATENT | {"n_group": 2, "topk_group": 2},
     "falcon": _PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
     "gemma": _GROUPED,
     "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "sliding_window": 12},
@@ -96,14 +107,6 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3": _GROUPED | {"attention_bias": False},
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
     "starcoder2": _GROUPED,
-}
-_LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets one of them itself
-    "num_key_value_heads": 4,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 32,
 }
 _OF_WIDTH = {key: value for key, value in _GROUPED.items() if key != "head_dim"}
 MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {

@@ -60,6 +60,20 @@ class ExpertsShape:
 
 
 @dataclass(frozen=True)
+class HeadProductsShape:
+    """Products of each head's numbers with a matrix of its own.
+
+    Head h reads `inputs` numbers of a row from h * stride + first on.
+    """
+
+    heads: int
+    stride: int
+    first: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
 class CacheGeometry:
     """Size of the paged cache. One block more than num_blocks is allocated: padding is written there."""
 
@@ -171,6 +185,23 @@ class Kernels(ABC):
         router, correction: float32. up, down: packed stacks of [2 * inner, width], the gate first, and
         [width, inner] of each expert.
         The weighted outputs of a row's experts are added in the order of the experts.
+        """
+
+    @abstractmethod
+    def head_products(self, shape: HeadProductsShape) -> Operation:
+        """Cell (x [T, width], packed stack of [outputs, inputs] for each head) -> [T, heads * outputs]."""
+
+    @abstractmethod
+    def columns(self, first: int, count: int) -> Operation:
+        """Cell (x [T, width]) -> [T, count]: the numbers of each row from `first` on."""
+
+    @abstractmethod
+    def latent_heads(self, heads: int, rope: int) -> Operation:
+        """Cell (queries, absorbed [T, heads * rank], keys, latents [T, rank]) -> qkv of one key/value head.
+
+        queries, keys: with heads * rope and with rope numbers at the end of each row, which will be rotated.
+        Each query is [rope, rank]: these, and what was absorbed; so is the key, with the latent, and the
+        value is the key once more.
         """
 
     @abstractmethod

@@ -10,7 +10,13 @@ import numpy as np
 
 from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, Kernels
+from mindbatch.kernels.interface import (
+    AttentionShape,
+    CacheGeometry,
+    ExpertsShape,
+    HeadProductsShape,
+    Kernels,
+)
 from mindbatch.kernels.layer import Identity, Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
@@ -139,6 +145,24 @@ class NativeKernels(Kernels):
         settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
         settings += [its.groups, its.chosen_groups, its.group_best, float_bits(its.scale)]
         return self._cell(self._product("mb_experts"), output, first_type, np.array(settings, np.int32))
+
+    def head_products(self, shape: HeadProductsShape) -> Operation:
+        def output(x: Shape, *others: Shape) -> Shape:
+            return [x[0], shape.heads * shape.outputs]
+
+        settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]
+        name = self._product("mb_head_products")
+        return self._cell(name, output, first_type, np.array(settings, np.int32))
+
+    def columns(self, first: int, count: int) -> Operation:
+        settings = np.array([first], np.int32)
+        return self._cell("mb_columns", lambda x, settings: [x[0], count], first_type, settings)
+
+    def latent_heads(self, heads: int, rope: int) -> Operation:
+        def output(queries: Shape, absorbed: Shape, keys: Shape, latents: Shape, settings: Shape) -> Shape:
+            return [queries[0], (heads + 2) * (rope + latents[1])]
+
+        return self._cell("mb_latent_heads", output, first_type, np.array([rope], np.int32))
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int

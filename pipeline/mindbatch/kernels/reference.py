@@ -7,9 +7,10 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.gathered_attention import GatheredAttention
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.reference_experts import Experts
+from mindbatch.kernels.reference_latent import Columns, HeadProducts, LatentHeads
 from mindbatch.kernels.tensors import constant
 
 
@@ -183,6 +184,15 @@ class ReferenceKernels(MindSporeKernels):
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
         return Experts(shape, Activation(shape.activation, gated=True))
+
+    def head_products(self, shape: HeadProductsShape) -> nn.Cell:
+        return HeadProducts(shape, is_transposed=True)
+
+    def columns(self, first: int, count: int) -> nn.Cell:
+        return Columns(first, count)
+
+    def latent_heads(self, heads: int, rope: int) -> nn.Cell:
+        return LatentHeads(heads, rope)
 
     def embedding(self, width: int) -> nn.Cell:
         return Embedding()

@@ -41,7 +41,7 @@ class Router(nn.Cell):
         grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
         best = ops.topk(grouped, its.group_best)[0].sum(-1)
         _, groups = ops.topk(best, its.chosen_groups)
-        return (grouped * _mask(groups, its.groups).expand_dims(2)).reshape(candidates.shape)
+        return (grouped * _is_each(groups, its.groups).sum(1).expand_dims(2)).reshape(candidates.shape)
 
 
 class Experts(nn.Cell):
@@ -57,7 +57,7 @@ class Experts(nn.Cell):
     def construct(self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor) -> Tensor:
         experts, (tokens, width) = self.experts, x.shape
         weights, chosen = self.router(x, router, correction)
-        every = (ops.one_hot(chosen, experts) * weights.expand_dims(2)).sum(1)
+        every = (_is_each(chosen, experts) * weights.expand_dims(2)).sum(1)
         inputs = ops.broadcast_to(x.expand_dims(0), (experts, tokens, width))
         active = self.activation(
             self.product(inputs, up.reshape(experts, -1, width)).reshape(-1, 2 * self.inner)
@@ -68,9 +68,9 @@ class Experts(nn.Cell):
         return ops.sum(outputs * ops.transpose(every, (1, 0)).expand_dims(2), 0)
 
 
-def _mask(chosen: Tensor, count: int) -> Tensor:
-    """[T, count]: 1 for what is chosen [T, k], else 0."""
-    return _float32(ops.one_hot(chosen, count).sum(-2))
+def _is_each(chosen: Tensor, count: int) -> Tensor:
+    """[T, k, count]: 1 where a number is that of chosen [T, k], else 0."""
+    return _float32(chosen.expand_dims(2) == ops.cast(ops.arange(count), chosen.dtype))
 
 
 def _float32(x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from mindbatch.layers.encoder_decoder import (
     EncoderDecoder,
 )
 from mindbatch.layers.experts import Experts
+from mindbatch.layers.latent_attention import LatentAttention
 from mindbatch.layers.linear import VocabularyHead
 from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm, Norm
@@ -130,6 +131,11 @@ class Layers:
         cache = self.caches[index - self.stage.layers.start]
         of_rank = (self.weights, cache, self.kernels, self.shard)
         return SelfAttention(name, self.arch, index, *of_rank, after, norm_offset)
+
+    def latent_attention(self, name: str, index: int) -> Operation:
+        """The same over latents."""
+        cache = self.caches[index - self.stage.layers.start]
+        return LatentAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard)
 
     def mlp(self, name: str) -> Operation:
         """down(act(up(x)))."""

@@ -39,6 +39,22 @@ class TwoPositions:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """The numbers of latent attention (`layers.latent_attention`).
+
+    rank: of the latent. query_rank: of the vector that queries are made of; 0 where that is x itself.
+    plain, rotated: of a query, its two parts. value: of a head.
+    """
+
+    rank: int
+    query_rank: int
+    plain: int
+    rotated: int
+    value: int
+    norm_epsilon: float
+
+
+@dataclass(frozen=True)
 class Experts:
     """The mixtures of experts of a model.
 
@@ -127,6 +143,7 @@ class Architecture:
     logits_factor: float = 1.0
     encoder: Encoder | None = None
     two_positions: TwoPositions | None = None
+    latent: Latent | None = None
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

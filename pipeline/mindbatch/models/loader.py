@@ -68,9 +68,13 @@ def load_weights(
         _refuse_other_rank(folder, shard)
         specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
     check_tensors(arch, specs, folder)
-    parameters, outputs = {}, {}
+    parameters: dict[str, Parameter | Array] = {}
+    outputs = {}
     for done, spec in enumerate(held):
-        parameters[spec.name] = _load(spec, folder, names, kernels, shard)
+        if spec.split:
+            parameters |= _load_stacks(spec, folder, names, kernels, shard)
+        else:
+            parameters[spec.name] = _load(spec, folder, names, kernels, shard)
         outputs[spec.name] = spec.local_outputs(shard)
         if progress is not None:
             progress(done + 1, len(held))
@@ -115,6 +119,30 @@ def _load(
                 array[first : first + len(rows)] = rows
             first += len(rows)
     return kernels.held(spec.name, array)
+
+
+def _load_stacks(
+    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
+) -> dict[str, Parameter | Array]:
+    """The two stacks of a tensor whose units are two matrices each, by name."""
+    (part,) = spec.parts
+    name, heads = names(part.source), spec.local_outputs(shard) // part.unit
+    inputs, rest = part.inputs or 1, part.unit - spec.split
+    sizes = ((inputs, spec.split), (rest, inputs))
+    stacks = [kernels.packed_stack(heads, *size) for size in sizes]
+    first, _ = part.output_bounds(spec.sharding, shard)
+    for head in range(heads):
+        low = part.first + first + head * part.unit
+        rows = folder.floats(name, rows=slice(low, low + part.unit))
+        for stack, (outputs, _), matrix in zip(
+            stacks, sizes, (rows[: spec.split].T, rows[spec.split :]), strict=True
+        ):
+            numbers = np.ascontiguousarray(matrix)
+            if not kernels.packs_any_float:
+                numbers = _narrowed(numbers, kernels, folder, name)
+            lost = kernels.pack(stack, head * kernels.stacked_outputs(outputs), numbers)
+            _refuse_lost(lost, kernels.weight_type, folder, name)
+    return {each: kernels.held(each, stack) for each, stack in zip(spec.stacks, stacks, strict=True)}
 
 
 def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:

@@ -18,9 +18,10 @@ from mindbatch.models.tensor_spec import TensorSpec
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
-    "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "glm",
-    "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama", "minimind", "mistral", "mixtral",
-    "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2", "t5",
+    "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
+    "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama",
+    "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "starcoder2", "t5",
 )  # fmt: skip
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 

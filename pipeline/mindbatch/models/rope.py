@@ -152,13 +152,15 @@ def _yarn(
 
 
 def _yarn_attention(factor: float, scaling: dict[str, Any]) -> float:
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
     weight, all_dim = scaling.pop("mscale", None), scaling.pop("mscale_all_dim", None)
     if weight and all_dim:
-        return mscale(float(weight)) / mscale(float(all_dim))
-    return mscale(1.0)
+        return yarn_scale(factor, float(weight)) / yarn_scale(factor, float(all_dim))
+    return yarn_scale(factor, 1.0)
+
+
+def yarn_scale(factor: float, weight: float) -> float:
+    """What YaRN multiplies attention with for a context so many times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 SCALINGS: Mapping[str, Any] = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

@@ -139,6 +139,8 @@ class TensorSpec:
     """One parameter of the native model: its name, the parts it is joined from, sharding and layout.
 
     matrices: the parts make so many of one size, each packed for itself (experts); 0 for a linear layer's.
+    split: the one part has two matrices in each of its units, its first `split` outputs and the rest: two
+        `stacks` in memory, the first of matrices that are transposed.
     """
 
     name: str
@@ -146,11 +148,18 @@ class TensorSpec:
     sharding: Sharding = Sharding.REPLICATED
     layout: Layout = Layout.PLAIN
     matrices: int = 0
+    split: int = 0
+
+    @property
+    def stacks(self) -> tuple[str, str]:
+        """The names of the two stacks in memory, where `split` makes them."""
+        owner = self.name.removesuffix("weight")
+        return f"{owner}absorb", f"{owner}expand"
 
     @property
     def is_linear(self) -> bool:
         """Whether it is the matrix of one linear layer, to which adapters can add."""
-        return self.layout is Layout.PACKED and not self.matrices
+        return self.layout is Layout.PACKED and not self.matrices and not self.split
 
     def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""

@@ -115,6 +115,9 @@ inline void compare(const Floats& found, const std::vector<double>& expected, do
 extern "C" {
 int mb_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_experts(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_head_products(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_columns(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_latent_heads(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_embed(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed(int, void**, int*, int64_t**, const char**, void*, void*);

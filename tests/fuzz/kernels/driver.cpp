@@ -7,6 +7,7 @@
 #include "dense_cases.h"
 #include "encoder_case.h"
 #include "expert_case.h"
+#include "latent_case.h"
 #include "program_case.h"
 #include "rounded_attention_case.h"
 #include "rounded_cases.h"
@@ -49,6 +50,7 @@ void fixed_cases(Random& random) {
   rounded_cases(random);
   adapter_cases(random);
   expert_cases(random);
+  latent_cases(random);
   for (const int64_t tokens : {0, 1, 8, 17})
     for (const int64_t width : {1, 33}) {
       angles_case(random, tokens, width);
@@ -94,6 +96,7 @@ void random_case(Random& random) {
   program_case(random, random.between(0, 40), random.between(1, 70), either);
   adapter_case(random, random_adapters(random));
   random_expert_case(random);
+  random_latent_case(random);
   random_rounded_case(random);
 }
 

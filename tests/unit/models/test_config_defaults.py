@@ -18,6 +18,7 @@ RECORDED: dict[str, dict[str, Any]] = json.loads(
 # With these the rest of the keys matters.
 BASE: dict[str, dict[str, Any]] = {
     "chatglm": {"multi_query_attention": True},
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},  # its own size has an odd half
     "qwen2": {"use_sliding_window": True, "max_window_layers": 3},
     "qwen3": {"use_sliding_window": True},

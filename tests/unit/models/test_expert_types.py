@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_how_experts_are_chosen() -> None:
         ("glm4_moe", {"first_k_dense_replace": -1}, "must be a whole number from 0"),
         ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
         ("glm4_moe", {"topk_method": "greedy"}, "topk_method='greedy': not supported"),
+        ("deepseek_v3", {"head_dim": 8}, "head_dim=8: not supported; allowed: 4"),
+        ("deepseek_v3", {"num_key_value_heads": 2}, "must be num_attention_heads=4"),
+        ("deepseek_v3", {"qk_rope_head_dim": 5, "head_dim": 5}, "qk_rope_head_dim=5: must be even"),
+        ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank=None: must be a whole number above 0"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
+        ("deepseek_v2", {"mlp_bias": True}, "mlp_bias=True: not supported"),
+        ("deepseek_v2", {"n_shared_experts": None}, "n_shared_experts=None: must be a whole number above 0"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method='noaux_tc': must be one of greedy"),
+        ("deepseek_v2", {"rope_interleave": False, "x": 1}, "x=1: unknown key"),
     ],
 )
 def test_what_is_refused(model_type: str, settings: dict[str, Any], said: str) -> None:
@@ -113,3 +123,46 @@ def test_ranks_share_the_inside_of_each_expert() -> None:
     assert up.matrices == down.matrices == 4
     assert not up.is_linear
     assert specs["layers.1.attention.qkv.weight"].is_linear
+
+
+def test_groups_of_the_second_deepseek_count_where_they_are_asked_for() -> None:
+    greedy = described("deepseek_v2", n_group=2, topk_group=1, norm_topk_prob=True).experts
+    grouped = described("deepseek_v2", n_group=2, topk_method="group_limited_greedy").experts
+    assert greedy is not None
+    assert grouped is not None
+    assert greedy.routing == Routing(4, 2, is_normalised=False)
+    assert grouped.routing == Routing(4, 2, is_normalised=False, groups=2, chosen_groups=1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "squared"),
+    [
+        ("deepseek_v3", {}, True),
+        ("deepseek_v2", {}, False),
+        ("deepseek_v2", {"auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"}}, True),
+    ],
+)
+def test_scores_for_long_contexts(model_type: str, settings: dict[str, Any], squared: bool) -> None:
+    """As the class of transformers has it, or the code of the published folder, which comes with that."""
+    scaling = {"rope_type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707}
+    arch = described(model_type, rope_scaling=scaling, **settings)
+    factor = (0.1 * 0.707 * math.log(40) + 1) ** 2 if squared else 1.0
+    assert arch.attention_scales[0] == pytest.approx(10**-0.5 * factor)
+    assert arch.rotary is not None
+    assert arch.rotary.scale == pytest.approx(1.0)
+
+
+def test_what_is_kept_of_latent_attention() -> None:
+    arch = described("deepseek_v3")
+    assert (arch.heads, arch.kv_heads, arch.head_dim) == (4, 1, 14)
+    specs = {spec.name: spec for spec in tensor_specs(arch)}
+    half = TensorSlice(1, 2)
+    both = specs["layers.0.attention.kv_b.weight"]
+    assert (both.split, both.local_outputs(half), both.is_linear) == (6, 28, False)
+    assert both.numbers(half) * 2 == both.numbers(TensorSlice()) == 4 * 14 * 10
+    queries = specs["layers.0.attention.q_b.weight"]
+    assert [part.source_ranges(*part.output_bounds(queries.sharding, half)) for part in queries.parts] == [
+        [(20, 26), (30, 36)],
+        [(26, 30), (36, 40)],
+    ]
+    assert specs["layers.0.attention.kv_a.weight"].local_outputs(half) == 14

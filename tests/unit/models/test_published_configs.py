@@ -36,7 +36,7 @@ def test_a_published_config_is_read(row: dict[str, Any]) -> None:
         "n_layer": arch.num_layers,
         "num_attention_heads": arch.heads,
         "n_head": arch.heads,
-        "num_key_value_heads": arch.kv_heads,
+        "num_key_value_heads": arch.heads if arch.latent else arch.kv_heads,
         "head_dim": arch.head_dim,
         "vocab_size": arch.vocab_size,
         "max_position_embeddings": arch.max_positions,

@@ -31,9 +31,10 @@ from mindbatch.kernels.ascend.step import (
     rounded_sequences,
     shape_of,
 )
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.kernels.reference_latent import HeadProducts
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 
 
@@ -67,6 +68,9 @@ class AscendKernels(ReferenceKernels):
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
         return Experts(shape, Activation(shape.activation, gated=True))
+
+    def head_products(self, shape: HeadProductsShape) -> nn.Cell:
+        return HeadProducts(shape, is_transposed=False)
 
     def norm(self, epsilon: float, centred: bool) -> nn.Cell:
         return LayerNorm(epsilon) if centred else RmsNorm(epsilon)

@@ -1,0 +1,59 @@
+"""deepseek_v2: latent attention as in deepseek_v3, and experts that a softmax chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.kernels.routing import Routing
+from mindbatch.models import deepseek_v3, experts, llama
+from mindbatch.models.architecture import Architecture, Experts
+from mindbatch.models.config_reader import ConfigReader
+
+# Of transformers' DeepseekV2Config.
+DEFAULTS = llama.DEFAULTS | {
+    "mlp_bias": False,
+    "first_k_dense_replace": 0,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "routed_scaling_factor": 1.0,
+    "topk_method": "greedy",
+    "v_head_dim": 128,
+    "moe_intermediate_size": 1407,
+}
+GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `deepseek_v2` configuration; faults are left in the reader."""
+    arch = deepseek_v3.describe_latent(reader, DEFAULTS, is_interleaved=True)
+    if reader.value("auto_map"):
+        # As the code that comes with the published folders has it; transformers' own class leaves it out.
+        arch = deepseek_v3.with_yarn_scale(reader, arch)
+    reader.needs("mlp_bias", [False])
+    reader.ignore(["norm_topk_prob"])  # the class does not read it, and published models have false
+    reader.needs("scoring_func", ["softmax"])
+    reader.needs("moe_layer_freq", [1])
+    layers = experts.layers_behind(reader, arch.num_layers)
+    inner = reader.positive("moe_intermediate_size")
+    shared = (inner * reader.positive("n_shared_experts"),)
+    return replace(arch, experts=Experts(_routing(reader, layers), inner, layers, shared=shared))
+
+
+def _routing(reader: ConfigReader, layers: tuple[int, ...]) -> Routing:
+    """The best of all experts, or those of the groups with the best one each."""
+    routing = experts.read_routing(reader, "n_routed_experts", is_normalised=False, layers=layers)
+    routing = replace(routing, scale=reader.number("routed_scaling_factor"))
+    method = reader.choice("topk_method", {GREEDY: GREEDY, OF_GROUPS: OF_GROUPS})
+    if method == OF_GROUPS:
+        return experts.read_groups(reader, routing, group_best=1)
+    reader.ignore(["n_group", "topk_group"])
+    return routing
+
+
+MODEL = replace(
+    deepseek_v3.MODEL, describe=describe, defaults=DEFAULTS, unused_tensors=llama.MODEL.unused_tensors
+)

@@ -1,0 +1,180 @@
+"""deepseek_v3: latent attention, and experts behind the first layers. Also DeepSeek-R1, and base of v2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mindbatch.models import experts, llama
+from mindbatch.models.architecture import Architecture, Latent, Rotary
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import read_rotary, yarn_scale
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, linear, norm
+
+if TYPE_CHECKING:
+    from mindbatch.layers.builder import Layers
+    from mindbatch.layers.decoder import Block, Network
+
+# Of transformers' DeepseekV3Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "routed_scaling_factor": 2.5,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "norm_topk_prob": True,
+    "rope_interleave": True,
+    "max_position_embeddings": 4096,
+}
+# Of training, how experts were spread over devices, and layers that guess a token more, which are not read.
+IGNORED = ("aux_loss_alpha", "ep_size", "num_nextn_predict_layers", "seq_aux")
+NORM_EPSILON = 1e-6
+"""Of the norms in front of queries and of the latent, whatever rms_norm_eps says: their class's own."""
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `deepseek_v3` configuration; faults are left in the reader."""
+    arch = with_yarn_scale(
+        reader, describe_latent(reader, DEFAULTS, is_interleaved=reader.flag("rope_interleave"))
+    )
+    return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
+
+
+def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
+    """The same with scores times what `mscale_all_dim` of rope_scaling gives, squared."""
+    scaling = reader.value("rope_scaling")
+    if not isinstance(scaling, Mapping):
+        return arch
+    context, weight = scaling.get("factor", 1.0), scaling.get("mscale_all_dim") or 0.0
+    if not all(isinstance(each, (int, float)) for each in (context, weight)):
+        return arch  # of which the rotary positions complain
+    factor = yarn_scale(float(context), float(weight)) ** 2
+    return replace(arch, attention_scales=tuple(scale * factor for scale in arch.attention_scales))
+
+
+def describe_latent(
+    reader: ConfigReader, defaults: Mapping[str, Any], *, is_interleaved: bool
+) -> Architecture:
+    """What both generations read in the same way. is_interleaved: of rotary positions."""
+    rotated = reader.positive("qk_rope_head_dim")
+    if rotated % 2:
+        reader.fault("qk_rope_head_dim", "must be even for rotary positions")
+    reader.take_defaults({**defaults, "head_dim": rotated})  # as the class itself sets it
+    reader.needs("head_dim", [rotated])
+
+    def rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+        return replace(read_rotary(reader, rotated, max_positions), is_interleaved=is_interleaved)
+
+    reader.ignore(IGNORED)
+    bias = reader.flag("attention_bias")
+    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=rotary)
+    if arch.kv_heads != arch.heads:
+        reader.fault("num_key_value_heads", f"must be num_attention_heads={arch.heads}")
+    reader.needs("qk_head_dim", [rotated + reader.positive("qk_nope_head_dim")])
+    query_rank = reader.raw("q_lora_rank")
+    latent = Latent(
+        rank=reader.positive("kv_lora_rank"),
+        query_rank=0 if query_rank is None else reader.positive("q_lora_rank"),
+        plain=reader.positive("qk_nope_head_dim"),
+        rotated=rotated,
+        value=reader.positive("v_head_dim"),
+        norm_epsilon=NORM_EPSILON,
+    )
+    return replace(
+        arch,
+        kv_heads=1,
+        head_dim=rotated + latent.rank,
+        attention_scales=((latent.plain + rotated) ** -0.5,) * arch.num_layers,
+        latent=latent,
+    )
+
+
+def tensors(arch: Architecture) -> list[TensorSpec]:
+    """Llama's parameters with those of latent attention and of experts."""
+    plain = [spec for spec in llama.tensors(arch) if ".attention." not in spec.name]
+    return experts.tensors(
+        arch, plain + [spec for layer in range(arch.num_layers) for spec in _attention(arch, layer)]
+    )
+
+
+def _attention(arch: Architecture, layer: int) -> list[TensorSpec]:
+    name, source = f"layers.{layer}.attention", f"model.layers.{layer}.self_attn"
+    latent, heads, hidden, bias = arch.latent, arch.heads, arch.hidden_size, arch.qkv_bias
+    assert latent is not None, "every deepseek describes it"
+    unit = latent.plain + latent.value
+    kv_b = Part(f"{source}.kv_b_proj.weight", heads * unit, latent.rank, unit=unit)
+    kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", latent.rank + latent.rotated, hidden)
+    output = Part(f"{source}.o_proj.weight", hidden, heads * latent.value)
+    specs = [
+        *linear(f"{name}.kv_a", (kv_a,), Sharding.REPLICATED, bias),
+        *norm(f"{name}.kv_norm", f"{source}.kv_a_layernorm", latent.rank),
+        TensorSpec(f"{name}.kv_b.weight", (kv_b,), Sharding.OUTPUTS, Layout.PACKED, split=latent.plain),
+        *linear(f"{name}.output", (output,), Sharding.INPUTS, arch.output_bias),
+    ]
+    if not latent.query_rank:
+        return [
+            *linear(f"{name}.q", _queries(f"{source}.q_proj.weight", arch, hidden), Sharding.OUTPUTS, False),
+            *specs,
+        ]
+    q_a = Part(f"{source}.q_a_proj.weight", latent.query_rank, hidden)
+    q_b = _queries(f"{source}.q_b_proj.weight", arch, latent.query_rank)
+    return [
+        *linear(f"{name}.q_a", (q_a,), Sharding.REPLICATED, bias),
+        *norm(f"{name}.q_norm", f"{source}.q_a_layernorm", latent.query_rank),
+        *linear(f"{name}.q_b", q_b, Sharding.OUTPUTS, False),
+        *specs,
+    ]
+
+
+def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
+    """The plain parts of all heads, then those that are rotated; in the checkpoint they take turns."""
+    latent = arch.latent
+    assert latent is not None
+    size, firsts = latent.plain + latent.rotated, (0, latent.plain)
+    return tuple(
+        Part(source, arch.heads * run, inputs, first, unit=run, run=run, spacing=size)
+        for run, first in zip((latent.plain, latent.rotated), firsts, strict=True)
+    )
+
+
+def network(layers: Layers) -> Network:
+    """Llama's network with other attention, and experts in some layers."""
+    return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
+
+
+def block(layers: Layers, index: int) -> Block:
+    """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
+    name = f"layers.{index}"
+    return layers.block(
+        layers.rms_norm(f"{name}.attention_norm"),
+        layers.latent_attention(f"{name}.attention", index),
+        layers.rms_norm(f"{name}.mlp_norm"),
+        experts.feed_forward(layers, index),
+    )
+
+
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tensors=tensors,
+    network=network,
+    defaults=DEFAULTS,
+    # The layer that guesses a token more, behind the last one of the published size.
+    unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.61.*"),
+)
