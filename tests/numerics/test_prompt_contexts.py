@@ -9,8 +9,11 @@ import pytest
 from model_folders import CONTEXTS, descriptions, fixture, ragged, write_folder
 from recording import Run, load
 
+from ice_tokenizers import Published, model_file, write
 from mindbatch import LLM, DecodingParams
 from mindbatch.errors import CacheBudgetError, ConfigError, PromptError
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=64)
@@ -127,3 +130,25 @@ def test_what_does_not_compute_it_is_refused(folder: Path) -> None:
         LLM(folder, kernels="reference")
     with pytest.raises(ConfigError, match="chatglm_6b, and a model whose prompts are not causal neither"):
         LLM(folder, assistant=str(folder))
+
+
+def test_texts_and_chats_are_prompts_with_a_context(tmp_path: Path) -> None:
+    """A folder as it is published, with the numbers of the tokenizer in config.json."""
+    described = descriptions(CONTEXTS)["chatglm_6b"]
+    pieces = Published(model_file(), 0)
+    names = {"bos": "<sop>", "eos": "<eop>", "gmask": "[gMASK]", "mask": "[MASK]"}
+    config = described["config"] | {f"{key}_token_id": pieces.number(piece) for key, piece in names.items()}
+    config |= {"vocab_size": pieces.pieces.vocab_size()}
+    shapes = source_shapes(tensor_specs(describe(config)))
+    tensors = {name: [[*shape], 0.3] for name, shape in shapes.items()}
+    write_folder(tmp_path, described | {"config": config, "tensors": tensors})
+    write(tmp_path, model_file(), num_image_tokens=0)
+    params = DecodingParams(max_new_tokens=12)
+    with LLM(tmp_path, batch_size=4, cache_memory="8MiB") as llm:
+        end = [config["gmask_token_id"], config["bos_token_id"]]
+        text, chat = "你好\n  x", [{"role": "user", "content": "你好\n  x"}]
+        asked = [text, chat, [*pieces.encode(text), *end]]
+        found = [result.outputs[0] for result in llm.generate(asked, params)]
+    assert len(found[0].token_ids) == 12
+    assert [each.token_ids for each in found] == [found[0].token_ids] * 3
+    assert found[0].text == pieces.decode(found[0].token_ids)
