@@ -11,6 +11,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import declaration, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.models.text_part import TEXT_TYPES, other_names
 
 
 def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str]:
@@ -19,7 +20,10 @@ def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str
     Adapters of base models are without the prefix that the weights have, or the other way round; those of
     MindFormers have its names.
     """
-    found = prefix_renames(declaration(arch.model_type).prefix, names)
+    prefix = declaration(arch.model_type).prefix
+    found = prefix_renames(prefix, names)
+    if arch.model_type in TEXT_TYPES.values():
+        found |= other_names(prefix, names)
     theirs = {other: name for other, name in _mindformers(arch).items() if name in names}
     return found | {other: name for other, name in theirs.items() if other not in names}
 

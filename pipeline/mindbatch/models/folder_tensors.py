@@ -10,11 +10,17 @@ from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import declaration, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
+from mindbatch.models.text_part import nested_names
 
 
 def checkpoint_names(arch: Architecture, folder: ModelWeights) -> Callable[[str], str]:
-    """Translates a full name to the folder's: a bare base model was saved without the prefix."""
+    """Translates a full name to the folder's: a bare base model was saved without the prefix.
+
+    A multimodal model has those of its text part behind another one.
+    """
     prefix = declaration(arch.model_type).prefix
+    if nested := nested_names(prefix, folder.names):
+        return nested
     if any(name.startswith(prefix) for name in folder.names):
         return lambda name: name
     return lambda name: name.removeprefix(prefix)

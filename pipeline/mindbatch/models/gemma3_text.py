@@ -1,10 +1,13 @@
-"""gemma3_text: Gemma 2 with normed query and key heads, and rotary positions of two bases."""
+"""gemma3_text: Gemma 2 with normed query and key heads, and rotary positions of two bases.
+
+Also the text part of gemma3, whose images are not read.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.models import gemma2
+from mindbatch.models import gemma2, text_part
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
@@ -37,4 +40,9 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, layer_rotaries=tuple(rotaries))
 
 
-MODEL = replace(gemma2.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(
+    gemma2.MODEL,
+    describe=describe,
+    defaults=DEFAULTS,
+    unused_tensors=(*gemma2.MODEL.unused_tensors, *text_part.UNUSED, "language_model.lm_head.weight"),
+)

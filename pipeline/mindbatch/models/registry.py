@@ -15,6 +15,7 @@ from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.nearest_type import NearestType, nearest_type
 from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.models.text_part import text_part
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
@@ -66,6 +67,7 @@ def describe(
         ConfigError: `model_type` contradicts the configuration.
     """
     chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
+    config = text_part(config)
     declared = declaration(chosen)
     reader = ConfigReader(config, source, declared.defaults, ignore)
     architecture = declared.describe(reader)
@@ -86,7 +88,7 @@ def chosen_type(
     ignore: IgnoredKeys = NONE_IGNORED,
 ) -> str:
     """The type whose module describes the model: `model_type`, or its own. Arguments, errors: `describe`."""
-    ignored, instead = ignore.names, ""
+    config, ignored, instead = text_part(config), ignore.names, ""
     if to_be_run:
         instead = f" (read are {_QUANTISED_BY})"
         ignored += (QUANTIZATION,) if _is_read_quantised(config, source, ignore) else ()

@@ -26,6 +26,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import declaration, describe, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
+from mindbatch.models.text_part import has_text_part
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 
@@ -173,7 +174,13 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
 def _model(folder: Path, ignored_keys: Sequence[str]) -> ModelTensors:
     ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
     source = str(folder / CONFIG_NAME)
-    architecture = describe(read_config(folder), source=source, to_be_run=False, ignore=ignore)
+    config = read_config(folder)
+    if has_text_part(config):
+        raise ConfigError(
+            f"{source}: a multimodal model, whose text part runs as it is and is not resharded; "
+            "parallel.model_parallel cuts it as it is loaded"
+        )
+    architecture = describe(config, source=source, to_be_run=False, ignore=ignore)
     prefix = declaration(architecture.model_type).prefix
     return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
 
