@@ -110,7 +110,7 @@ LIKE_LLAMA = {"minimind", "mistral"}
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
     for each in sorted({*CONFIGS} - LIKE_LLAMA)
-    for size in ((1,) if each == "olmo2" else (1, 2, 8))
+    for size in (1, 2, 8)
 } | {WINDOWED: windowed_job(), OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
 
 

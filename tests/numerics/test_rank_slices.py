@@ -18,7 +18,7 @@ from mindbatch.kernels.interface import Kernels
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import Layout, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
 from mindbatch.parallel.topology import TensorSlice
 
 Array = NDArray[np.float32]
@@ -34,11 +34,14 @@ UNDIVIDED = (
     "glm4_scaled",
     "glm_unbiased",
     "gpt2_scaled",
+    "gpt_neox_whole",
+    "gptj_tied",
     "granite_biased",
     "minimind_odd",
-    "olmo2",  # norms of all heads are not cut
     "olmo2_biased",
     "olmo2_odd",
+    "opt_unbiased",
+    "opt_untied",
     "phi3_partial",
     "starcoder2_unbiased",
 )
@@ -54,18 +57,19 @@ def rank_tensor(placement: Placement, rank: int, full: Array) -> Array:
     return local
 
 
-def parameter(spec: TensorSpec, held: dict[str, Array], piece: TensorSlice) -> Array:
-    """The parameter as [outputs, inputs], from a rank's own tensors alone."""
-    rows, taken = [], dict.fromkeys(held, 0)
+def parameter(spec: TensorSpec, held: dict[str, Array]) -> Array:
+    """The parameter as [outputs, inputs], from a rank's own tensors alone. spec: as `shard_specs` has it."""
+    rows = []
     for part in spec.parts:
         array = held[part.source].T if part.transposed else held[part.source]
-        start, count = taken[part.source], part.local_outputs(spec.sharding, piece)
-        rows.append(array[start : start + count])
-        taken[part.source] += count
-    for name in {part.source for part in spec.parts}:
-        outputs = held[name].shape[-1 if spec.parts[0].transposed else 0]
-        assert taken[name] == outputs, f"{name} has outputs that no part takes"
-    return np.concatenate(rows)
+        rows += [array[low:high] for low, high in part.source_ranges(0, part.outputs)]
+    found = np.concatenate(rows)
+    outputs = {
+        name: held[name].shape[-1 if spec.parts[0].transposed else 0]
+        for name in {p.source for p in spec.parts}
+    }
+    assert len(found) == sum(outputs.values()), f"{spec.name}: outputs that no part takes"
+    return found
 
 
 def packed(kernels: Kernels, matrix: Array) -> Array:
@@ -108,10 +112,19 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                 source: rank_tensor(placement, rank, full[source]) for source, placement in placed.items()
             }
             weights = load_weights(arch, folder, chosen, piece)
-            for spec in specs:
-                found = weights.parameters[spec.name].asnumpy()
-                expected = parameter(spec, held, piece)
+            for spec, of_rank in zip(specs, shard_specs(specs, piece), strict=True):
+                expected = parameter(of_rank, held)
                 assert weights.outputs[spec.name] == len(expected)
+                if spec.split:
+                    units = expected.reshape(-1, spec.parts[0].unit, expected.shape[1])
+                    stacks = units[:, : spec.split].swapaxes(1, 2), units[:, spec.split :]
+                    for name, stack in zip(spec.stacks, stacks, strict=True):
+                        assert (
+                            weights.parameters[name].asnumpy().tobytes()
+                            == packed_stack(chosen, stack).tobytes()
+                        )
+                    continue
+                found = weights.parameters[spec.name].asnumpy()
                 if spec.matrices:
                     expected = packed_stack(chosen, np.split(expected, spec.matrices))
                 elif spec.layout is Layout.PACKED and expected.ndim == 2:

@@ -280,6 +280,17 @@ class Kernels(ABC):
         """
 
     @abstractmethod
+    def square_sums(self, shape: AttentionShape) -> Operation:
+        """Cell (qkv) -> [T, 2] float32: of each token the sums of the squares of its query and its key."""
+
+    @abstractmethod
+    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> Operation:
+        """Cell (qkv, sums [T, 2], query norm, key norm) -> qkv: an RMS norm of query and key.
+
+        The mean squares are those of more heads than a rank has. totals: numbers in each of the sums.
+        """
+
+    @abstractmethod
     def activation(self, kind: str, gated: bool) -> Operation:
         """Cell (x [T, width], or [T, 2 * width] with the gate first when gated) -> [T, width]."""
 

@@ -13,9 +13,18 @@ from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.plain_cells import Capped, IdsFrom, RotaryAngles, Scaled, Sum, TableRows
+from mindbatch.kernels.plain_cells import (
+    Capped,
+    IdsFrom,
+    NormBySums,
+    RotaryAngles,
+    Scaled,
+    SquareSums,
+    Sum,
+    TableRows,
+)
 from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.context import initialise
@@ -68,6 +77,12 @@ class MindSporeKernels(Kernels):
 
     def capped(self, cap: float) -> nn.Cell:
         return Capped(cap)
+
+    def square_sums(self, shape: AttentionShape) -> nn.Cell:
+        return SquareSums(shape)
+
+    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> nn.Cell:
+        return NormBySums(shape, epsilon, totals)
 
     def sum(self) -> nn.Cell:
         return Sum()

@@ -252,6 +252,14 @@ class NativeKernels(Kernels):
         settings = [*sizes, float_bits(epsilon), 2 if in_halves else int(is_interleaved)]
         return self._cell("mb_rotary", output, first_type, np.array(settings, np.int32))
 
+    def square_sums(self, shape: AttentionShape) -> Operation:
+        widths = np.array([shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim], np.int32)
+        return self._cell("mb_square_sums", lambda qkv, settings: [qkv[0], 2], first_type, widths)
+
+    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> Operation:
+        settings = np.array([epsilon, *totals], np.float32)
+        return self._cell("mb_norm_by_sums", lambda qkv, *others: qkv, first_type, settings)
+
     def activation(self, kind: str, gated: bool) -> Operation:
         def shape(x: Shape, settings: Shape) -> Shape:
             return [x[0], x[1] // 2 if gated else x[1]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
+from mindbatch.kernels.interface import AttentionShape
 from mindbatch.kernels.tensors import constant
 
 
@@ -76,3 +77,41 @@ class Sum(nn.Cell):
 
     def construct(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
+
+
+class SquareSums(nn.Cell):
+    """See `Kernels.square_sums`."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.widths = _widths(shape)
+
+    def construct(self, qkv: Tensor) -> Tensor:
+        query, key, _ = mint.split(qkv, self.widths, -1)
+        query, key = ops.cast(query, mstype.float32), ops.cast(key, mstype.float32)
+        return ops.cat(((query * query).sum(-1, keepdims=True), (key * key).sum(-1, keepdims=True)), 1)
+
+
+class NormBySums(nn.Cell):
+    """See `Kernels.norm_by_sums`."""
+
+    def __init__(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> None:
+        super().__init__(auto_prefix=False)
+        self.widths, self.epsilon = _widths(shape), epsilon
+        self.totals = totals
+
+    def construct(self, qkv: Tensor, sums: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
+        query, key, value = mint.split(qkv, self.widths, -1)
+        of_query, of_key = mint.split(sums, (1, 1), -1)
+        query = self._normed(query, of_query / self.totals[0], query_norm)
+        return ops.cat((query, self._normed(key, of_key / self.totals[1], key_norm), value), 1)
+
+    def _normed(self, x: Tensor, squares: Tensor, weight: Tensor) -> Tensor:
+        normed = ops.cast(x, mstype.float32) * ops.rsqrt(squares + self.epsilon)
+        return ops.cast(normed * ops.cast(weight, mstype.float32), x.dtype)
+
+
+def _widths(shape: AttentionShape) -> tuple[int, int, int]:
+    """Of query, key and value."""
+    keys = shape.kv_heads * shape.head_dim
+    return shape.heads * shape.head_dim, keys, keys

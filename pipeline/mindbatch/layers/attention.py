@@ -30,6 +30,28 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
     )
 
 
+class HeadNorms(Layer):
+    """RMS norms of query and key over all their heads, of which each rank has some: squares are summed."""
+
+    def __init__(
+        self,
+        norms: tuple[Tensor, Tensor],
+        shape: AttentionShape,
+        arch: Architecture,
+        kernels: Kernels,
+        shard: TensorSlice,
+    ) -> None:
+        self.query_norm, self.key_norm = norms
+        # A key/value head is on several ranks where there are fewer, and is summed as often.
+        totals = (arch.heads * shape.head_dim, shard.size * shape.kv_heads * shape.head_dim)
+        self.squares = kernels.square_sums(shape)
+        self.reduce = kernels.all_reduce(shard)
+        self.norm = kernels.norm_by_sums(shape, arch.norm_epsilon, totals)
+
+    def construct(self, qkv: Tensor) -> Tensor:
+        return self.norm(qkv, self.reduce(self.squares(qkv)), self.query_norm, self.key_norm)
+
+
 class SelfAttention(Layer):
     """qkv projection, rotary positions (where the model has them), paged attention, output projection.
 
@@ -57,8 +79,12 @@ class SelfAttention(Layer):
         is_interleaved = rotary is not None and rotary.is_interleaved
         in_halves = rotary is not None and rotary.positions == 2
         self.rotary = kernels.rotary(shape, arch.norm_epsilon, is_interleaved, in_halves=in_halves)
-        self.query_norm = weights.raised(f"{name}.q_norm.weight", norm_offset, kernels)
-        self.key_norm = weights.raised(f"{name}.k_norm.weight", norm_offset, kernels)
+        norms = [weights.raised(f"{name}.{each}_norm.weight", norm_offset, kernels) for each in "qk"]
+        self.norms = None
+        if arch.norms_all_heads and shard.size > 1:
+            self.norms = HeadNorms((norms[0], norms[1]), shape, arch, kernels, shard)
+            norms = [weights.absent, weights.absent]
+        self.query_norm, self.key_norm = norms
         self.key_cache, self.value_cache = cache
         self.attend = kernels.attention(shape)
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
@@ -72,6 +98,8 @@ class SelfAttention(Layer):
         adapters: tuple[Tensor, ...],
     ) -> Tensor:
         qkv = self.qkv(x, adapters)
+        if self.norms is not None:
+            qkv = self.norms(qkv)
         if self.is_rotary:
             cos, sin = angles[self.angles_at], angles[self.angles_at + 1]
             qkv = self.rotary(qkv, cos, sin, self.query_norm, self.key_norm)

@@ -107,6 +107,7 @@ class Architecture:
     is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
     adds_normed: what attention and MLP read, the norm of x, is also what they are added to; times
         normed_factor.
+    norms_all_heads: query and key are normed over all their heads together.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
@@ -144,6 +145,7 @@ class Architecture:
     encoder: Encoder | None = None
     two_positions: TwoPositions | None = None
     latent: Latent | None = None
+    norms_all_heads: bool = False
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

@@ -22,7 +22,8 @@ DEFAULTS = llama.DEFAULTS | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `olmo2` configuration."""
     bias = reader.flag("attention_bias")
-    return llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    return replace(arch, norms_all_heads=True)
 
 
 def network(layers: Layers) -> Network:
@@ -53,19 +54,19 @@ def tensors(arch: Architecture) -> list[TensorSpec]:
         specs += norm(f"{name}.attention.after_norm", f"{source}.post_attention_layernorm", arch.hidden_size)
         specs += norm(f"{name}.mlp.after_norm", f"{source}.post_feedforward_layernorm", arch.hidden_size)
         specs += [
-            _whole_norm(
-                f"{name}.attention.{which}_norm.weight",
-                f"{source}.self_attn.{which}_norm.weight",
-                heads * arch.head_dim,
+            _head_norm(
+                arch, f"{name}.attention.{which}_norm.weight", f"{source}.self_attn.{which}_norm.weight"
             )
-            for which, heads in (("q", arch.heads), ("k", arch.kv_heads))
+            for which in "qk"
         ]
     return specs
 
 
-def _whole_norm(name: str, source: str, width: int) -> TensorSpec:
-    """A norm over all heads: one unit, which cannot be cut, for the mean square is that of all of them."""
-    return TensorSpec(name, (Part(source, width, unit=width),), Sharding.OUTPUTS)
+def _head_norm(arch: Architecture, name: str, source: str) -> TensorSpec:
+    """The part of a norm over all heads that a rank's heads have."""
+    is_key = name.endswith("k_norm.weight")
+    width = (arch.kv_heads if is_key else arch.heads) * arch.head_dim
+    return TensorSpec(name, (Part(source, width, unit=arch.head_dim, is_shared=is_key),), Sharding.OUTPUTS)
 
 
 MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=network, defaults=DEFAULTS)

@@ -65,9 +65,12 @@ def test_options_beyond_the_model_are_refused(tmp_path: Path) -> None:
         outline_of(tmp_path, cache_memory="10KB")
 
 
-def on_ascend(folder: Path, dtype: str = "auto", block_size: int = 16) -> ModelOutline:
-    model = ModelConfig(checkpoint_name_or_path=str(folder), dtype=dtype)
-    return outline(model, RuntimeConfig(device_target="Ascend", cache_memory="1MiB", block_size=block_size))
+def on_ascend(
+    folder: Path, dtype: str = "auto", block_size: int = 16, cache_memory: str = "1MiB", batch_size: int = 8
+) -> ModelOutline:
+    model = ModelConfig(checkpoint_name_or_path=str(folder), dtype=dtype, batch_size=batch_size)
+    runtime = RuntimeConfig(device_target="Ascend", cache_memory=cache_memory, block_size=block_size)
+    return outline(model, runtime)
 
 
 def test_weights_and_cache_are_half_as_large_on_ascend(tmp_path: Path) -> None:
@@ -79,9 +82,18 @@ def test_weights_and_cache_are_half_as_large_on_ascend(tmp_path: Path) -> None:
 
 
 def test_what_operators_of_ascend_do_not_take_is_refused_before_loading(tmp_path: Path) -> None:
-    write_random_gpt2(tmp_path, SHAPE | {"n_embd": 320, "n_head": 1, "n_layer": 1})
-    with pytest.raises(ConfigError, match="heads of 320 numbers: .*PagedAttention takes at most 256"):
-        on_ascend(tmp_path)
     write_random_gpt2(tmp_path, SHAPE | {"n_embd": 256, "n_head": 1, "n_layer": 1})
     with pytest.raises(ConfigError, match="runtime.block_size=128: .*allowed with heads of 256: at most 64"):
         on_ascend(tmp_path, block_size=128)
+
+
+def test_a_step_of_gathered_attention_is_bounded_by_its_memory(tmp_path: Path) -> None:
+    """Heads beyond what PagedAttention takes; 2 GiB hold the keys and values of so many tokens."""
+    wide = SHAPE | {"n_embd": 512, "n_head": 1, "n_layer": 1, "n_positions": 16384}
+    write_random_gpt2(tmp_path, wide)
+    found = on_ascend(tmp_path, cache_memory="1GiB")
+    assert found.settings.max_batched_tokens == (2 << 30) // (16384 * 2 * 512 * 4) == 32
+    with pytest.raises(
+        ConfigError, match="batch_size=33: .*16384 tokens for every sequence; allowed: 1 to 32"
+    ):
+        on_ascend(tmp_path, cache_memory="1GiB", batch_size=33)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placement.placements import check_sizes, placements
-from mindbatch.errors import ConfigError
+from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import (
@@ -61,24 +60,11 @@ def all_elements(spec: TensorSpec) -> set[tuple[str, int, int]]:
     }
 
 
-def divided(model_type: str, size: int) -> list[TensorSpec]:
-    """The specs of a type that so many ranks may hold: olmo2's norms of all heads only one."""
-    specs = tensor_specs(architecture(model_type))
-    cut = [spec for spec in specs if all(part.divides(spec.sharding, size) for part in spec.parts)]
-    assert len(cut) == len(specs) or (model_type == "olmo2" and size > 1)
-    return cut
-
-
-def test_norms_of_all_heads_are_not_cut() -> None:
-    with pytest.raises(ConfigError, match="model_parallel=2: .*q_norm.weight"):
-        check_sizes(tensor_specs(architecture("olmo2")), 2)
-
-
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("model_parallel", [1, 2, 4])
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_each_element_is_held_once_or_by_all(model_type: str, model_parallel: int) -> None:
-    for spec in divided(model_type, model_parallel):
+    for spec in tensor_specs(architecture(model_type)):
         pieces = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
         held = sum((holdings(spec, piece) for piece in pieces), Counter())
         times = model_parallel if spec.sharding is Sharding.REPLICATED else 1
@@ -88,7 +74,7 @@ def test_each_element_is_held_once_or_by_all(model_type: str, model_parallel: in
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_local_sizes_are_what_is_held(model_type: str) -> None:
     for piece in (WHOLE, TensorSlice(0, 2), TensorSlice(1, 2), TensorSlice(3, 4)):
-        for spec in divided(model_type, piece.size):
+        for spec in tensor_specs(architecture(model_type)):
             held = len(holdings(spec, piece))
             size = spec.local_outputs(piece) * (spec.local_inputs(piece) or 1)
             assert held == size or (spec.sharding is Sharding.VOCABULARY and held < size), spec.name

@@ -87,3 +87,42 @@ MB_OP(mb_sum) {
   });
   return 0;
 }
+
+// qkv [tokens, query width + 2 * key width], settings int32 [query width, key width] -> [tokens, 2]: of each token the sums
+// of the squares of its query and of its key
+MB_OP(mb_square_sums) {
+  const int64_t width = shapes[0][1], query = ints(params[1])[0], key = ints(params[1])[1];
+  if (query < 0 || key < 0 || query + key > width) return kOutside;
+  const float* qkv = floats(params[0]);
+  float* sums = static_cast<float*>(params[2]);
+  const auto squares = [](const float* x, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += double{x[i]} * double{x[i]};
+    return static_cast<float>(sum);
+  };
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    sums[2 * t] = squares(qkv + t * width, query);
+    sums[2 * t + 1] = squares(qkv + t * width + query, key);
+  });
+  return 0;
+}
+
+// qkv [tokens, width], sums [tokens, 2], query norm, key norm, settings float [epsilon, numbers in each sum] -> qkv with query
+// and key divided by the roots of their mean squares, and times the norms
+MB_OP(mb_norm_by_sums) {
+  const int64_t width = shapes[0][1], query = shapes[2][0], key = shapes[3][0];
+  if (query + key > width) return kOutside;
+  const float *qkv = floats(params[0]), *sums = floats(params[1]), *settings = floats(params[4]);
+  const float *query_norm = floats(params[2]), *key_norm = floats(params[3]);
+  float* out = static_cast<float*>(params[5]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    const float *x = qkv + t * width, *sum = sums + 2 * t;
+    float* y = out + t * width;
+    const float by_query = 1 / std::sqrt(sum[0] / settings[1] + settings[0]);
+    const float by_key = 1 / std::sqrt(sum[1] / settings[2] + settings[0]);
+    for (int64_t i = 0; i < query; i++) y[i] = x[i] * by_query * query_norm[i];
+    for (int64_t i = 0; i < key; i++) y[query + i] = x[query + i] * by_key * key_norm[i];
+    std::memcpy(y + query + key, x + query + key, static_cast<size_t>(width - query - key) * sizeof(float));
+  });
+  return 0;
+}

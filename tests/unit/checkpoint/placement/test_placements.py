@@ -222,7 +222,7 @@ def test_every_model_has_placements(model_type: str) -> None:
         specs = tensor_specs(describe(CHATGLM))
     else:
         specs = llama_specs(model_type=model_type, head_dim=4)
-    found = placements(specs, 1 if model_type == "olmo2" else 2, 2)  # which is not cut into slices
+    found = placements(specs, 2, 2)
     assert {name: placement.shape for name, placement in found.items()} == source_shapes(specs)
 
 
