@@ -100,13 +100,12 @@ def _tokens(row: Row, raw: RawScores, place: int, uniforms: NDArray[np.float64])
 def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
     """For each row, a uniform number for each of its samples; none for a greedy row."""
     counts = [0 if row.params.greedy else len(indices) for row, indices in zip(rows, samples, strict=True)]
-    numbers = np.empty(0)
-    if any(counts):
-        places = [
-            (row.params.seed, row.row_hash, sample, row.step)
-            for row, indices, count in zip(rows, samples, counts, strict=True)
-            for sample in indices[:count]
-        ]
-        seeds, hashes, indices, steps = zip(*places, strict=True)
-        numbers = uniform(seeds, hashes, indices, steps)
-    return np.split(numbers, np.cumsum(counts)[:-1])
+    if not any(counts):
+        return [np.empty(0)] * len(rows)
+    places = [
+        (row.params.seed, row.row_hash, sample, row.step)
+        for row, indices, count in zip(rows, samples, counts, strict=True)
+        for sample in indices[:count]
+    ]
+    seeds, hashes, indices, steps = zip(*places, strict=True)
+    return np.split(uniform(seeds, hashes, indices, steps), np.cumsum(counts)[:-1])
