@@ -169,8 +169,9 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
   __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
   const int64_t all = padded_depth(a.depth, Kind::kKind) / Kind::kGroup;
   const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
-  for (int64_t g = 0; g < all; g += kGroupsAtOnce) {
-    const int64_t groups = all - g < kGroupsAtOnce ? all - g : kGroupsAtOnce;
+  const int64_t most = tiling.tiles == 1 ? all : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
+  for (int64_t g = 0; g < all; g += most) {
+    const int64_t groups = all - g < most ? all - g : most;
     const char* slice = panel + g * kRowBytes;
     Ahead ahead = {slice + (tiling.tiles == 1 ? kStreamAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
                    tiling.tiles == 1 ? kRowBytes / 2 : 0};
