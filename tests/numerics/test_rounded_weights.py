@@ -134,6 +134,18 @@ def test_few_rows_have_the_bits_that_they_have_among_many(depth: int, columns: i
             np.testing.assert_array_equal(found, together[:rows], err_msg=f"{variant}, {rows} rows")
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7F80FFFF, 0xFF808000, 0x7FFFFFFF, 0xFFC00000])
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_what_is_not_a_number_is_not_rounded_to_infinity(bits: int, rows: int) -> None:
+    """Nor to a number: a payload may lie in the 16 bits alone that rounding takes away."""
+    x, weight, bias = numbers(rows, 40), np.ones((3, 40), np.float32), numbers(3)
+    x.view(np.uint32)[rows - 1, 7] = bits
+    for variant in every_variant():
+        found = product(x, packed(weight, BFLOAT16), bias, BFLOAT16)
+        assert np.isnan(found[rows - 1]).all(), variant
+        assert np.isfinite(found[: rows - 1]).all(), variant
+
+
 def test_rows_of_nothing_but_zeros(kind: NumberType) -> None:
     x, weight, bias = numbers(3, 40), numbers(37, 40), numbers(37)
     x[1], weight[5] = 0, 0

@@ -122,7 +122,7 @@ inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabul
 
 inline void rounded_cases(Random& random) {
   for (const Kind& kind : kKinds) {
-    for (const int64_t rows : {1, 3, 4, 5, 17, 33})
+    for (const int64_t rows : {0, 1, 3, 4, 5, 17, 33})
       for (const int64_t depth : {1, 33, 65})
         for (const int64_t columns : {1, 33}) rounded_linear_case(random, kind, rows, depth, columns, rows % 2);
     rounded_linear_case(random, kind, 33, 547, 64, true);  // AMX: several slices of a panel, with sums between them

@@ -196,6 +196,7 @@ inline void each_panel(const LinearArgs& a, Body body) {
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
 template <class Kind>
 void linear(const LinearArgs& a) {
+  if (a.rows == 0) return;  // no tile, whose share of a panel could be fetched
   const Tiling tiling(a.rows, Kind::kTileRows);
   const TiledRows<Kind> x = tile_rows<Kind>(a, tiling);
   each_panel(a, [&](int64_t p, int thread) {

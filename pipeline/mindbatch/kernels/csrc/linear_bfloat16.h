@@ -10,17 +10,23 @@ inline uint32_t float_bits(float x) {
   return bits;
 }
 
-// The float nearest to x that bfloat16 has; not a number stays none.
+constexpr uint32_t kUpperHalf = 0xffff0000u, kQuiet = 0x00400000u;
+
+// The float nearest to x that bfloat16 has. What is not a number keeps its upper half and is made quiet, for a payload
+// in the lower half alone would leave infinity.
 inline float to_bfloat16(float x) {
-  const uint32_t bits = float_bits(x), nearest = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+  const uint32_t bits = float_bits(x), nearest = x == x ? bits + 0x7fff + (bits >> 16 & 1) : bits | kQuiet;
+  const uint32_t upper = nearest & kUpperHalf;
   float y;
-  __builtin_memcpy(&y, &nearest, 4);
-  return x == x ? y : x;
+  __builtin_memcpy(&y, &upper, 4);
+  return y;
 }
 
 inline Vec to_bfloat16(Vec x) {
   const IntVec bits = (IntVec)x;
-  return select((IntVec)(x == x), (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & -0x10000), x);
+  const int32_t upper = static_cast<int32_t>(kUpperHalf);
+  const Vec nearest = (Vec)((bits + 0x7fff + (bits >> 16 & 1)) & upper);
+  return select((IntVec)(x == x), nearest, (Vec)((bits | static_cast<int32_t>(kQuiet)) & upper));
 }
 
 #if defined(MB_HAS_BF16)
