@@ -1,7 +1,11 @@
 """From a model type to the module that describes it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import mindbatch
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs
 from small_configs import LLAMA
@@ -10,6 +14,23 @@ from small_configs import LLAMA
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_type_is_declared(model_type: str) -> None:
     assert callable(declaration(model_type).network)
+
+
+def test_a_type_is_named_in_two_files_beside_its_module() -> None:
+    """As docs/architecture.md counts what a type costs; MindFormers' own models and names are tables."""
+    package = Path(mindbatch.__file__).parent
+    others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/")
+    modules = {f"models/{name}.py" for name in MODEL_TYPES}
+    name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
+    naming = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if name.search(path.read_text(encoding="utf-8"))
+    }
+    assert {each for each in naming - modules if not each.startswith(others)} == {
+        "models/registry.py",
+        "ascend_check/models.py",
+    }
 
 
 @pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("Qwen-2", "qwen2"), ("gpt_2", "gpt2")])
