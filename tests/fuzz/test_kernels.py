@@ -181,14 +181,26 @@ def test_thousands_of_shapes_and_every_overflow(driver: Path, variant: str) -> N
         _must_be_noticed(driver, variant, buffer)
 
 
+def _must_have_no_race(program: Path, said: str) -> None:
+    environment = {**os.environ, "TSAN_OPTIONS": "exitcode=66"}
+    done = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr[-4000:]
+    planted = subprocess.run([program, "race"], env=environment, capture_output=True, text=True)
+    assert "ThreadSanitizer: data race" in planted.stderr
+
+
 def test_the_thread_pool_has_no_race(tmp_path: Path) -> None:
     _need(THREADS, tmp_path)
     _compile([DRIVER / "threads.cpp", SOURCES / "thread_pool.cpp"], tmp_path / "threads", THREADS)
-    environment = {**os.environ, "TSAN_OPTIONS": "exitcode=66"}
-    done = subprocess.run([tmp_path / "threads"], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "every task ran once\n"), done.stderr[-4000:]
-    planted = subprocess.run([tmp_path / "threads", "race"], env=environment, capture_output=True, text=True)
-    assert "ThreadSanitizer: data race" in planted.stderr
+    _must_have_no_race(tmp_path / "threads", "every task ran once\n")
+
+
+def test_layers_of_experts_have_no_race(tmp_path: Path) -> None:
+    _need(THREADS, tmp_path)
+    ours = ("variant_portable", "experts", "routing", "mindspore_ops", "meeting", "thread_pool")
+    sources = [DRIVER / "expert_threads.cpp", *(SOURCES / f"{name}.cpp" for name in ours)]
+    _compile(sources, tmp_path / "experts", THREADS)
+    _must_have_no_race(tmp_path / "experts", "every row is right\n")
 
 
 @pytest.mark.parametrize("flags", [MEMORY, THREADS], ids=["memory", "threads"])
