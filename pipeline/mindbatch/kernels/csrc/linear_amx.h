@@ -1,6 +1,7 @@
 // Products with bfloat16 and int8 weights in AMX tiles: 32 rows of x by a panel of 32 outputs, 64 bytes of depth at a
-// time. All rows go through tiles, a single one too, so that each has the same order of summation: for bfloat16 that
-// of TDPBF16PS, which is not the one of the other instruction sets. x is packed as [16 rows][64 bytes of depth][row].
+// time. Few rows are computed in vectors, to the same bits (linear_amx_few.h), so that each row has the same order of
+// summation: for bfloat16 that of TDPBF16PS, which is not the one of the other instruction sets. x is packed as
+// [16 rows][64 bytes of depth][row].
 //
 // A slice of a panel stays in the first-level cache while the rows of x pass by, which stay in the second-level cache;
 // sums wait in memory between slices, as exact as in the tiles.

@@ -27,7 +27,7 @@ inline void pause_cpu() {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kLinesAtOnce = 8;
-constexpr int64_t kMostAhead = 1024 << 10;  // bytes: a part of a core's second-level cache
+constexpr int64_t kMostAhead = 512 << 10;  // bytes: a part of a core's second-level cache
 
 struct Scratch {
   float* data = nullptr;
