@@ -1,6 +1,8 @@
 """`mindbatch plan` over ranks: the table, its JSON, the strategy files, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +295,14 @@ def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: C
     found = as_json(capsys, *words)
     assert found["batch"]["rows"]["total"] == 1
     assert found["notes"] == []
+
+
+@pytest.mark.slow
+def test_the_layout_of_ranks_needs_neither_engine_nor_dataset(model: str) -> None:
+    code = "import sys; from mindbatch.cli import main; code = main(sys.argv[1:]); print(code, *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", model], capture_output=True, text=True, check=True
+    )
+    code, *loaded = done.stdout.splitlines()[-1].split()
+    assert code == "0"
+    assert not {"mindbatch.engine.engine", "mindbatch.llm", "mindbatch.dataset.rows"} & {*loaded}

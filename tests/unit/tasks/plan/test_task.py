@@ -16,10 +16,12 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
 from mindbatch.errors import ConfigError
+from mindbatch.llm import LLM
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RowTotals
 from mindbatch.tasks.formatting import duration, size
+from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
@@ -139,8 +141,8 @@ def test_calibrating_takes_the_rate_of_the_rows(
         seen.extend([llm, *(row.line for row in rows)])
         return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
 
-    monkeypatch.setattr(plan, "calibrate", calibrate)
-    monkeypatch.setattr(plan.LLM, "from_config", lambda config: "the model")
+    monkeypatch.setattr(batch, "calibrate", calibrate)
+    monkeypatch.setattr(LLM, "from_config", lambda config: "the model")
     time = planned(config(folder, calibrate=True), capsys)["time"]
     assert seen == ["the model", 1]
     assert (time["generated_tokens"], time["measured"]) == (12, True)
