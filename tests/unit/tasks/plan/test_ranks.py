@@ -301,7 +301,10 @@ def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: C
 def test_the_layout_of_ranks_needs_neither_engine_nor_dataset(model: str) -> None:
     code = "import sys; from mindbatch.cli import main; code = main(sys.argv[1:]); print(code, *sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code, "plan", model], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, "plan", model, "parallel.model_parallel=2"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     code, *loaded = done.stdout.splitlines()[-1].split()
     assert code == "0"
