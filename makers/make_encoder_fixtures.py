@@ -36,7 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], str, int]] = {
     "t5_gated": (
         T5
         | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_kv": 9, "num_heads": 2}
-        | {"num_layers": 3, "num_decoder_layers": 2, "d_ff": 33},
+        | {"num_layers": 3, "num_decoder_layers": 2, "d_ff": 34},
         "bfloat16",
         3,
     ),

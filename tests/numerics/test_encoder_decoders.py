@@ -13,7 +13,7 @@ from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
 from recording import load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.errors import CacheBudgetError, CheckpointError, PromptError
+from mindbatch.errors import CacheBudgetError, CheckpointError, ConfigError, PromptError
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=64)
@@ -95,6 +95,15 @@ def test_what_cannot_be_is_refused(llm: LLM) -> None:
         Run(llm, [[5] * 65], GREEDY)
     with pytest.raises(PromptError, match="the input of an encoder"):
         Run(llm, [[5]], DecodingParams(prompt_logprobs=1))
+
+
+def test_what_is_of_decoders_alone_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="an encoder: not with runtime.device_target=Ascend; allowed: CPU"):
+        LLM(folder, device_target="Ascend")
+    with pytest.raises(ConfigError, match="pipeline_stage=2: a m?t5 has an encoder besides; allowed: 1"):
+        LLM(folder, pipeline_stage=2)
+    with pytest.raises(ConfigError, match="is a m?t5, and a model whose prompts are not causal neither"):
+        LLM(folder, assistant=str(folder))
 
 
 def test_outputs_begin_with_the_token_of_generation_config(folder: Path, llm: LLM, tmp_path: Path) -> None:

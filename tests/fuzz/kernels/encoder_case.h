@@ -123,8 +123,9 @@ inline void between_outside(Random& random, Seeing kind, const AttentionCase& a)
   for (const int64_t value : {good.columns * a.block_size + 1, int64_t{INT32_MAX}})
     refused("length", [&](Between& b) { b.attention.step.lengths.front() = number(value); });
   if (kind == Seeing::kCross) return;
-  for (const int64_t value : {int64_t{-1}, int64_t{INT32_MIN}})
+  for (const int64_t value : {int64_t{-1}, int64_t{INT32_MIN}, int64_t{INT32_MAX}})
     refused("first", [&](Between& b) { b.firsts.front() = number(value); });
+  refused("first behind the last", [&](Between& b) { b.firsts.front() = b.attention.step.lengths.front() + 1; });
 }
 
 inline void encoder_cases(Random& random, const AttentionCase& plain) {

@@ -1,6 +1,7 @@
 """The figures of a plan: rows judged as the engine will judge them, and what they take."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,18 @@ def ids(count: int, **overrides: Any) -> dict[str, Any]:
 
 def counted(index: RowIndex, outline: ModelOutline, params: DecodingParams = GREEDY) -> RowTotals:
     return count_rows(index, RowCheck(outline.idle_engine(), outline.tokenizer, params))
+
+
+def test_an_input_that_is_longer_than_a_step_is_told(index: RowIndex) -> None:
+    """An encoder computes it at once."""
+    fill(index, ids(12), ids(13))
+    outline = model()
+    settings = replace(outline.settings, decoder_start_id=0, max_batched_tokens=12)
+    rows = counted(index, replace(outline, settings=settings))
+    assert (rows.usable, rows.unusable) == (1, 1)
+    [failure] = rows.failures
+    assert "the input has 13 tokens that see each other" in failure.reason
+    assert "set runtime.max_batched_tokens=13 or more" in failure.reason
 
 
 def test_rows_are_counted_with_their_own_parameters(index: RowIndex) -> None:

@@ -33,7 +33,7 @@ bool within_caches(const AttentionArgs& a, int64_t blocks, int64_t table_rows) {
   int64_t seen = 0;  // entries of this table row that earlier tokens have had looked at
   for (int64_t t = 0; t < a.tokens; t++) {
     if (a.slots && a.slots[t] >= blocks * a.block_size) return false;
-    if (a.firsts && a.firsts[t] < 0) return false;
+    if (a.firsts && (a.firsts[t] < 0 || a.firsts[t] > a.lengths[t])) return false;
     if (a.rows[t] < 0 || a.rows[t] >= table_rows || a.lengths[t] > a.blocks_per_row * a.block_size) return false;
     const int32_t* table = a.block_tables + a.rows[t] * a.blocks_per_row;
     if (t > 0 && a.rows[t] != a.rows[t - 1]) seen = 0;
