@@ -2,8 +2,9 @@
 
     python makers/make_config_fixtures.py
 
-minimind and chatglm are not in transformers: theirs are facts read from the published classes (MiniMind's
-model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b and of chatglm-6b).
+minimind, chatglm and pangu_alpha are not in transformers: theirs are facts read from the published classes
+(MiniMind's model_minimind.py of 2025, configuration_chatglm.py of chatglm3-6b and of chatglm-6b,
+configuration_gptpangu.py of pangu_2_6B).
 """
 
 import inspect
@@ -115,6 +116,18 @@ OWN: dict[str, dict[str, Any]] = {
         "rope_ratio": 1.0,
         "pre_seq_len": None,
         "prefix_projection": False,
+    },
+    "pangu_alpha": {
+        "vocab_size": 40000,
+        "max_position_embeddings": 1024,
+        "hidden_size": 2560,
+        "intermediate_size": None,
+        "num_layers": 32,
+        "num_heads": 32,
+        "activation_function": "gelu",
+        "layer_norm_epsilon": 1e-05,
+        "scale_attn_weights": True,
+        "tie_word_embeddings": True,
     },
     "chatglm_6b": {
         "vocab_size": 130528,

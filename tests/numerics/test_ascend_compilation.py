@@ -72,6 +72,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gptj": GPT2 | {"rotary_dim": 8},
     "mixtral": LLAMA | {"num_local_experts": 4},
     "opt": PLAIN | {"ffn_dim": 96},
+    "pangu_alpha": {"vocab_size": 101, "hidden_size": 128, "num_heads": 8, "max_position_embeddings": 64},
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
 }
@@ -86,7 +87,13 @@ FUSED = {
 def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: int = 1) -> dict[str, Any]:
     """So many layers for each stage."""
     config = {"model_type": model_type, **SIZES.get(model_type, LLAMA)}
-    depth = {"bloom": "n_layer", "chatglm": "num_layers", "gpt2": "n_layer", "gptj": "n_layer"}
+    depth = {
+        "bloom": "n_layer",
+        "chatglm": "num_layers",
+        "gpt2": "n_layer",
+        "gptj": "n_layer",
+        "pangu_alpha": "num_layers",
+    }
     config[depth.get(model_type, "num_hidden_layers")] = layers * stages
     return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
 

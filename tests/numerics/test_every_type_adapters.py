@@ -43,7 +43,9 @@ def matrices_of(case: str) -> Matrices:
         (part, spec)
         for spec in tensor_specs(describe(config_of(case)))
         for part in spec.parts
-        if not spec.name.startswith(("embedding", "head", "positions")) and len(stored[part.source][0]) == 2
+        if not spec.name.startswith(("embedding", "head"))
+        and "positions" not in spec.name
+        and len(stored[part.source][0]) == 2
     ]
     linear = frozenset(part.source for part, spec in parts if spec.is_linear)
     every = frozenset(part.source for part, _ in parts)

@@ -42,6 +42,7 @@ BETWEEN: dict[str, dict[str, Any]] = {
     "gptj": {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
     "mt5": _T5,
     "opt": _WIDTH | _LAYERS | {"ffn_dim": 48},
+    "pangu_alpha": _WIDTH | {"num_layers": 2, "num_heads": 4, "intermediate_size": 48},
     "t5": _T5,
 }
 """By type, of those that came between GPT-2 and Llama."""

@@ -101,6 +101,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "olmo2": _GROUPED,
     "opt": _PLAIN | {"ffn_dim": 96},
+    "pangu_alpha": {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "max_position_embeddings": 64,
+    },
     "phi3": _GROUPED,
     "qwen2": _GROUPED,
     "qwen2_moe": _GROUPED | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},

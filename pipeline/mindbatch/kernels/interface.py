@@ -249,6 +249,10 @@ class Kernels(ABC):
         """Cell (x, y [T, width]) -> x + y."""
 
     @abstractmethod
+    def joined(self) -> Operation:
+        """Cell (x [T, a], y [T, b]) -> [T, a + b], side by side."""
+
+    @abstractmethod
     def norm(self, epsilon: float, centred: bool) -> Operation:
         """Cell (x [T, width], weight, bias or [1]) -> [T, width]; layer norm when centred, else RMS norm."""
 

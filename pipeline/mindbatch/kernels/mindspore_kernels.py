@@ -18,6 +18,7 @@ from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.plain_cells import (
     Capped,
     IdsFrom,
+    Joined,
     NormBySums,
     RotaryAngles,
     Scaled,
@@ -83,6 +84,9 @@ class MindSporeKernels(Kernels):
 
     def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> nn.Cell:
         return NormBySums(shape, epsilon, totals)
+
+    def joined(self) -> nn.Cell:
+        return Joined()
 
     def sum(self) -> nn.Cell:
         return Sum()

@@ -28,7 +28,7 @@ from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
 from mindbatch.kernels.program.recording import RecordedCell
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
-ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
+ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4}
 
 Shape = list[int]
 
@@ -230,6 +230,9 @@ class NativeKernels(Kernels):
 
     def capped(self, cap: float) -> Operation:
         return self._cell("mb_capped", lambda x, settings: x, first_type, np.array([cap], np.float32))
+
+    def joined(self) -> Operation:
+        return self._cell("mb_joined", lambda x, y: [x[0], x[1] + y[1]], first_type, None)
 
     def ids_from(self, first: int) -> Operation:
         return self._cell("mb_ids_from", lambda ids, settings: ids, first_type, np.array([first], np.int32))

@@ -79,6 +79,13 @@ class Sum(nn.Cell):
         return x + y
 
 
+class Joined(nn.Cell):
+    """x [T, a], y [T, b] -> [T, a + b]."""
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return ops.cat((x, y), 1)
+
+
 class SquareSums(nn.Cell):
     """See `Kernels.square_sums`."""
 

@@ -125,8 +125,8 @@ class Activation(nn.Cell):
             return x * ops.sigmoid(1.5957691216 * (x + 0.044715 * x * x * x))
         if self.kind == "gelu":
             return 0.5 * x * (1.0 + ops.erf(x * 0.70710678))
-        if self.kind == "silu":
-            return x * ops.sigmoid(x)
+        if self.kind in ("silu", "quick_gelu"):
+            return x * ops.sigmoid(x if self.kind == "silu" else 1.702 * x)
         return ops.relu(x)
 
     def construct(self, x: Tensor) -> Tensor:

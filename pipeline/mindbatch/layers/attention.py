@@ -105,3 +105,36 @@ class SelfAttention(Layer):
             qkv = self.rotary(qkv, cos, sin, self.query_norm, self.key_norm)
         output = self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)
         return output if self.after is None else self.after(output)
+
+
+class PositionQueries(Layer):
+    """Self-attention whose queries are made of the rows of a table for the tokens' positions.
+
+    The rows [T, hidden_size] come in the place of rotary angles.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: AttentionShape,
+        weights: Weights,
+        cache: tuple[Parameter, Parameter],
+        kernels: Kernels,
+        shard: TensorSlice,
+    ) -> None:
+        self.query = ColumnLinear(f"{name}.q", weights, kernels)
+        self.keys = ColumnLinear(f"{name}.kv", weights, kernels)
+        self.joined = kernels.joined()
+        self.key_cache, self.value_cache = cache
+        self.attend = kernels.attention(shape)
+        self.output = RowLinear(f"{name}.output", weights, kernels, shard)
+
+    def construct(
+        self,
+        x: Tensor,
+        angles: tuple[Tensor, ...],
+        step: tuple[Tensor, ...],
+        adapters: tuple[Tensor, ...],
+    ) -> Tensor:
+        qkv = self.joined(self.query(angles[0], adapters), self.keys(x, adapters))
+        return self.output(self.attend(qkv, self.key_cache, self.value_cache, *step), adapters)

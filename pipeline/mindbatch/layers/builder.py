@@ -12,18 +12,21 @@ from mindbatch.kernels.distances import distance_bias
 from mindbatch.kernels.interface import ExpertsShape, Kernels
 from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.kernels.routing import Routing
-from mindbatch.layers.attention import SelfAttention, attention_shape
+from mindbatch.layers.attention import PositionQueries, SelfAttention, attention_shape
 from mindbatch.layers.decoder import (
     Angles,
     Block,
+    ByPosition,
     Decoder,
     Network,
     NormedSumBlock,
     NormOutput,
     ParallelBlock,
+    QueryBlock,
     ResidualSum,
     StageInput,
     StageOutput,
+    SumOutput,
     TokenInput,
 )
 from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
@@ -137,6 +140,19 @@ class Layers:
         cache = self.caches[index - self.stage.layers.start]
         return LatentAttention(name, self.arch, index, self.weights, cache, self.kernels, self.shard)
 
+    def query_block(self, name: str, index: int) -> QueryBlock:
+        """Of PanGu: a norm of all that came before, then a block whose queries are of positions."""
+        cache = self.caches[index - self.stage.layers.start]
+        shape = attention_shape(self.arch, index, self.shard)
+        of_rank = (self.weights, cache, self.kernels, self.shard)
+        return QueryBlock(
+            self.layer_norm(f"{name}.first_norm"),
+            self.plain_layer_norm(f"{name}.attention_norm"),
+            PositionQueries(f"{name}.attention", shape, *of_rank),
+            self.layer_norm(f"{name}.mlp_norm"),
+            self.mlp(f"{name}.mlp"),
+        )
+
     def mlp(self, name: str) -> Operation:
         """down(act(up(x)))."""
         return self._mlp(name, gated=False)
@@ -241,15 +257,17 @@ class Layers:
         self,
         embedding: Callable[[], Operation],
         block: Callable[[Layers, int], Operation],
-        norm: Callable[[], Operation],
+        norm: Callable[[], Operation] | None,
         positions: Callable[[], Operation] | None = None,
+        by_position: str | None = None,
     ) -> Network:
         """Embedding, blocks, last norm, and the head: the embedding where the architecture ties them.
 
         Each is made only where it belongs to this rank's stage.
 
-        block: makes the layer of an index.
+        block: makes the layer of an index. norm: None where none follows the last block.
         positions: what is added to the embedding; the rotary angles are the architecture's.
+        by_position: the table whose rows the last block gets in their place.
         """
         stage, rank, kernels = self.stage, self.shard.rank, self.kernels
         begin: Operation
@@ -261,10 +279,13 @@ class Layers:
         blocks = [block(self, index) for index in stage.layers]
         end: Operation
         if stage.is_last:
-            end = NormOutput(norm())
+            end = SumOutput(kernels.sum()) if norm is None else NormOutput(norm())
         else:
             end = StageOutput(kernels.sum(), kernels.send_hidden(stage.index, rank))
-        return Network(Decoder(begin, self._angles(), blocks, end), self._head() if stage.is_last else None)
+        angles = self._angles()
+        if by_position is not None and stage.is_last:
+            angles = ByPosition(LearnedPositions(self.weights, kernels, name=by_position))
+        return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
 
     def _angles(self) -> Operation | None:
         """cos and sin of each of the architecture's rotary embeddings; None where it has none."""

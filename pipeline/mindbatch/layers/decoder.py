@@ -105,6 +105,40 @@ class ParallelBlock(Layer):
         return self.total(attended, self.mlp(x, adapters)), residual
 
 
+class QueryBlock(Layer):
+    """x + attention(norm(x)), then x + mlp(norm(x)), for x = norm(the sum of what came before).
+
+    The queries are of the tokens' positions, which come in the place of rotary angles.
+    """
+
+    def __init__(
+        self,
+        first_norm: Operation,
+        norm: Operation,
+        attention: Operation,
+        mlp_norm: Operation,
+        mlp: Operation,
+    ) -> None:
+        self.first_norm = first_norm
+        self.norm = norm
+        self.attention = attention
+        self.mlp_norm = mlp_norm
+        self.mlp = mlp
+
+    def construct(
+        self,
+        update: Tensor,
+        residual: Tensor,
+        angles: Tensors,
+        step: Tensors,
+        adapters: tuple[Tensor, ...],
+    ) -> tuple[Tensor, Tensor]:
+        x, _ = self.first_norm(update, residual)
+        attended = self.attention(self.norm(x), angles, step, adapters)
+        normed, residual = self.mlp_norm(attended, x)
+        return self.mlp(normed, adapters), residual
+
+
 class ResidualSum(Layer):
     """What stands in the place of a norm where attention takes the residual sum itself.
 
@@ -169,6 +203,26 @@ class StageOutput(Layer):
 
     def construct(self, update: Tensor, residual: Tensor) -> Tensor:
         return self.send(self.total(update, residual))
+
+
+class ByPosition(Layer):
+    """positions [T] -> rows of a table [T, width], which blocks get in the place of rotary angles."""
+
+    def __init__(self, rows: Operation) -> None:
+        self.rows = rows
+
+    def construct(self, positions: Tensor) -> Tensors:
+        return (self.rows(positions),)
+
+
+class SumOutput(Layer):
+    """update + residual [T, hidden_size], where the last block is followed by no norm."""
+
+    def __init__(self, total: Operation) -> None:
+        self.total = total
+
+    def construct(self, update: Tensor, residual: Tensor) -> Tensor:
+        return self.total(update, residual)
 
 
 class NormOutput(Layer):

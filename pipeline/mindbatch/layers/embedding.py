@@ -36,8 +36,10 @@ class TokenEmbedding(Layer):
 class LearnedPositions(Layer):
     """positions [T] int32 -> [T, hidden] from a table. first: the row of position 0."""
 
-    def __init__(self, weights: Weights, kernels: Kernels, first: int = 0) -> None:
-        self.table = weights.get("positions.weight")
+    def __init__(
+        self, weights: Weights, kernels: Kernels, first: int = 0, name: str = "positions.weight"
+    ) -> None:
+        self.table = weights.get(name)
         self.rows = kernels.table_rows()
         self.first = first
         self.numbers = kernels.ids_from(-first)

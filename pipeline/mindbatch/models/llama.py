@@ -23,6 +23,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "quick_gelu": "quick_gelu",
 }
 # Of transformers' LlamaConfig.
 DEFAULTS = {

@@ -21,8 +21,8 @@ from mindbatch.models.text_part import text_part
 MODEL_TYPES = (
     "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
     "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama",
-    "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "starcoder2", "t5",
+    "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "starcoder2", "t5",
 )  # fmt: skip
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 
@@ -106,8 +106,10 @@ def chosen_type(
 
 
 def _own_type(config: Mapping[str, Any]) -> Any:
-    """The type that a configuration gives itself; ChatGLM-6B's is also that of its successors."""
+    """The type of a configuration's own model_type; ChatGLM-6B's is also that of its successors."""
     own = config.get("model_type")
+    if own == "gpt_pangu":
+        return "pangu_alpha"
     return "chatglm_6b" if own == "chatglm" and "position_encoding_2d" in config else own
 
 

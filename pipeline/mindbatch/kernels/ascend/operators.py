@@ -161,6 +161,8 @@ class Activation(nn.Cell):
             return self.gelu(x, "tanh")
         if self.kind == "gelu":
             return self.gelu(x, "none")
+        if self.kind == "quick_gelu":
+            return x * ops.sigmoid(x * 1.702)
         return ops.silu(x) if self.kind == "silu" else ops.relu(x)
 
     def construct(self, x: Tensor) -> Tensor:

@@ -113,6 +113,8 @@ inline Vec activate(Vec x, Activation kind) {
       return x / (1.0f + vexp(-x));
     case kRelu:
       return vmax(x, Vec{});
+    case kQuickGelu:
+      return x / (1.0f + vexp(-1.702f * x));
   }
   return x;
 }

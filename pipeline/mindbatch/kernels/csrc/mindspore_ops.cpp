@@ -74,7 +74,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 10; }
+MB_EXPORT int mb_interface() { return 11; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }

@@ -88,6 +88,18 @@ MB_OP(mb_sum) {
   return 0;
 }
 
+// x [tokens, a], y [tokens, b] -> [tokens, a + b], side by side
+MB_OP(mb_joined) {
+  const int64_t left = shapes[0][1], right = shapes[1][1];
+  const float *x = floats(params[0]), *y = floats(params[1]);
+  float* both = static_cast<float*>(params[2]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    std::memcpy(both + t * (left + right), x + t * left, static_cast<size_t>(left) * sizeof(float));
+    std::memcpy(both + t * (left + right) + left, y + t * right, static_cast<size_t>(right) * sizeof(float));
+  });
+  return 0;
+}
+
 // qkv [tokens, query width + 2 * key width], settings int32 [query width, key width] -> [tokens, 2]: of each token the sums
 // of the squares of its query and of its key
 MB_OP(mb_square_sums) {

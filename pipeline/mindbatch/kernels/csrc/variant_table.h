@@ -86,7 +86,7 @@ struct NormArgs {
   float epsilon;
 };
 
-enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3 };
+enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4 };
 
 struct ActivationArgs {
   const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated
