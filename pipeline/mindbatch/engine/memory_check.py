@@ -50,14 +50,19 @@ def refuse_beyond_memory(
     num_loaded = 0 if adapters is None else adapters.max_loaded
     slot = _slot_bytes(model, runtime, adapters, stages)
     loaded = num_loaded * slot
-    if weights + loaded + caches > there:
+    experts = copies * facts.expert_bytes(runtime.max_batched_tokens, runtime.device_target)
+    needed = weights + loaded + experts + caches
+    if needed > there:
         name = machine.name or "this machine"
         who = f"{copies} processes need" if copies > 1 else "the model needs"
         beside = f", {loaded / GIB:.1f} of adapters" if num_loaded else ""
-        remedies = [*_fewer_adapters(there - weights - caches, slot, num_loaded)]
-        remedies += _remedies(there - weights - loaded, runtime, copies, replicas)
+        beside += f", {experts / GIB:.1f} of experts' rows in a step" if experts else ""
+        remedies = [*_fewer_adapters(there - weights - experts - caches, slot, num_loaded)]
+        remedies += _remedies(there - weights - loaded - experts, runtime, copies, replicas)
+        if experts:
+            remedies.append(f"fewer than {runtime.max_batched_tokens} of runtime.max_batched_tokens")
         raise ConfigError(
-            f"memory: {who} {(weights + loaded + caches) / GIB:.1f} GiB, {weights / GIB:.1f} of weights"
+            f"memory: {who} {needed / GIB:.1f} GiB, {weights / GIB:.1f} of weights"
             f"{beside} and {caches / GIB:.1f} of runtime.cache_memory, and {name} has "
             f"{there / GIB:.1f}, {free:.1f} of them free; what would do: {', or '.join(remedies)}"
         )

@@ -31,6 +31,7 @@ class ModelOutline:
     stored_bytes: of the tensors in the folder. num_parameters: of the model in memory, one of a kind, and of
         its assistant. weight_type: of nearly all of them. adapter_itemsize: bytes of a number.
     cache_bytes_per_token: of one token's keys and values, the assistant's included.
+    expert_bytes: that layers of experts take for the rows of the largest step.
     """
 
     facts: ModelFacts
@@ -43,6 +44,7 @@ class ModelOutline:
     adapter_itemsize: int
     cache_bytes_per_token: int
     engines: int = 1
+    expert_bytes: int = 0
     adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
 
     @property
@@ -112,6 +114,7 @@ def outline(
         kernel_dtype(model.dtype, runtime.device_target).itemsize,
         token_bytes_of(model, runtime, facts, smaller),
         part.stages,
+        facts.expert_bytes(prepared.settings.max_batched_tokens, runtime.device_target),
         prepared.adapters,
     )
 

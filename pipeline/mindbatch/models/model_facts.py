@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS, limit_faults, most_gathered_tokens
+from mindbatch.kernels.memory import FLOAT32
 from mindbatch.models.architecture import TwoPositions
 
 
@@ -15,6 +16,7 @@ class ModelFacts:
 
     max_positions: most tokens of prompt and output.
     num_parameters: numbers of its weights.
+    expert_numbers: of a rank, that the C++ layers of experts keep for each token of a step.
     rank_parameters: of the weights of a rank of each pipeline stage, where that is known; at least so many.
     cached_numbers: of the keys and values of one token, over all layers, padding included.
     head_dim: numbers of an attention head that a device's limits hold for; 0 for latent attention.
@@ -38,6 +40,7 @@ class ModelFacts:
     decoder_start_id: int | None = None
     two_positions: TwoPositions | None = None
     devices: tuple[str, ...] = ("CPU", "Ascend")
+    expert_numbers: int = 0
     rank_parameters: tuple[int, ...] = ()
 
     @property
@@ -50,6 +53,10 @@ class ModelFacts:
         if device != "Ascend" or not self.has_alibi:
             return self.cached_numbers * itemsize
         return -(-self.cached_numbers * self._ascend_head // self.head_dim) * itemsize
+
+    def expert_bytes(self, num_tokens: int, device: str) -> int:
+        """Of what layers of experts keep of a step's rows on a CPU, all in the same memory."""
+        return num_tokens * self.expert_numbers * FLOAT32.itemsize if device == "CPU" else 0
 
     @property
     def _ascend_head(self) -> int:

@@ -125,7 +125,21 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         is_gathered=needs_gathering(arch.head_dim, is_rounded=is_rounded, has_softcap=arch.attention_cap > 0),
         decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
         two_positions=arch.two_positions,
+        expert_numbers=_expert_numbers(arch, model_parallel),
     )
+
+
+def _expert_numbers(arch: Architecture, model_parallel: int) -> int:
+    """Of one row: its scores; for each expert that it chooses the row, two inner vectors, their product."""
+    its = arch.experts
+    if its is None:
+        return 0
+
+    def kept(experts: int, chosen: int, inner: int) -> int:
+        return experts + chosen * (arch.hidden_size + 3 * -(-inner // model_parallel))
+
+    routed = kept(its.routing.experts, its.routing.chosen, its.intermediate_size)
+    return max(routed, *(kept(1, 1, inner) for inner in its.shared), 0)
 
 
 def load_native(

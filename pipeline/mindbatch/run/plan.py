@@ -186,6 +186,7 @@ class Plan:
                 "weights_stored_bytes": model.stored_bytes,
                 "cache_bytes": model.cache_bytes,
                 "cache_bytes_per_token": model.cache_bytes_per_token,
+                **({"expert_bytes": model.expert_bytes} if model.expert_bytes else {}),
                 "cache_tokens": model.cache_tokens,
             },
             "sequences_that_fit": {

@@ -1,5 +1,6 @@
 """Weights and caches that a machine does not hold are refused with what would do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_adapters_count() -> None:
     )
     assert "lora.max_loaded" not in fault([1], 6, adapters=adapters), "not even one fits"
     assert fault([0, 1], 1, device="Ascend", adapters=adapters) == ""
+
+
+def test_rows_of_experts_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 512 tokens of a step take, in each process."""
+    monkeypatch.setattr(f"{__name__}.FACTS", replace(FACTS, expert_numbers=1 << 19))
+    assert fault([0], 6) == ""
+    assert fault([0], 7) == (
+        "memory: the model needs 9.0 GiB, 1.0 of weights, 1.0 of experts' rows in a step and 7.0 of "
+        "runtime.cache_memory, and this machine has 8.0, 5.0 of them free; what would do: "
+        "runtime.cache_memory of at most 6144MiB, or more of parallel.model_parallel or "
+        "parallel.pipeline_stage over more machines, or fewer than 512 of runtime.max_batched_tokens"
+    )
+    assert fault([0], 7, device="Ascend") == ""
 
 
 def test_what_fits_is_taken() -> None:

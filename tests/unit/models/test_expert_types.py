@@ -11,6 +11,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.kernels.routing import Routing
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.native_model import facts_of
 from mindbatch.models.no_weights import NoWeights
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
@@ -166,3 +167,24 @@ def test_what_is_kept_of_latent_attention() -> None:
         [(26, 30), (36, 40)],
     ]
     assert specs["layers.0.attention.kv_a.weight"].local_outputs(half) == 14
+
+
+@pytest.mark.parametrize(
+    ("model_type", "model_parallel", "numbers"),
+    [
+        ("mixtral", 1, 4 + 2 * (32 + 3 * 48)),
+        ("mixtral", 2, 4 + 2 * (32 + 3 * 24)),
+        ("qwen2_moe", 1, 4 + 2 * (32 + 3 * 20)),
+    ],
+)
+def test_what_a_layer_keeps_of_each_row_is_counted(
+    model_type: str, model_parallel: int, numbers: int
+) -> None:
+    facts = facts_of(described(model_type), model_parallel)
+    assert facts.expert_bytes(512, "CPU") == 512 * 4 * numbers
+    assert facts.expert_bytes(512, "Ascend") == 0
+
+
+def test_the_network_beside_the_experts_counts_where_it_is_larger() -> None:
+    arch = described("qwen2_moe", shared_expert_intermediate_size=200)
+    assert facts_of(arch).expert_numbers == 1 + 32 + 3 * 200

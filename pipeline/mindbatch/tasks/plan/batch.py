@@ -85,7 +85,7 @@ def _time(
 def _memory_notes(plan: Plan) -> Iterator[str]:
     """What is worth changing about the memory."""
     model = plan.model
-    needed = model.weight_bytes + model.cache_bytes + model.adapter_bytes
+    needed = model.weight_bytes + model.cache_bytes + model.adapter_bytes + model.expert_bytes
     there = free_memory() or needed
     what = "weights, adapters and cache" if model.adapter_bytes else "weights and cache"
     if needed > there:

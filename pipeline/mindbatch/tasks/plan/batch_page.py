@@ -62,6 +62,9 @@ def _memory(plan: Plan) -> list[str]:
         f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
         f"{size(model.cache_bytes_per_token)}",
     ]
+    if model.expert_bytes:
+        tokens = f"{model.settings.max_batched_tokens:,} tokens"
+        lines.append(f"experts    {size(model.expert_bytes)}: what they take in a step of {tokens}")
     if model.adapters.merged is not None:
         lines.append(f"adapters   {model.adapters.known.default} becomes part of the weights")
     if (live := model.adapters.live) is not None:
