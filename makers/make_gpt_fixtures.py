@@ -82,6 +82,9 @@ CASES: dict[str, dict[str, Any]] = {
     "opt": OPT,
     "opt_untied": OPT | {"tie_word_embeddings": False, "activation_function": "gelu", "ffn_dim": 33},
     "opt_unbiased": OPT | {"enable_bias": False, "num_attention_heads": 3},
+    "opt_narrow": OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 20, "num_hidden_layers": 3},
+    "opt_after": OPT | {"do_layer_norm_before": False, "enable_bias": False, "tie_word_embeddings": False},
+    "opt_wide": OPT | {"word_embed_proj_dim": 44, "ffn_dim": 34},
 }
 DTYPES = {
     "gpt_neox": "float16",
@@ -89,6 +92,7 @@ DTYPES = {
     "bloom": "bfloat16",
     "falcon_second": "bfloat16",
     "opt": "float16",
+    "opt_narrow": "float16",
 }
 SHARDS = {"gpt_neox_whole": 2, "gptj_tied": 3, "bloom_normed": 2, "falcon": 3, "opt_untied": 2}
 

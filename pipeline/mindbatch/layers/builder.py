@@ -40,7 +40,7 @@ from mindbatch.layers.encoder_decoder import (
 )
 from mindbatch.layers.experts import Experts
 from mindbatch.layers.latent_attention import LatentAttention
-from mindbatch.layers.linear import VocabularyHead
+from mindbatch.layers.linear import ColumnLinear, ProjectedHead, VocabularyHead
 from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm, Norm
 from mindbatch.layers.weights import Weights
@@ -62,6 +62,17 @@ class ChangedRows(Layer):
         return self.change(self.rows(ids, adapters))
 
 
+class ProjectedRows(Layer):
+    """Rows of an embedding through a linear layer."""
+
+    def __init__(self, rows: Operation, projection: Operation) -> None:
+        self.rows = rows
+        self.projection = projection
+
+    def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
+        return self.projection(self.rows(ids, adapters), adapters)
+
+
 @dataclass(frozen=True)
 class Layers:
     """The layers of one rank, each found by the name of its parameters.
@@ -81,6 +92,11 @@ class Layers:
         rows = TokenEmbedding(self.arch.hidden_size, self.weights, self.kernels, self.shard)
         scaled = self.scaled(factor)
         return rows if scaled is None else ChangedRows(rows, scaled)
+
+    def projected_embedding(self) -> Operation:
+        """Rows of a narrower token embedding times a matrix."""
+        rows = TokenEmbedding(self.arch.embedding_size, self.weights, self.kernels, self.shard)
+        return ProjectedRows(rows, ColumnLinear("embedding.project", self.weights, self.kernels))
 
     def normed_embedding(self, norm: str) -> Operation:
         """The layer norm of rows of the token embedding."""
@@ -297,4 +313,7 @@ class Layers:
         name = "embedding.weight" if self.arch.tied else "head.weight"
         cap = self.arch.logits_cap
         after = self.kernels.capped(cap) if cap else self.scaled(self.arch.logits_factor)
-        return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)
+        head = VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)
+        if not self.arch.embedding_size:
+            return head
+        return ProjectedHead(ColumnLinear("head.project", self.weights, self.kernels), head)

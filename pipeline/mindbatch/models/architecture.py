@@ -107,6 +107,8 @@ class Architecture:
     is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
     adds_normed: what attention and MLP read, the norm of x, is also what they are added to; times
         normed_factor.
+    embedding_size: width of the token embedding and of what the head takes, with a matrix between it and the
+        hidden size; 0 where it is that.
     norms_all_heads: query and key are normed over all their heads together.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
@@ -146,6 +148,7 @@ class Architecture:
     two_positions: TwoPositions | None = None
     latent: Latent | None = None
     norms_all_heads: bool = False
+    embedding_size: int = 0
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

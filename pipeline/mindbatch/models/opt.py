@@ -14,7 +14,7 @@ from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, nor
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
+    from mindbatch.layers.decoder import Block, Network
 
 # Of transformers' OPTConfig.
 DEFAULTS = {
@@ -40,10 +40,13 @@ def describe(reader: ConfigReader) -> Architecture:
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
-    reader.needs("word_embed_proj_dim", [hidden])
-    reader.needs("do_layer_norm_before", [True])
+    width = reader.positive("word_embed_proj_dim", hidden)
     reader.needs("layer_norm_elementwise_affine", [True])
-    reader.needs("_remove_final_layer_norm", [False])
+    norms_before = reader.flag("do_layer_norm_before")
+    if norms_before:
+        reader.needs("_remove_final_layer_norm", [False])
+    else:
+        reader.ignore(["_remove_final_layer_norm"])  # there is none
     bias = reader.flag("enable_bias")
     return Architecture(
         model_type="opt",
@@ -63,28 +66,61 @@ def describe(reader: ConfigReader) -> Architecture:
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=bias,
+        adds_normed=not norms_before,
+        embedding_size=0 if width == hidden else width,
     )
 
 
 def network(layers: Layers) -> Network:
-    """GPT-2's blocks between token and position embedding and a last layer norm."""
+    """Blocks between token and position embedding and a last layer norm."""
     positions = partial(layers.learned_positions, first=FIRST_POSITION)
-    return layers.network(layers.embedding, gpt2.block, partial(layers.layer_norm, "norm"), positions)
+    embedding = layers.projected_embedding if layers.arch.embedding_size else layers.embedding
+    return layers.network(embedding, block, partial(layers.layer_norm, "norm"), positions)
+
+
+def block(layers: Layers, index: int) -> Block:
+    """GPT-2's; or x = norm(x + attention(x)), then norm(x + mlp(x)), whose norm begins the next one."""
+    if not layers.arch.adds_normed:
+        return gpt2.block(layers, index)
+    name = f"layers.{index}"
+    return layers.block(
+        layers.layer_norm(f"{name}.attention_norm") if index else layers.residual_sum(),
+        layers.attention(f"{name}.attention", index),
+        layers.layer_norm(f"{name}.mlp_norm"),
+        layers.mlp(f"{name}.mlp"),
+    )
 
 
 def tensors(arch: Architecture) -> list[TensorSpec]:
     """Every parameter and the checkpoint tensors it is made of."""
     hidden, decoder = arch.hidden_size, "model.decoder"
     positions = Part(f"{decoder}.embed_positions.weight", arch.max_positions + FIRST_POSITION, hidden)
+    width, last = arch.embedding_size or hidden, arch.num_layers - 1
+    final = f"{decoder}.layers.{last}" if arch.adds_normed else decoder
     specs = [
-        vocabulary("embedding.weight", f"{decoder}.embed_tokens.weight", arch.vocab_size, hidden),
+        vocabulary("embedding.weight", f"{decoder}.embed_tokens.weight", arch.vocab_size, width),
         TensorSpec("positions.weight", (positions,)),
-        *norm("norm", f"{decoder}.final_layer_norm", hidden, "bias"),
+        *norm("norm", f"{final}.final_layer_norm", hidden, "bias"),
     ]
     if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
+        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, width))
+    if arch.embedding_size:
+        into, out_of = (
+            Part(f"{decoder}.project_in.weight", hidden, width),
+            Part(f"{decoder}.project_out.weight", width, hidden),
+        )
+        specs += linear("embedding.project", (into,), Sharding.REPLICATED, False)
+        specs += linear("head.project", (out_of,), Sharding.REPLICATED, False)
     for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, f"{decoder}.layers.{layer}", f"layers.{layer}")
+        source, name = f"{decoder}.layers.{layer}", f"layers.{layer}"
+        if arch.adds_normed:
+            before = f"{decoder}.layers.{layer - 1}.final_layer_norm"
+            norms = norm(f"{name}.attention_norm", before, hidden, "bias") if layer else []
+            norms += norm(f"{name}.mlp_norm", f"{source}.self_attn_layer_norm", hidden, "bias")
+        else:
+            norms = norm(f"{name}.attention_norm", f"{source}.self_attn_layer_norm", hidden, "bias")
+            norms += norm(f"{name}.mlp_norm", f"{source}.final_layer_norm", hidden, "bias")
+        specs += [*norms, *_block_tensors(arch, source, name)]
     return specs
 
 
@@ -96,10 +132,8 @@ def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpe
     output = (Part(f"{attention}.out_proj.weight", hidden, hidden),)
     up, down = (Part(f"{source}.fc1.weight", inner, hidden),), (Part(f"{source}.fc2.weight", hidden, inner),)
     return [
-        *norm(f"{name}.attention_norm", f"{source}.self_attn_layer_norm", hidden, "bias"),
         *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
         *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
-        *norm(f"{name}.mlp_norm", f"{source}.final_layer_norm", hidden, "bias"),
         *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, arch.mlp_bias),
         *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
     ]
