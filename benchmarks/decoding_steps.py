@@ -18,21 +18,20 @@ from mindbatch.decoding.row import Row
 from mindbatch.decoding.strategy import Decision, GroupView
 
 Logits = NDArray[np.float32]
-VOCABULARY, PROMPT, HIDDEN = 50_257, 128, 768
-END_TOKEN = VOCABULARY - 1
+PROMPT, HIDDEN = 128, 768
 
 
-def peaked_logits(rows: int, seed: int) -> Logits:
+def peaked_logits(rows: int, vocabulary: int, seed: int) -> Logits:
     """Like a language model's: -1.6 log(rank) and normal noise, the ranks in another order for each row."""
     generator = np.random.default_rng(seed)
-    falling = (-1.6 * np.log(np.arange(1, VOCABULARY + 1))).astype(np.float32)
-    noise = generator.standard_normal((rows, VOCABULARY), np.float32)
+    falling = (-1.6 * np.log(np.arange(1, vocabulary + 1))).astype(np.float32)
+    noise = generator.standard_normal((rows, vocabulary), np.float32)
     return np.stack([generator.permutation(falling) + part for part in noise])
 
 
-def flat_logits(rows: int, seed: int) -> Logits:
-    """Of a model that knows nothing: standard normal, so that top_p=0.9 keeps 30,000 tokens."""
-    return np.random.default_rng(seed).standard_normal((rows, VOCABULARY), np.float32)
+def flat_logits(rows: int, vocabulary: int, seed: int) -> Logits:
+    """Of a model that knows nothing: standard normal, so that top_p=0.9 keeps 60% of the tokens."""
+    return np.random.default_rng(seed).standard_normal((rows, vocabulary), np.float32)
 
 
 @dataclass(slots=True)
@@ -78,8 +77,9 @@ class Batch:
         return seconds
 
     def _begun(self, place: int) -> Live:
-        prompt = self._generator.integers(0, VOCABULARY, PROMPT).tolist()
-        row = Row(self.params, prompt, [], (END_TOKEN,), row_hash(str(place)), key=str(place))
+        vocabulary = self.pool.shape[1]
+        prompt = self._generator.integers(0, vocabulary, PROMPT).tolist()
+        row = Row(self.params, prompt, [], (vocabulary - 1,), row_hash(str(place)), key=str(place))
         return Live([row], strategy_for(self.params).begin(self.params))
 
     def _view(self, request: Live) -> GroupView:
