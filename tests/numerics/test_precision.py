@@ -1,6 +1,6 @@
 """What rounding the weights does to trained models: logits, greedy choices and perplexity beside float32."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -92,7 +92,8 @@ def texts(folder: Path) -> list[list[int]]:
 
 
 @lru_cache
-def runner(folder: Path, kept: Kept) -> ModelRunner:
+def runner(folder: Path, kept: Kept, variant: str) -> ModelRunner:
+    """variant: the instruction set in use; another one may pack weights otherwise."""
     initialise("CPU")
     kernels = kept.kernels()
     with ModelFolder(str(folder)) as model:
@@ -101,9 +102,9 @@ def runner(folder: Path, kept: Kept) -> ModelRunner:
 
 
 @lru_cache
-def scored(folder: Path, kept: Kept) -> Scored:
+def scored(folder: Path, kept: Kept, variant: str) -> Scored:
     rows = texts(folder)
-    found = logits_of(runner(folder, kept), [(row, 0) for row in rows])
+    found = logits_of(runner(folder, kept, variant), [(row, 0) for row in rows])
     likelihoods = [
         _log_softmax(each)[np.arange(len(row) - 1), row[1:]] for each, row in zip(found, rows, strict=True)
     ]
@@ -114,6 +115,19 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     difference: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return difference
+
+
+@pytest.fixture(params=["amx", "avx512_vnni", "portable"])
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An instruction set of each way of computing products and attention, while the test runs."""
+    library = find_library()
+    assert library is not None
+    if request.param not in library.variants:
+        pytest.skip(f"this machine or build lacks {request.param}")
+    before = library.variant
+    library.set_variant(request.param)
+    yield request.param
+    library.set_variant(before)
 
 
 @pytest.fixture(
@@ -132,8 +146,8 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("kind", ROUNDED)
-def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str) -> None:
-    exact, rounded = scored(folder, Kept()), scored(folder, ROUNDED[kind])
+def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str, variant: str) -> None:
+    exact, rounded = scored(folder, Kept(), variant), scored(folder, ROUNDED[kind], variant)
     limits = LIMITS[kind]
     difference = np.abs(rounded.logits - exact.logits)
     assert 0 < difference.max() <= limits.logit * np.abs(exact.logits).max()
@@ -143,9 +157,9 @@ def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ROUNDED)
-def test_a_row_has_the_same_bits_in_any_company(kind: str) -> None:
+def test_a_row_has_the_same_bits_in_any_company(kind: str, variant: str) -> None:
     """Alone, beside others, and in another order."""
-    model, rows = runner(TINY, ROUNDED[kind]), [(row[:40], 0) for row in texts(TINY)]
+    model, rows = runner(TINY, ROUNDED[kind], variant), [(row[:40], 0) for row in texts(TINY)]
     together = logits_of(model, rows)
     turned = logits_of(model, rows[::-1])[::-1]
     for row, one, other in zip(rows, together, turned, strict=True):
