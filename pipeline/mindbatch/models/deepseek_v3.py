@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary, yarn_scale
+from mindbatch.models.rope import read_rotary, scaling_key, yarn_scale
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, linear, norm
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ IGNORED = ("aux_loss_alpha", "ep_size", "num_nextn_predict_layers", "seq_aux")
 NORM_EPSILON = 1e-6
 """Of the norms in front of queries and of the latent, whatever rms_norm_eps says: their class's own."""
 
+MAX_YARN_WEIGHT = 1e6
+"""Of mscale_all_dim, far above the published 1: its square is finite whatever the factor."""
+
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `deepseek_v3` configuration; faults are left in the reader."""
@@ -57,13 +60,17 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
-    """The same with scores times what `mscale_all_dim` of rope_scaling gives, squared."""
-    scaling = reader.value("rope_scaling")
-    if not isinstance(scaling, Mapping):
+    """The same with scores times what `mscale_all_dim` of the rotary scaling gives, squared."""
+    key = scaling_key(reader)
+    scaling = reader.value(key)
+    if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:
         return arch
-    context, weight = scaling.get("factor", 1.0), scaling.get("mscale_all_dim") or 0.0
-    if not all(isinstance(each, (int, float)) for each in (context, weight)):
-        return arch  # of which the rotary positions complain
+    weight, context = scaling["mscale_all_dim"], scaling.get("factor", 1.0)
+    if type(weight) not in (int, float) or not abs(weight) <= MAX_YARN_WEIGHT:
+        reader.fault(key, f"mscale_all_dim must be a number of at most {MAX_YARN_WEIGHT}")
+        return arch
+    if weight == 0 or not isinstance(context, (int, float)):
+        return arch  # of a factor that is no number the rotary positions complain
     factor = yarn_scale(float(context), float(weight)) ** 2
     return replace(arch, attention_scales=tuple(scale * factor for scale in arch.attention_scales))
 

@@ -42,11 +42,7 @@ def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int)
 
 def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -> Rotary:
     """The rotary embedding of `width` numbers of a head, which are `factor` of it."""
-    key = (
-        "rope_parameters"
-        if reader.value("rope_parameters") and not reader.value("rope_scaling")
-        else "rope_scaling"
-    )
+    key = scaling_key(reader)
     found = reader.value(key) or {}
     if not isinstance(found, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
@@ -71,6 +67,13 @@ def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -
         unknown = first_lines(sorted(map(shown, scaling)), str, noun="parameters")
         reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(unknown)}")
     return Rotary(tuple(float(value) for value in scaled), factor)
+
+
+def scaling_key(reader: ConfigReader) -> str:
+    """The key that holds the scaling: rope_parameters, of transformers 5, where rope_scaling is not set."""
+    if reader.value("rope_parameters") and not reader.value("rope_scaling"):
+        return "rope_parameters"
+    return "rope_scaling"
 
 
 def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:

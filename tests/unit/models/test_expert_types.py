@@ -153,6 +153,22 @@ def test_scores_for_long_contexts(model_type: str, settings: dict[str, Any], squ
     assert arch.rotary.scale == pytest.approx(1.0)
 
 
+def test_scores_for_long_contexts_under_the_later_name_of_the_key() -> None:
+    """transformers 5 writes rope_theta and the scaling into one dictionary."""
+    scaling = {"rope_type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707}
+    old = described("deepseek_v3", rope_scaling=scaling, rope_theta=5e5)
+    new = described("deepseek_v3", rope_parameters=scaling | {"rope_theta": 5e5})
+    assert new.attention_scales == old.attention_scales
+    assert new.rotary == old.rotary
+
+
+@pytest.mark.parametrize("weight", ["a", [1], True, 1e200, -1e308])
+def test_a_weight_of_scores_that_is_none_is_refused(weight: Any) -> None:
+    scaling = {"rope_type": "yarn", "factor": 40.0, "mscale_all_dim": weight}
+    with pytest.raises(CheckpointError, match="rope_scaling=.*mscale_all_dim must be a number"):
+        described("deepseek_v3", rope_scaling=scaling)
+
+
 def test_what_is_kept_of_latent_attention() -> None:
     arch = described("deepseek_v3")
     assert (arch.heads, arch.kv_heads, arch.head_dim) == (4, 1, 14)
