@@ -143,14 +143,16 @@ def _most_tokens(
     bounds = [
         each.most_tokens_of_step(runtime.device_target, seq_length) for each in models if each is not None
     ]
-    most = min([runtime.max_batched_tokens, *(bound for bound in bounds if bound is not None)])
-    if most < model.batch_size:
+    bound = min((each for each in bounds if each is not None), default=None)
+    if bound is None:
+        return runtime.max_batched_tokens
+    if bound < model.batch_size:
         raise ConfigError(
             f"model.batch_size={model.batch_size}: with runtime.device_target={runtime.device_target} this "
             f"model's attention gathers keys and values of {seq_length} tokens for every sequence; allowed: "
-            f"1 to {most}, or a smaller model.seq_length"
+            f"1 to {bound}, or a smaller model.seq_length"
         )
-    return most
+    return min(bound, runtime.max_batched_tokens)
 
 
 def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:
