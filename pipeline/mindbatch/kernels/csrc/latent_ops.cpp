@@ -4,13 +4,12 @@
 #include <cstring>
 #include <vector>
 
+#include "for_tokens.h"
 #include "operators.h"
 #include "thread_pool.h"
 
 namespace mindbatch {
 namespace {
-
-constexpr int64_t kTokens = 8;  // of one task
 
 void copy(float* to, const float* from, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
@@ -81,7 +80,7 @@ MB_OP(mb_columns) {
   if (first < 0 || first + count > width) return kOutside;
   const float* x = floats(params[0]);
   float* y = static_cast<float*>(params[2]);
-  for (int64_t t = 0; t < shapes[0][0]; t++) copy(y + t * count, x + t * width + first, count);
+  for_tokens(shapes[0][0], [=](int64_t t) { copy(y + t * count, x + t * width + first, count); });
   return 0;
 }
 
@@ -95,20 +94,16 @@ MB_OP(mb_latent_heads) {
   const float *queries = floats(params[0]) + width - heads * rope, *absorbed = floats(params[1]);
   const float *keys = floats(params[2]) + key_width - rope, *latents = floats(params[3]);
   float* qkv = static_cast<float*>(params[5]);
-  auto some = [=](int64_t chunk, int) {
-    for (int64_t t = chunk * kTokens; t < tokens && t < (chunk + 1) * kTokens; t++) {
-      float* to = qkv + t * (heads + 2) * size;
-      for (int64_t h = 0; h < heads; h++, to += size) {
-        copy(to, queries + t * width + h * rope, rope);
-        copy(to + rope, absorbed + (t * heads + h) * rank, rank);
-      }
-      for (int i = 0; i < 2; i++, to += size) {
-        copy(to, keys + t * key_width, rope);
-        copy(to + rope, latents + t * rank, rank);
-      }
+  for_tokens(tokens, [=](int64_t t) {
+    float* to = qkv + t * (heads + 2) * size;
+    for (int64_t h = 0; h < heads; h++, to += size) {
+      copy(to, queries + t * width + h * rope, rope);
+      copy(to + rope, absorbed + (t * heads + h) * rank, rank);
     }
-  };
-  PoolLock lock;
-  parallel_for((tokens + kTokens - 1) / kTokens, some);
+    for (int i = 0; i < 2; i++, to += size) {
+      copy(to, keys + t * key_width, rope);
+      copy(to + rope, latents + t * rank, rank);
+    }
+  });
   return 0;
 }

@@ -3,26 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "for_tokens.h"
 #include "operators.h"
-#include "thread_pool.h"
-
-namespace mindbatch {
-namespace {
-
-constexpr int64_t kTokens = 8;  // of one task
-
-// Calls body(token) for each token.
-template <class Body>
-void for_tokens(int64_t tokens, Body body) {
-  auto some = [&](int64_t chunk, int) {
-    for (int64_t t = chunk * kTokens; t < tokens && t < (chunk + 1) * kTokens; t++) body(t);
-  };
-  PoolLock lock;
-  parallel_for((tokens + kTokens - 1) / kTokens, some);
-}
-
-}  // namespace
-}  // namespace mindbatch
 
 using namespace mindbatch;
 
