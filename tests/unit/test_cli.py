@@ -175,9 +175,15 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
 
 def imported_by(code: str) -> set[str]:
     """The top-level modules that are loaded after `code` has run in a process of its own."""
+    return {name.partition(".")[0] for name in modules_after(code)}
+
+
+def modules_after(code: str) -> list[str]:
+    """All modules that are loaded then."""
     program = f"{code}\nimport sys, json; print('\\n' + json.dumps(sorted(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in json.loads(result.stdout.splitlines()[-1])}
+    found: list[str] = json.loads(result.stdout.splitlines()[-1])
+    return found
 
 
 def test_help_imports_nothing_large() -> None:
@@ -191,6 +197,23 @@ def test_a_mistake_is_answered_without_the_large_packages() -> None:
     loaded = imported_by(f"from mindbatch.cli import main; print(*map(main, {words}))")
     assert "hydra" in loaded
     assert loaded.isdisjoint({*HEAVY, "pyarrow", "jinja2", "sqlite3"})
+
+
+MISTAKES = {
+    "reshard": (["source=/nowhere", "target.dir=cut"], 40),
+    "generate": (["model=tiny_gpt2", "modle=3"], 75),
+    "plan": (["model=tiny_gpt2", "modle=3"], 85),
+}
+"""Words with a mistake, and how many modules of the package may be imported to answer it."""
+
+
+@pytest.mark.parametrize("task", MISTAKES)
+def test_a_mistake_costs_no_more_modules_than_needed(task: str) -> None:
+    words, most = MISTAKES[task]
+    loaded = modules_after(f"from mindbatch.cli import main; print(main({[task, *words]}))")
+    assert "numpy" not in loaded
+    assert len([name for name in loaded if name.startswith("mindbatch")]) <= most
+    assert len(loaded) <= most + 370  # of the interpreter, Hydra and OmegaConf: 333 to 336
 
 
 def test_flags_may_stand_anywhere() -> None:

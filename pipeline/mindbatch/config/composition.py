@@ -7,20 +7,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from mindbatch.config.faults import FaultLog, shown
-from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Assignment, Listing
 from mindbatch.errors import ConfigError
 from mindbatch.hidden_values import hide
 from mindbatch.storage import Storage, write_whole
+
+if TYPE_CHECKING:
+    from mindbatch.config.model_task import ModelTaskConfig
 
 MODEL_DEFAULTS = "model_defaults"
 """The option of the group `decoding` that takes what the model recommends."""
@@ -71,8 +73,8 @@ class Composition:
         config.notes = self.notes
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(config.settle_paths())
-        if isinstance(config, ModelTaskConfig):
-            self._ask_model(config)
+        if config.runs_model:
+            self._ask_model(cast("ModelTaskConfig", config))
         self.log.add_consequences(self._faults(config))
         self.log.raise_if_any()
         config.unresolved_yaml = self._portable_yaml(config)
@@ -102,7 +104,7 @@ class Composition:
                 yield f"{key.name}={shown(value)}: {fault}"
         yield from config.own_faults(self.keys)
 
-    def _ask_model(self, config: ModelTaskConfig) -> None:
+    def _ask_model(self, config: "ModelTaskConfig") -> None:
         """Puts what the model recommends below what was given, where that was asked for."""
         tree = self.variants.get(MODEL_DEFAULTS)
         if self.decoding == MODEL_DEFAULTS:
@@ -298,7 +300,7 @@ def save_config(config: TaskConfig, path: Path, storage: Storage | None = None) 
 
 
 def _defaults_for(
-    config: ModelTaskConfig, given: Collection[str], log: FaultLog
+    config: "ModelTaskConfig", given: Collection[str], log: FaultLog
 ) -> tuple[list[Assignment], tuple[str, ...]]:
     """Values for the keys of `decoding` that were not given, and lines on what was left out."""
     from mindbatch.decoding.model_defaults import model_defaults
@@ -320,7 +322,7 @@ def _defaults_for(
     return [Assignment(f"decoding.{name}", value, "") for name, value in values.items()], tuple(notes)
 
 
-def _advice_for(config: ModelTaskConfig) -> tuple[str, ...]:
+def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
     """A line if the run is plainly greedy and the model recommends sampling."""
     folder = config.model.checkpoint_name_or_path
     if folder is None or not config.advises_sampling:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from mindbatch.config.ignored_keys import KEY_LIST
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
-
-KEY_LIST = "list of keys"
 
 
 @dataclass

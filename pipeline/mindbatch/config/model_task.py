@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from mindbatch.config.faults import shown
+from mindbatch.config.ignored_keys import ignored_faults
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
 from mindbatch.config.memory import parse_bytes
@@ -43,6 +44,8 @@ class ModelTaskConfig(TaskConfig):
     """The sections of every task that runs a model."""
 
     verbose_key: ClassVar[str] = "runtime.verbose"
+
+    runs_model: ClassVar[bool] = True
 
     uses_one_decoding: ClassVar[bool] = False
     """Whether every row is decoded as `decoding` says: an assistant that it asks nothing of is a mistake."""
@@ -138,12 +141,6 @@ def option_faults(
         *_parallel_faults(parallel, model),
         *lora_faults(lora),
     ]
-
-
-def ignored_faults(name: str, keys: Any) -> Iterator[str]:
-    """Faults of what is to be the list of ignored keys of config.json."""
-    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
-        yield f"{name}={shown(keys)}: must be a list of keys of config.json"
 
 
 def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
@@ -253,9 +250,16 @@ def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
         yield f"{name}: has {len(value)} numbers; needed is one for each of parallel.pipeline_stage={stages}"
 
 
+def widest(params: DecodingParams) -> int:
+    """What no strategy's width is above: it is known without the strategies."""
+    return max(params.num_return_sequences, params.num_beams, params.best_of or 1, params.top_k)
+
+
 def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
     """Whether a request's sequences, which go on together, fit one step."""
-    from mindbatch.decoding.registry import strategy_for  # NumPy
+    if widest(params) * (1 + params.num_draft_tokens) <= runtime.max_batched_tokens:
+        return
+    from mindbatch.decoding.registry import strategy_for  # NumPy, which few mistakes need
 
     width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
     if width > runtime.max_batched_tokens:
@@ -270,15 +274,12 @@ def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
 
 def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
-    from mindbatch.decoding.grammar_process import constraint_fault  # not needed to read or print one
-
     variants = config.variants if config.listed_group else {"": config.decoding}
     found: dict[str, list[str]] = {}
     for name, decoding in variants.items():
         try:
             params = DecodingParams(**dataclasses.asdict(decoding))
-            if fault := constraint_fault(params.regex, params.json_schema):
-                raise ConfigError(fault)
+            _refuse_constraint(params)
             faults = [*_width_faults(params, config.runtime)]
         except ConfigError as error:
             faults = [*error.faults]
@@ -286,6 +287,16 @@ def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
             found.setdefault(fault, []).append(name)
     for fault, names in found.items():
         yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
+
+
+def _refuse_constraint(params: DecodingParams) -> None:
+    """ConfigError for a regular expression or a schema that no output can follow."""
+    if params.regex is None and params.json_schema is None:
+        return
+    from mindbatch.decoding.grammar_process import constraint_fault  # starts processes
+
+    if fault := constraint_fault(params.regex, params.json_schema):
+        raise ConfigError(fault)
 
 
 def _speculation_faults(config: ModelTaskConfig) -> Iterator[str]:

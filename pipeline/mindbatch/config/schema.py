@@ -84,6 +84,9 @@ class TaskConfig:
     continues_run: ClassVar[bool] = False
     """Whether the task starts from the configuration saved in output.dir."""
 
+    runs_model: ClassVar[bool] = False
+    """Whether the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
+
     verbose_key: ClassVar[str] = "verbose"
     """The key that --verbose sets."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from mindbatch.decoding.model_defaults import FILE_NAME, model_defaults
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.registry import strategy_name
 from mindbatch.errors import ConfigError
 
 
@@ -17,7 +16,11 @@ def sampling_advice(folder: Path, given: Mapping[str, Any]) -> str | None:
         params, (values, _) = DecodingParams(**given), model_defaults(folder, {}, DecodingParams)
     except ConfigError:  # others say what is wrong with either
         return None
-    if strategy_name(params) != "greedy" or DecodingParams(**values).greedy:
+    if DecodingParams(**values).greedy:
+        return None
+    from mindbatch.decoding.registry import strategy_name  # NumPy; few models recommend sampling
+
+    if strategy_name(params) != "greedy":
         return None
     shown = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
     return (

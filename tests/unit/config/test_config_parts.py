@@ -4,8 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from mindbatch.config import paths
+from mindbatch.config.compose import compose_task
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
@@ -16,6 +18,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.fault_lines import nearest
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
+from mindbatch.tasks.registry import TASKS
 
 
 @pytest.mark.parametrize(
@@ -120,3 +123,8 @@ def test_options_given_from_python_are_checked_too() -> None:
     ]
     (line,) = option_faults(ModelConfig(), RuntimeConfig(cache_memory="lots"), ParallelConfig(), LoraConfig())
     assert line.startswith("runtime.cache_memory=lots: must be bytes")
+
+
+def test_hydra_composes_nothing_of_its_own() -> None:
+    compose_task(TASKS["doctor"], [])
+    assert ConfigStore.instance().load("hydra/config.yaml").node.defaults == []

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import shown
+from mindbatch.config.ignored_keys import KEY_LIST, ignored_faults
 from mindbatch.config.lora_schema import LARGEST_SCALING
-from mindbatch.config.model_schema import KEY_LIST
-from mindbatch.config.model_task import ignored_faults
 from mindbatch.config.path_faults import (
     adapter_fault,
     any_path,
