@@ -39,6 +39,7 @@ BUFFERS = {
     "angles": "positions settings cos sin",
     "rows": "numbers table y",
     "likeliest": "scores places normalisers",
+    "choice": "logits scores places normalisers tokens",
     "program": "ids first local table factor rows scaled y",
     "attention": "qkv keys values slots rows tables lengths settings out bfloat16_keys bfloat16_values",
     "relative": "qkv keys values slots rows tables lengths firsts positions bias settings out "
@@ -65,6 +66,7 @@ ONE_OF_EACH = (
     "experts.router",
     "angles.sin",
     "likeliest.scores",
+    "choice.logits",
     "program.scaled",
     "bfloat16.weights",
     "int8.x",

@@ -33,7 +33,7 @@ class BeamSampling(OneSetOfBeams):
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
-        raw = RawScores([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)
         return [guarded(request.group, partial(_decide, request, numbers)) for request, numbers in drawn]

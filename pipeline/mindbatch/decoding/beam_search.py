@@ -121,7 +121,7 @@ class BeamSearch(OneSetOfBeams):
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
-        raw = RawScores([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))
         return [guarded(request.group, partial(_decide, request, best)) for request in requests]

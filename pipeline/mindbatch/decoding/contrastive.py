@@ -79,7 +79,7 @@ class ContrastiveSearch:
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
-        raw = RawScores([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits)
         decisions = []
         first = 0
         for group in groups:

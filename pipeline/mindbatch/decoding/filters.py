@@ -25,6 +25,11 @@ _TOP_H_LOOKS_AT = 100
 """Only so many of the likeliest tokens can be kept by top_h, as in transformers."""
 
 
+def active_filters(params: DecodingParams) -> frozenset[str]:
+    """Those of IN_ORDER that `params` do not leave off."""
+    return frozenset(name for name, neutral, _ in _FILTERS if getattr(params, name) != neutral)
+
+
 def sampling_candidates(
     scores: NDArray[np.float32],
     params: DecodingParams,

@@ -113,12 +113,23 @@ class RawScores:
     normalisers: [S], what to subtract from a row's logits to get log-probabilities (nats).
     """
 
-    def __init__(self, rows: Sequence[Row], logits: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        logits: NDArray[np.float32],
+        likeliest: NDArray[np.int64],
+        normalisers: NDArray[np.float64],
+    ) -> None:
         """`rows` [S] are those that the logits follow. Raises MindBatchError when logits are not finite."""
         self.logits = logits
-        self.likeliest, self.normalisers = likeliest_and_normalisers(logits)
+        self.likeliest, self.normalisers = likeliest, normalisers
         self._rows = rows
-        _refuse_not_finite(rows, self.normalisers)
+        _refuse_not_finite(rows, normalisers)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], logits: NDArray[np.float32]) -> RawScores:
+        """As the initialiser, with what `likeliest_and_normalisers` finds."""
+        return cls(rows, logits, *likeliest_and_normalisers(logits))
 
     def choice(self, place: int, token_id: int) -> Choice:
         """The token after the row at `place`, with the log-probabilities that the row asks for."""

@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.filters import sampling_candidates
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
+
+Tokens = list[int] | Exception
+"""A token for each uniform number of a row, one if it is greedy; or why there are none."""
+_TOGETHER = 64
+"""Rows whose changed scores, copies of V numbers each, are kept at a time."""
 
 
 class SamplingStrategy:
@@ -46,14 +51,14 @@ def sample(
 ) -> list[Decision]:
     """A branch for each row of each group; the first row of a request branches into `width` of them."""
     rows = [row for group in groups for row in group.rows]
-    raw = RawScores(rows, logits)
     samples = [indices for group in groups for indices in _samples(group, width)]
-    uniforms = _uniforms(rows, samples)
+    likeliest, normalisers, tokens = _tokens(rows, logits, _uniforms(rows, samples))
+    raw = RawScores(rows, logits, likeliest, normalisers)
     decisions = []
     first = 0
     for group in groups:
         places = slice(first, first + len(group.rows))
-        decide = partial(_decide, group, raw, first, samples[places], uniforms[places])
+        decide = partial(_decide, group, raw, first, samples[places], tokens[places])
         decisions.append(guarded(group, decide))
         first += len(group.rows)
     return decisions
@@ -64,15 +69,15 @@ def _decide(
     raw: RawScores,
     first: int,
     samples: Sequence[Sequence[int]],
-    uniforms: Sequence[NDArray[np.float64]],
+    tokens: Sequence[Tokens],
 ) -> Decision:
-    """One request, whose logits begin at row `first`, with the samples and numbers of each of its rows."""
+    """One request, whose logits begin at row `first`, with the samples and tokens of each of its rows."""
     branches: list[Branch] = []
-    for parent, row in enumerate(group.rows):
-        place = first + parent
-        tokens = _tokens(row, raw, place, uniforms[parent])
-        chosen = zip(samples[parent], tokens, strict=True)
-        branches += [Branch(parent, index, (raw.choice(place, token),)) for index, token in chosen]
+    for parent, (indices, found) in enumerate(zip(samples, tokens, strict=True)):
+        if isinstance(found, Exception):
+            raise found
+        chosen = zip(indices, found, strict=True)
+        branches += [Branch(parent, index, (raw.choice(first + parent, token),)) for index, token in chosen]
     return Decision(branches)
 
 
@@ -83,18 +88,31 @@ def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[S
     return [(row.sample_index,) for row in group.rows]
 
 
-def _tokens(row: Row, raw: RawScores, place: int, uniforms: NDArray[np.float64]) -> list[int]:
-    """A token after the row for each uniform number, or the likeliest one.
+def _tokens(
+    rows: Sequence[Row], logits: NDArray[np.float32], uniforms: Sequence[NDArray[np.float64]]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], list[Tokens]]:
+    """The likeliest tokens and normalisers of `RawScores`, and what follows each row."""
+    parts, tokens = [], []
+    for start in range(0, len(rows), _TOGETHER):
+        some = slice(start, start + _TOGETHER)
+        asked = [*map(_asked, rows[some], logits[some], uniforms[some])]
+        drawn = draw_tokens(logits[some], [one if isinstance(one, Draw) else None for one in asked])
+        parts.append((drawn.likeliest, drawn.normalisers))
+        for one, found, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
+            tokens.append([best] if one is None else found if isinstance(one, Draw) else one)
+    likeliest, normalisers = zip(*parts, strict=True)
+    return np.concatenate(likeliest), np.concatenate(normalisers), tokens
 
-    Rows are taken one by one: a row's scores stay in the core's cache, and no other row can touch its result.
-    """
-    logits = raw.logits[place]
-    scores = adjust(logits, row)
-    if row.params.greedy:
-        return [int(raw.likeliest[place] if scores is logits else scores.argmax())]
-    normaliser = float(raw.normalisers[place]) if scores is logits else None
-    drawn: list[int] = sampling_candidates(scores, row.params, normaliser=normaliser).draw(uniforms).tolist()
-    return drawn
+
+def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
+    """What follows the row, or what to draw it from; None for its likeliest token."""
+    try:
+        scores = adjust(logits, row)
+    except Exception as error:
+        return error
+    if not row.params.greedy:
+        return Draw(None if scores is logits else scores, row.params, uniforms)
+    return None if scores is logits else [int(scores.argmax())]
 
 
 def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:

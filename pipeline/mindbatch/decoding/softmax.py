@@ -14,6 +14,15 @@ _LOWEST_SHIFTED = np.float32(-200.0)
 """Below the logarithm of the smallest float32, so that its exponential is 0."""
 
 
+@lru_cache(maxsize=1)
+def kernels_library() -> NativeLibrary | None:
+    """The C++ kernels, if they are built."""
+    try:
+        return find_library()
+    except ConfigError:  # built from other sources; whoever asks for its kernels is told
+        return None
+
+
 def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Probabilities of `scores` [n]; minus infinity has probability zero, and one score must be finite."""
     weights = weights_of(scores)
@@ -44,20 +53,12 @@ def likeliest_and_normalisers(
     NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
     threads: NumPy takes two to four times as long for the same numbers, but for the last bits of normalisers.
     """
-    library = _library()
+    library = kernels_library()
     if library is None:
         return likeliest_by_numpy(logits)
     places, normalisers = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float64)
     library.likeliest(np.ascontiguousarray(logits), places, normalisers)
     return places, normalisers
-
-
-@lru_cache(maxsize=1)
-def _library() -> NativeLibrary | None:
-    try:
-        return find_library()
-    except ConfigError:  # built from other sources; whoever asks for its kernels is told
-        return None
 
 
 def likeliest_by_numpy(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
@@ -57,7 +58,7 @@ def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[De
     """A branch for each row of each group; none of these rows is about to split into samples."""
     rows = [row for group in groups for row in group.rows]
     counts = [_num_logits(row) for row in rows]
-    raw = RawScores([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits)
+    raw = RawScores.of([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits)
     places = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
     decisions = []
     for group in groups:
@@ -119,19 +120,19 @@ def _token(
     scores = adjust(logits, so_far)
     if row.params.greedy:
         return int(raw.likeliest[start + place] if scores is logits else scores.argmax())
-    normaliser = float(raw.normalisers[start + place]) if scores is logits else None
-    candidates = sampling_candidates(scores, row.params, normaliser=normaliser)
     number, test = numbers[:, place]
     draft = row.draft
     if draft is None or draft.probabilities is None or place == len(draft.token_ids):
         # A certain token is accepted as often as it is drawn, and else the draw is from the others: to draw
         # and compare is the same, and leaves the output what it is without a draft.
-        return _drawn(candidates, number)
+        changed = None if scores is logits else scores
+        [drawn] = draw_tokens(logits[np.newaxis], [Draw(changed, row.params, numbers[:1, place])]).tokens
+        if isinstance(drawn, Exception):
+            raise drawn
+        return drawn[0]
+    normaliser = float(raw.normalisers[start + place]) if scores is logits else None
+    candidates = sampling_candidates(scores, row.params, normaliser=normaliser)
     return _accepted_or_drawn(candidates, draft.token_ids[place], draft.probabilities[place], number, test)
-
-
-def _drawn(candidates: Candidates, number: float) -> int:
-    return int(candidates.draw(np.array([number]))[0])
 
 
 def _accepted_or_drawn(
@@ -150,5 +151,5 @@ def _accepted_or_drawn(
         return token
     lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))
     if lacking.max() == 0.0:  # p and q differ by rounding only
-        return _drawn(candidates, number)
+        return int(candidates.draw(np.array([number]))[0])
     return int(ids[draw_by_weight(lacking, np.array([number]))[0]])

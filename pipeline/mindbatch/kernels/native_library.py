@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 11  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 12  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -89,6 +89,27 @@ class NativeLibrary:
         addresses = (places.ctypes.data, normalisers.ctypes.data)
         self.handle.mb_likeliest(scores.ctypes.data, *scores.shape, *addresses)
 
+    def choose(
+        self,
+        logits: FloatArray,
+        scores: Array,
+        rules: Array,
+        uniforms: Array,
+        firsts: Array,
+        places: Array,
+        normalisers: Array,
+        tokens: Array,
+    ) -> None:
+        """As `likeliest`, and writes tokens drawn from each row at its uniform numbers: see csrc/draws.h.
+
+        scores: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each a
+        DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
+        firsts[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus infinity.
+        """
+        given = [array.ctypes.data for array in (logits, scores, rules, uniforms, firsts)]
+        found = [array.ctypes.data for array in (places, normalisers, tokens)]
+        self.handle.mb_choose(*given, *logits.shape, *found)
+
     @property
     def variants(self) -> list[str]:
         """Those of VARIANTS that this machine and this build have."""
@@ -140,6 +161,8 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_pack.restype = number
     handle.mb_likeliest.argtypes = [pointer, number, number, pointer, pointer]
     handle.mb_likeliest.restype = None
+    handle.mb_choose.argtypes = [*[pointer] * 5, number, number, *[pointer] * 3]
+    handle.mb_choose.restype = None
     return handle
 
 

@@ -146,5 +146,7 @@ int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
 void mb_likeliest(const float*, int64_t, int64_t, int64_t*, double*);
+void mb_choose(const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,
+               int64_t*, double*, int64_t*);
 int mb_set_variant(const char*);
 }

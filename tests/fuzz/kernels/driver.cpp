@@ -4,6 +4,7 @@
 // variant, 1 with a line "FAULT: ..." for a wrong number; a sanitizer ends it otherwise. BUFFER is allocated
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
 #include "adapter_case.h"
+#include "choice_case.h"
 #include "dense_cases.h"
 #include "encoder_case.h"
 #include "expert_case.h"
@@ -47,6 +48,7 @@ void fixed_cases(Random& random) {
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
       rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3, head_dim % 4 == 0);
   for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3, 2);
+  choice_cases(random);
   rounded_cases(random);
   adapter_cases(random);
   expert_cases(random);
@@ -86,6 +88,7 @@ void random_case(Random& random) {
   norm_case(random, random.between(1, 9), random.between(1, 300), either, other);
   activation_case(random, random.between(1, 9), random.between(1, 70), random.between(0, 3), either);
   likeliest_case(random, random.between(1, 5), random.between(1, 2100));
+  random_choice_case(random);
   const int64_t head_dim = 2 * random.between(1, 128);
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
               2 * random.between(0, head_dim / 2), random.between(0, 2), other);

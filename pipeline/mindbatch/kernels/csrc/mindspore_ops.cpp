@@ -74,7 +74,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 11; }
+MB_EXPORT int mb_interface() { return 12; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -224,6 +224,15 @@ MB_EXPORT void mb_likeliest(const float* scores, int64_t rows, int64_t columns, 
                             double* normalisers) {
   PoolLock lock;
   table->likeliest({scores, rows, columns, likeliest, normalisers});
+}
+
+// The same, and tokens drawn from each row at its uniform numbers: see ChoiceArgs
+MB_EXPORT void mb_choose(const float* logits, const float* const* scores, const void* rules, const double* uniforms,
+                         const int64_t* firsts, int64_t rows, int64_t columns, int64_t* likeliest, double* normalisers,
+                         int64_t* tokens) {
+  PoolLock lock;
+  table->choose({logits, scores, static_cast<const DrawRule*>(rules), uniforms, firsts, rows, columns, likeliest,
+                 normalisers, tokens});
 }
 
 // x [rows, width], settings float [cap] -> cap * tanh(x / cap)

@@ -26,6 +26,8 @@ namespace {
 #include "elementwise.h"
 #include "experts.h"
 #include "scores.h"
+#include "selection.h"
+#include "draws.h"
 #include "packing.h"
 
 }  // namespace
@@ -41,6 +43,7 @@ const KernelTable table = {MB_VARIANT_NAME,
                            activation,
                            cap,
                            likeliest,
+                           choose,
                            {pack_float32, pack_bfloat16, pack_int8},
                            router,
                            weighted_sum,

@@ -117,6 +117,27 @@ struct ScoreArgs {
   double* normalisers;  // [rows]
 };
 
+// How tokens are drawn from a row of scores: what decoding/filters.py calls by these names, in this order.
+struct DrawRule {
+  float temperature;
+  int32_t top_k;  // 0: all
+  float tail;     // 1 - top_p; negative: no top_p
+  float min_p;
+};
+
+// For each row of logits what `likeliest` gives, and tokens drawn from it, or from what it was changed to.
+struct ChoiceArgs {
+  const float* logits;         // [rows, columns]
+  const float* const* scores;  // [rows][columns], what is drawn from; null: the logits
+  const DrawRule* rules;       // [rows]
+  const double* uniforms;      // those of row r are number firsts[r] to firsts[r + 1]
+  const int64_t* firsts;       // [rows + 1]
+  int64_t rows, columns;
+  int64_t* likeliest;
+  double* normalisers;
+  int64_t* tokens;  // as `uniforms`; -1 where the scores are not finite numbers
+};
+
 struct CapArgs {
   const float* x;
   float* y;  // cap * tanh(x / cap)
@@ -177,6 +198,7 @@ struct KernelTable {
   void (*activation)(const ActivationArgs&);
   void (*cap)(const CapArgs&);
   void (*likeliest)(const ScoreArgs&);
+  void (*choose)(const ChoiceArgs&);
   int64_t (*pack[kWeightKinds])(const PackArgs&);
   void (*router)(const RouterArgs&);
   void (*weighted_sum)(const WeightedSumArgs&);

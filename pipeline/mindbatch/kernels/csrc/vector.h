@@ -64,11 +64,14 @@ inline float sum_lanes(Vec v) {
 }
 
 // exp by 2^n * exp(r), |r| <= ln(2)/2, with ln(2) in two parts (Cody and Waite) and the Taylor polynomial of
-// degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88).
+// degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88), NaN of NaN.
 inline Vec vexp(Vec x) {
-  const Vec clamped = vmin(vmax(x, splat(-87.3f)), splat(88.0f));
+#if defined(__AVX512F__)
+  const Vec clamped = vmin(splat(88.0f), x);  // what lies below -87.3 is not looked at in the end
+#else
+  const Vec clamped = vmin(splat(88.0f), vmax(splat(-87.3f), x));
+#endif
   const Vec shifted = clamped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
-  const IntVec n = (IntVec)shifted - 0x4B400000;
   const Vec whole = shifted - 12582912.0f;
   Vec r = clamped - whole * 0.693359375f;
   r = r - whole * -2.12194440e-4f;
@@ -80,8 +83,13 @@ inline Vec vexp(Vec x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const Vec scale = (Vec)((n + 127) << 23);
+#if defined(__AVX512F__)
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, (__m512)splat(-87.3f), _CMP_NLT_UQ);
+  return (Vec)_mm512_maskz_scalef_ps(counts, (__m512)p, (__m512)whole);
+#else
+  const Vec scale = (Vec)(((IntVec)shifted - 0x4B400000 + 127) << 23);
   return select((IntVec)(x < splat(-87.3f)), Vec{}, p * scale);
+#endif
 }
 
 inline Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(x * 2.0f) + 1.0f); }
