@@ -16,6 +16,10 @@ FIRST, MEMORY = "first token, cold s", "peak MB"
 DECODE, PREFILL = (1, 8, 32), (256, 2048)
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}
 """By type: bytes of a weight."""
+CACHE_BYTES = {"float32": 4.0}
+"""By type: bytes of a number in the cache, else 2."""
+TOGETHER = 64
+"""Rows that are in one batch."""
 WIDTH = 18
 
 
@@ -51,10 +55,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Sizes:
-    """matrices: weights of a token's linear layers; head: weights of its logits."""
+    """matrices: weights of a token's linear layers; head: weights of its logits; all: all weights.
+
+    cached: numbers that are kept of a token.
+    """
 
     matrices: int
     head: int
+    all: int
+    cached: int
 
 
 def sizes_of(config: Mapping[str, Any], weight_bytes: int) -> Sizes:
@@ -62,7 +71,10 @@ def sizes_of(config: Mapping[str, Any], weight_bytes: int) -> Sizes:
     width = config.get("n_embd") or config["hidden_size"]
     head = config["vocab_size"] * width
     positions = config.get("n_positions", 0) * width
-    return Sizes(weight_bytes // 4 - head - positions, head)
+    layers = config.get("n_layer") or config["num_hidden_layers"]
+    heads = config.get("n_head") or config["num_attention_heads"]
+    cached = 2 * layers * config.get("num_key_value_heads", heads) * (width // heads)
+    return Sizes(weight_bytes // 4 - head - positions, head, weight_bytes // 4, cached)
 
 
 def float32_flops(rounds: int = 5, size: int = 2048) -> float:
@@ -99,8 +111,10 @@ def cases_of(counts: Sequence[int]) -> list[str]:
 
 def bounds(sizes: Sizes, machine: Machine, rows: Mapping[int, Rows], kind: str) -> Figures:
     """The least time of each case: matrices read once a step at the measured bandwidth, and for float32 the
-    operations of the products at the measured rate (attention and all else left out)."""
+    operations of the products at the measured rate (attention and all else left out). The least memory is
+    that of the weights and of what is kept of the rows that are together, at their ends."""
     found = Figures()
+    found.note(MEMORY, _least_bytes(sizes, [*rows.values()], kind) / 1e6)
     read = (sizes.matrices + sizes.head) * BYTES[kind] / machine.bandwidth
     rate = machine.flops if kind == "float32" else float("inf")
     for batch in DECODE:
@@ -117,6 +131,14 @@ def bounds(sizes: Sizes, machine: Machine, rows: Mapping[int, Rows], kind: str) 
         for state in ("fresh", "warm"):
             found.note(rows_case(count, state), seconds)
     return found
+
+
+def _least_bytes(sizes: Sizes, batches: Sequence[Rows], kind: str) -> float:
+    tokens = [
+        sorted((len(row["prompt"]) + row["answer_tokens"] for row in rows), reverse=True) for rows in batches
+    ]
+    held = max(sum(each[:TOGETHER]) for each in tokens)
+    return sizes.all * BYTES[kind] + held * sizes.cached * CACHE_BYTES.get(kind, 2.0)
 
 
 def page(

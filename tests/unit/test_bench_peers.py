@@ -19,7 +19,8 @@ def figures(**values: float) -> Figures:
 
 
 def test_bounds_are_the_bytes_and_the_operations_of_the_matrices() -> None:
-    sizes = sizes_of({"vocab_size": 10, "n_embd": 4, "n_positions": 5}, 4 * (10 * 4 + 5 * 4 + 100))
+    config = {"vocab_size": 10, "n_embd": 4, "n_positions": 5, "n_layer": 3, "n_head": 2}
+    sizes = sizes_of(config, 4 * (10 * 4 + 5 * 4 + 100))
     machine = Machine(bandwidth=1000, flops=1e9)
     whole, half = (bounds(sizes, machine, {3: ROWS}, kind) for kind in ("float32", "bfloat16"))
     assert whole.median("decode 1 ms") == pytest.approx(1e3 * 140 * 4 / 1000)
@@ -27,6 +28,9 @@ def test_bounds_are_the_bytes_and_the_operations_of_the_matrices() -> None:
     # 6 prompt tokens and 7 answers, of which the last three are not computed on; 7 rows of logits
     assert whole.median("3 rows, warm s") == pytest.approx(2 * (10 * 100 + 7 * 40) / 1e9)
     assert half.median("3 rows, warm s") is None
+    # 13 tokens with 3 layers' keys and values of 4 numbers
+    assert whole.median("peak MB") == pytest.approx((160 * 4 + 13 * 24 * 4) / 1e6)
+    assert half.median("peak MB") == pytest.approx((160 * 2 + 13 * 24 * 2) / 1e6)
 
 
 def test_ratios_are_of_medians_and_a_missing_figure_has_its_reason() -> None:

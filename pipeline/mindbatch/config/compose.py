@@ -5,8 +5,8 @@ The words are read one by one, as JSON or in Hydra's grammar, so that every faul
 
 import pickle
 import shlex
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -165,21 +165,29 @@ def _defaults(schema: type[TaskConfig]) -> DictConfig:
 
 def _compose_with_hydra(task: Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
     """The tree of the task's file with the chosen options. Everything that is read was checked before."""
-    _leave_out_what_hydra_runs_programs_with()
     store = ConfigStore.instance()
     store.store(name=f"{task.name}_schema", node=_defaults(task.schema))
     overrides = [f"{choice.group}={choice.option}" for choice in choices]
     if options.added and options.added.is_dir():
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{options.added.resolve()}')}]")
-    with initialize_config_dir(str(options.shipped), version_base=HYDRA_VERSION_BASE):
+    shipped = initialize_config_dir(str(options.shipped), version_base=HYDRA_VERSION_BASE)
+    with _without_what_hydra_runs_programs_with(), shipped:
         return compose(task.name, overrides=overrides)
 
 
-@cache
-def _leave_out_what_hydra_runs_programs_with() -> None:
-    """Hydra's own configuration without its launchers, loggers and help: half of the time of composing."""
-    node = HydraConf(defaults=[])
-    ConfigStore.instance().store(group="hydra", name="config", node=node, provider="hydra")
+@contextmanager
+def _without_what_hydra_runs_programs_with() -> Iterator[None]:
+    """Composes without Hydra's own launchers, loggers and help, which take half of the time.
+
+    They are there again afterwards: the process may be a program of Hydra.
+    """
+    store, name = ConfigStore.instance(), "config.yaml"
+    own = store.repo["hydra"][name]
+    store.store(group="hydra", name=name, node=HydraConf(defaults=[]), provider="hydra")
+    try:
+        yield
+    finally:
+        store.repo["hydra"][name] = own
 
 
 def _quoted(text: str) -> str:

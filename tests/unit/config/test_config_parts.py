@@ -125,6 +125,8 @@ def test_options_given_from_python_are_checked_too() -> None:
     assert line.startswith("runtime.cache_memory=lots: must be bytes")
 
 
-def test_hydra_composes_nothing_of_its_own() -> None:
+def test_hydra_has_its_own_configuration_again() -> None:
+    before = ConfigStore.instance().load("hydra/config.yaml").node
     compose_task(TASKS["doctor"], [])
-    assert ConfigStore.instance().load("hydra/config.yaml").node.defaults == []
+    assert ConfigStore.instance().load("hydra/config.yaml").node == before
+    assert before.defaults
