@@ -51,7 +51,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--size", type=float, default=2.0, help="of the checkpoint in GB; %(default)s")
     parser.add_argument("--ways", type=int, default=8, help="ranks; %(default)s")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="threads")
     parser.add_argument("--rounds", type=int, default=5, help="the medians are compared; %(default)s")
     parser.add_argument("--allowed", type=float, default=2.0, help="times the copy; %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")
@@ -65,7 +65,7 @@ def prepared(folder: Path, options: argparse.Namespace) -> Bench:
     nbytes = write_llama(source, int(options.size * 1e9))
     ckpt = write_ckpt(source, folder / "ckpt")
     strategy = write_strategy(source, folder / "strategy.ckpt", options.ways)
-    print(f"{nbytes / 1e9:.2f} GB of bfloat16, {options.ways} ranks, {options.workers} processes")
+    print(f"{nbytes / 1e9:.2f} GB of bfloat16, {options.ways} ranks, {options.workers} threads")
     print(f"{options.rounds} rounds by turns, medians, the lowest and highest in brackets", flush=True)
     return Bench(folder, source, ckpt, strategy, nbytes, options.ways, options.workers)
 

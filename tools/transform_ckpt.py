@@ -10,7 +10,7 @@ at once or not at all; killed, the same command goes on. With the second kind of
 FOLDER/NAME, with the name of CHECKPOINT. It needs Python and NumPy, neither MindSpore nor a device.
 
 What differs from MindFormers' tools: nothing is written over, nor into the folder of strategies;
---transform_process_num is the number of processes here, and the process of --rank_id 0 makes all ranks.
+--transform_process_num is the number of threads here, and the process of --rank_id 0 makes all ranks.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--rank_id", type=int, default=0, help="0, the default, makes the files of all ranks")
     result.add_argument("--world_size", type=int, help="ranks of the target; must be what its strategy says")
     result.add_argument(
-        "--transform_process_num", type=int, default=1, help="processes; with 1, as many as are worth it"
+        "--transform_process_num", type=int, default=1, help="threads; with 1, as many as are worth it"
     )
     result.add_argument("--transform_by_rank", help="taken, without effect: memory is bounded anyhow")
     return result

@@ -1,1 +1,1 @@
-"""Carrying out a reshard: in chunks, by several processes, taken up again after any end."""
+"""Carrying out a reshard: in chunks, by several threads, taken up again after any end."""

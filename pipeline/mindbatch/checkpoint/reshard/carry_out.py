@@ -67,7 +67,7 @@ def carry_out(
         remove_displaced(plan, storage)
         _look_again(plan, plan.target, storage, progress)
         return Outcome(is_new=False)
-    allow_open_files(len(plan.sources) + len(plan.layouts))
+    allow_open_files(len(plan.sources) + 2 * len(plan.layouts))  # written, and synced meanwhile
     make_folders(part, storage)
     with locked(part):
         if is_there(plan):  # another process has just ended

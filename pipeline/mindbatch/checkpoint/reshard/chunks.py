@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 22
 """About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 
 from mindbatch.checkpoint.formats.file_layout import FileLayout
@@ -22,13 +23,14 @@ from mindbatch.storage import Storage, StorageError, writing
 class TargetFiles:
     """The files below a target folder, opened when they are needed; closing them syncs nothing.
 
-    All methods raise StorageError.
+    Threads may share them. All methods raise StorageError.
     """
 
     def __init__(self, folder: Path, storage: Storage) -> None:
         self._folder = folder
         self._storage = storage
         self._files: dict[str, int] = {}
+        self._lock = Lock()
 
     def prepare(self, layouts: Mapping[str, FileLayout]) -> None:
         """Makes the files that are missing; all get their full size, with all but the tensors in them."""
@@ -72,9 +74,10 @@ class TargetFiles:
                 self.close()
 
     def _file(self, name: str) -> int:
-        if name not in self._files:
-            self._files[name] = self._storage.reopen(self._folder / name)
-        return self._files[name]
+        with self._lock:
+            if name not in self._files:
+                self._files[name] = self._storage.reopen(self._folder / name)
+            return self._files[name]
 
 
 def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:

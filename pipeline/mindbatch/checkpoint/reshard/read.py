@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from threading import Event
 
 import numpy as np
 
@@ -21,10 +23,14 @@ from mindbatch.errors import CheckpointError
 
 
 class Sources(Closing):
-    """The files of the sources, opened when they are needed, and memory that chunks are read into."""
+    """The files of the sources, opened when they are needed, and memory that chunks are read into.
 
-    def __init__(self) -> None:
-        self._files = OpenFiles()
+    files: which several threads may share. stop: once it is set, nothing more is read: CancelledError.
+    """
+
+    def __init__(self, files: OpenFiles | None = None, stop: Event | None = None) -> None:
+        self._stop = stop
+        self._files = OpenFiles() if files is None else files
         self._buffers: dict[object, memoryview] = {}
         self._merger = Merger(self._files)
 
@@ -43,12 +49,18 @@ class Sources(Closing):
 
         check: is given the bytes as they are stored, before anything is added.
         """
+        self.refuse_when_stopped()
         count = (stop - start) * reading.row_bytes
         stored = self.buffer(place, count)
         self.file(reading).read_into(reading.name, start * reading.row_bytes, stored)
         if check is not None:
             check.take(start * reading.row_bytes, stored)
         return self._merged(reading, start, stop, stored, place) if reading.edits else stored
+
+    def refuse_when_stopped(self) -> None:
+        """Raises CancelledError once nobody asks for the job any more."""
+        if self._stop is not None and self._stop.is_set():
+            raise CancelledError
 
     def _merged(
         self, reading: Reading, start: int, stop: int, stored: memoryview, place: object

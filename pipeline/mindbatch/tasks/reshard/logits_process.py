@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch.checkpoint.reshard.pool import Failed, answer_of
 from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
 from mindbatch.engine.first_logits import FloatArray, first_logits
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.whole_model import WholeModel
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The lines of the error: the parent shows them, for the process has no place to."""
+
+    faults: tuple[str, ...]
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
@@ -34,7 +41,7 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
     finally:
         process.end()
     if isinstance(answer, Failed):
-        raise answer.error()
+        raise CheckpointError(answer.faults)
     return np.asarray(answer, np.float32)
 
 
@@ -42,8 +49,15 @@ def answer_with_logits(connection: Connection) -> None:
     """The process."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
-    subject, no_memory = f"{config.source}: ", "not enough memory to run the model"
-    connection.send(answer_of(lambda: _logits(config, architecture), subject, no_memory))
+    try:
+        connection.send(_logits(config, architecture))
+    except MindBatchError as error:
+        connection.send(Failed(error.faults))
+    except MemoryError:
+        connection.send(Failed((f"{config.source}: not enough memory to run the model",)))
+    except Exception as error:
+        text = " ".join(str(error).split())
+        connection.send(Failed((f"{config.source}: {type(error).__name__}: {text}",)))
 
 
 def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:

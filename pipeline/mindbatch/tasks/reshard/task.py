@@ -94,7 +94,7 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
     copies = sum(len(tensor.copies) for tensor in plan.tensors)
     yield (
         f"planned and proved: {_counts(plan)}, {copies} copies, {plan.workers} "
-        f"{'process' if plan.workers == 1 else 'processes'}; nothing is written (dry_run)"
+        f"{'thread' if plan.workers == 1 else 'threads'}; nothing is written (dry_run)"
     )
     if is_done:
         yield f"{printable(str(plan.target))}: is there already, the same reshard"

@@ -153,7 +153,7 @@ def flip_a_bit(path: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_write_the_same(tmp_path: Path) -> None:
+def test_several_threads_write_the_same(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA)
     reshard(start, tmp_path / "one", target_model_parallel=4, workers=1)
     reshard(start, tmp_path / "two", target_model_parallel=4, workers=2, verify=True)
@@ -162,7 +162,7 @@ def test_several_processes_write_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_report_what_they_find(tmp_path: Path) -> None:
+def test_several_threads_report_what_they_find(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA)
     data = bytearray((start / "model.safetensors").read_bytes())
     data[-1] ^= 1

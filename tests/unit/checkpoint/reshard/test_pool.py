@@ -1,34 +1,78 @@
-"""Jobs done by other processes, whatever their size."""
+"""Jobs done in several threads: all of them, or none any more once one has failed or nobody asks."""
 
-import subprocess
-import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SESSION = """
-import sys
-from pathlib import Path
 from mindbatch.checkpoint.formats.stored import Extent
+from mindbatch.checkpoint.reshard import pool
 from mindbatch.checkpoint.reshard.job import Job, Writing
-from mindbatch.checkpoint.reshard.pool import do_jobs
-from mindbatch.checkpoint.reshard.pool import WRITE
+from mindbatch.checkpoint.reshard.pool import WRITE, do_jobs
+from mindbatch.checkpoint.reshard.read import Sources
+from mindbatch.checkpoint.reshard.write import Takes, Written
+from mindbatch.errors import CheckpointError
 from mindbatch.storage import Storage
 
-COUNT = 5000
-def writing(number):
-    return Writing("file", f"tensor_{number}_" + "x" * 100, "U8", (1,), (Extent(number, 1),), ())
-jobs = [Job(str(first), {}, tuple(map(writing, range(first, first + COUNT)))) for first in range(6)]
-print(sum(len(done.written) for done in do_jobs(WRITE, jobs, Path(sys.argv[1]), 2, Storage())))
-"""
+COUNT = 40
 
 
-@pytest.mark.slow
-def test_jobs_and_answers_larger_than_a_pipe_are_passed_on(tmp_path: Path) -> None:
-    """Thousands of ranks: neither side may wait for the other to read. A process, for it would hang else."""
-    (tmp_path / "file").write_bytes(b"\1" * 5006)
-    done = subprocess.run(
-        [sys.executable, "-c", SESSION, str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
-    assert (done.stdout.strip(), done.stderr) == ("30000", "")
-    assert (tmp_path / "file").read_bytes() == bytes(5005) + b"\1"
+def jobs(count: int = COUNT) -> list[Job]:
+    """Each writes a zero, as padding, at a place of its own."""
+    return [
+        Job(f"tensor_{place}", {}, (Writing("file", f"tensor_{place}", "U8", (1,), (Extent(place, 1),), ()),))
+        for place in range(count)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_bytes(b"\1" * (COUNT + 1))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7, COUNT + 1])
+def test_all_are_done(folder: Path, workers: int) -> None:
+    done = [*do_jobs(WRITE, jobs(), folder, workers, Storage())]
+    assert sorted(each.name for each in done) == sorted(job.name for job in jobs())
+    assert (folder / "file").read_bytes() == bytes(COUNT) + b"\1"
+
+
+def endless(job: Job, sources: Sources, targets: Takes) -> list[Written]:
+    """A job that reads until it is stopped; the last one fails."""
+    while job.name != f"tensor_{COUNT - 1}":
+        sources.refuse_when_stopped()
+    raise MemoryError
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_failure_stops_the_others(folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "write_job", endless)
+    last = jobs()[-workers:]
+    with pytest.raises(CheckpointError, match="tensor_39.*: not enough memory; fewer workers need less"):
+        list(do_jobs(WRITE, last, folder, workers, Storage()))
+
+
+def test_closing_stops_what_is_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def first_alone(job: Job, sources: Sources, targets: Takes) -> list[Written]:
+        if job.name == "tensor_0":
+            assert begun.wait(60)
+            return []
+        begun.set()
+        return endless(job, sources, targets)
+
+    monkeypatch.setattr(pool, "write_job", first_alone)
+    results = do_jobs(WRITE, jobs(COUNT - 1), folder, 2, Storage())
+    assert next(results).name == "tensor_0"
+    results.close()
+    assert (folder / "file").read_bytes() == b"\1" * (COUNT + 1)
