@@ -26,6 +26,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 

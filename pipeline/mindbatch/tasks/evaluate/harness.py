@@ -22,7 +22,7 @@ from mindbatch.storage import write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
 from mindbatch.tasks.evaluate.lent_model import LentModel
-from mindbatch.tasks.evaluate.results import CONFIG, RESULTS
+from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 if TYPE_CHECKING:  # an extra

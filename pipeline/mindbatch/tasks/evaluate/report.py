@@ -16,8 +16,10 @@ from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
+from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
 from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text
+from mindbatch.tasks.formatting import counted
 
 OPEN = 3
 """Questions that are shown unfolded."""
@@ -45,10 +47,11 @@ def report_page(evaluation: Evaluation) -> str:
     chosen = shown.chosen()
     filled = rendered(
         "evaluation.html.j2",
+        generator=GENERATOR,
         policy=content_policy(style),
         style=Markup(style),
-        title=f"{evaluation.task}: {_count(len(evaluation.columns), 'column')} evaluated",
-        facts=f"{_count(len(evaluation.questions), 'question')} · {moment(evaluation.created)}",
+        title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
+        facts=f"{counted(len(evaluation.questions), 'question')} · {moment(evaluation.created)}",
         findings=[*_findings(evaluation)],
         faults=[*_faults(evaluation)],
         charts=[(measure, _chart(evaluation, scores, measure)) for scores, measure in _measures(evaluation)],
@@ -123,7 +126,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
 def _faults(evaluation: Evaluation) -> Iterator[str]:
     for name, column in evaluation.measured.items():
         if column.errors:
-            yield f"{name}: {_count(len(column.errors), 'question')} could not be run"
+            yield f"{name}: {counted(len(column.errors), 'question')} could not be run"
 
 
 def _differences(evaluation: Evaluation) -> Iterator[list[str]]:
@@ -158,7 +161,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
             + (f" ({interval_text(metric, each)})" if each.interval else "")
             for column, each in scores.estimates.items()
         )
-        yield f"{name}, over {_count(len(scores.rows), 'question')}: {values}."
+        yield f"{name}, over {counted(len(scores.rows), 'question')}: {values}."
 
 
 class _QuestionView:
@@ -259,7 +262,3 @@ def _prompt_text(content: Any, text: str | None) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text):,} characters)"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

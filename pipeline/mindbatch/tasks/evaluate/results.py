@@ -16,10 +16,8 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.storage import write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
+from mindbatch.tasks.evaluate.own_files import RESULTS
 from mindbatch.tasks.evaluate.questions import Question
-
-RESULTS = "results.json"
-CONFIG = "evaluation.config.yaml"
 
 
 @dataclass(frozen=True)

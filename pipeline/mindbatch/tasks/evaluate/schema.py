@@ -13,8 +13,6 @@ from mindbatch.config.path_faults import (
     folder_fault,
     input_file_fault,
     model_folder_fault,
-    output_file_fault,
-    run_folder_fault,
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
@@ -23,6 +21,7 @@ from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.tasks.evaluate.harness_config import HarnessConfig, harness_faults
+from mindbatch.tasks.evaluate.own_files import evaluation_folder_fault, page_fault
 
 _NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
@@ -142,14 +141,14 @@ class EvaluateConfig(ModelTaskConfig):
                 else folder
                 for name, folder in self.checkpoints.items()
             }
-        self.report = settled("report", self.report, output_file_fault, faults)
+        self.report = settled("report", self.report, page_fault, faults)
         self.harness.include_path = settled(
             "harness.include_path", self.harness.include_path, folder_fault, faults
         )
         fault_of = input_file_fault("rows to take examples from")
         self.task.few_shot_path = settled("task.few_shot_path", self.task.few_shot_path, fault_of, faults)
         self.output.dir = settled(
-            "output.dir", self.output.dir or self._own_folder(), run_folder_fault, faults
+            "output.dir", self.output.dir or self._own_folder(), evaluation_folder_fault, faults
         )
         return faults
 

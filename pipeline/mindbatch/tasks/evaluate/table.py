@@ -13,6 +13,7 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.formatting import counted
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
@@ -29,7 +30,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
         for each in evaluation.scores:
             cells += _cells(each, column.name)
         add_row(table, cells)
-    heading = f"{printable(evaluation.task)}: {len(evaluation.questions):,} questions"
+    heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
     return "\n".join([heading, "", drawn(table), "", *_notes(evaluation)]).rstrip()
 
 

@@ -15,10 +15,12 @@ from mindbatch.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured
+from mindbatch.tasks.evaluate.own_files import CONFIG
 from mindbatch.tasks.evaluate.questions import read_questions
-from mindbatch.tasks.evaluate.results import CONFIG, Evaluation, write_results
+from mindbatch.tasks.evaluate.results import Evaluation, write_results
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.table import evaluation_page
+from mindbatch.tasks.formatting import counted
 
 
 def run(config: EvaluateConfig) -> int:
@@ -72,5 +74,6 @@ def _report_errors(evaluation: Evaluation) -> int:
         if column.errors:
             number, reason = min(column.errors.items())
             place = evaluation.questions[number].place
-            say(f"{name}: {len(column.errors)} questions could not be run; the first: {place}: {reason}")
+            failed = counted(len(column.errors), "question")
+            say(f"{name}: {failed} could not be run; the first: {place}: {reason}")
     return EXIT_FAILED if evaluation.num_errors else EXIT_DONE
