@@ -69,7 +69,8 @@ class LoraConfig:
     def folders(self) -> dict[str, AdapterFolder]:
         """The adapters that are folders, by name; the values are valid."""
         found = {}
-        for name, value in (self.adapters or {}).items():
+        for name in self.names:
+            value = self.adapters[name]
             if isinstance(value, Mapping):
                 found[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
             elif value is not None:
@@ -139,6 +140,16 @@ def unknown_adapter(name: object, names: Iterable[str]) -> str:
     near = did_you_mean(name, there) if isinstance(name, str) else ""
     listed = ", ".join(there[:_MOST_NAMED])
     return f"there is no adapter {shown(name, notation=repr)}; lora.adapters has {listed}{more}{near}"
+
+
+def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:
+    """What adapters that no row names lack to have an effect. naming: a key that would let rows name them."""
+    if lora.folders and lora.row_default is None:
+        names = [*lora.folders]
+        yield (
+            f"lora.adapters: {', '.join(names[:_MOST_NAMED])}: no prompt would have one; give "
+            f"{naming}lora.default={names[0]}, or remove them"
+        )
 
 
 def _adapter_faults(adapters: Mapping[Any, Any]) -> Iterator[str]:

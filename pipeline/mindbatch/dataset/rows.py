@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config.lora_schema import LoraConfig, idle_faults
 from mindbatch.dataset.column_rows import ColumnRows
 from mindbatch.dataset.columns import OptionalColumns, missing_column
 from mindbatch.dataset.data_config import DataConfig
@@ -142,7 +142,7 @@ class RowMaker:
         Raises:
             ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
         """
-        idle = _idle_columns(data, columns) if is_openai else []
+        idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
         options = chat_options(
             data.system, data.tools, data.chat_template_kwargs, prefix="data.", faults=idle
         )
@@ -230,6 +230,12 @@ def _idle_columns(data: DataConfig, columns: Sequence[str]) -> list[str]:
         if getattr(data, name) != getattr(unset, name)
     ]
     return faults + ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
+
+
+def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
+    if lora is None or data.adapter_column is not None:
+        return []
+    return [*idle_faults(lora, "data.adapter_column=COLUMN or ")]
 
 
 def _joined(faults: Sequence[str]) -> str:

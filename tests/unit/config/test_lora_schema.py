@@ -258,3 +258,14 @@ def test_a_shipped_example_is_named_as_such(here: Path) -> None:
     assert not any(
         "shipped:" in line for line in faults_of("lora.adapters={one: examples/../x, two: examples/x}")
     )
+
+
+def test_prompts_without_a_default_would_have_no_adapter(here: Path) -> None:
+    given = ["model.checkpoint_name_or_path=llama-32-heads", "prompts=[x]", "lora.adapters={law: law}"]
+    with pytest.raises(ConfigError) as caught:
+        compose_task(TASKS["generate"], given).finish()
+    assert caught.value.faults == (
+        "lora.adapters: law: no prompt would have one; give lora.default=law, or remove them",
+    )
+    compose_task(TASKS["generate"], [*given, "lora.default=law"]).finish()
+    compose_task(TASKS["generate"], [*given, "lora.mode=merge"]).finish()

@@ -9,6 +9,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.errors import ConfigError
 
 LORA = LoraConfig({"law": "x", "med": "y", "base": None}, "law")
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -72,3 +73,14 @@ def test_a_request_names_an_adapter_as_its_model() -> None:
     assert failure.reason == "body.model: there is no adapter 'gpt-4'; lora.adapters has law, med, base"
     assert adapter_of(request(None, model="gpt-4")) is None
     assert adapter_of(request(LoraConfig(), model="gpt-4")) is None
+
+
+def test_adapters_that_no_row_can_have_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig(LORA.adapters))
+    assert caught.value.faults == (
+        "lora.adapters: law, med: no prompt would have one; give data.adapter_column=COLUMN or "
+        "lora.default=law, or remove them",
+    )
+    RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig(LORA.adapters, default="base"))
+    RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig({"base": None}))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mindbatch.config.lora_schema import idle_faults, lora_faults
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
     new_files_fault,
@@ -90,6 +91,8 @@ class PromptTaskConfig(ModelTaskConfig):
         for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs"):
             if getattr(self, name) is not None:
                 yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
+        if not [*lora_faults(self.lora)]:
+            yield from idle_faults(self.lora)
 
     def _may_chat(self) -> bool:
         """Whether prompts may be conversations: by themselves too, which read_prompts knows better."""
