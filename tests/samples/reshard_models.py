@@ -43,6 +43,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "n_head": 8,
         "n_positions": 16,
     },
+    "pangu_alpha": {
+        "model_type": "gpt_pangu",
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "num_layers": 3,
+        "num_heads": 8,
+        "max_position_embeddings": 16,
+    },
     "chatglm": {
         "model_type": "chatglm",
         "padded_vocab_size": 61,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.regions import full_region
@@ -41,7 +42,8 @@ def _mindformers(arch: Architecture) -> dict[str, str]:
         return {}
     shapes = source_shapes(tensor_specs(arch))
     try:
-        [stored] = to_mindformers(dialect(arch.model_type), shapes, heads_of(arch)).ranks
+        rules = dialect(arch.model_type, Options(num_layers=arch.num_layers))
+        [stored] = to_mindformers(rules, shapes, heads_of(arch)).ranks
     except CheckpointError:  # MindFormers has no such model, as a GPT-2 whose head is not the embedding
         return {}
     return {

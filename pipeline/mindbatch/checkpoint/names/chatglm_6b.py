@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, renamed
+from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, renamed, renamed_norm
 
 _LAYER = "transformer.layers.{layer}"
 _NORMS = (f"{_LAYER}.input_layernorm", f"{_LAYER}.post_attention_layernorm", "transformer.final_layernorm")
@@ -13,11 +13,7 @@ def dialect(options: Options) -> Dialect:
     """The rules; the model has no settings that change them."""
     del options
     words = "transformer.word_embeddings"
-    norms = [
-        Rule(Form((f"{name}.{one}",)), Form((f"{name}.{other}",)))
-        for name in _NORMS
-        for one, other in (("weight", "gamma"), ("bias", "beta"))
-    ]
+    norms = [rule for name in _NORMS for rule in renamed_norm(name, name)]
     return Dialect(
         (
             Rule(Form((f"{words}.weight",)), Form((f"{words}.embedding_table",))),

@@ -85,11 +85,13 @@ class Options:
 
     qkv_concat, mlp_concat: as MindFormers calls them; Llama has the first one alone, which means both.
     grouped: fused tensors are GROUPED, as in MindFormers 1.9; older releases joined them on each rank.
+    num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
     """
 
     qkv_concat: bool = False
     mlp_concat: bool = True
     grouped: bool = True
+    num_layers: int | None = None
 
     @property
     def order(self) -> Order:
@@ -119,6 +121,12 @@ def renamed(pairs: Iterable[tuple[str, str]], ends: Sequence[str] = ("weight",))
     ]
 
 
+def renamed_norm(original: str, stored: str) -> list[Rule]:
+    """Rules for a norm's weight and bias, which MindFormers calls gamma and beta."""
+    ends = (("weight", "gamma"), ("bias", "beta"))
+    return [Rule(Form((f"{original}.{one}",)), Form((f"{stored}.{other}",))) for one, other in ends]
+
+
 def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
     """Names of tensors that no model needs and that are left behind."""
     return {name for name in names if any(fnmatchcase(name, pattern) for pattern in dialect.unused)}
@@ -127,7 +135,7 @@ def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
 def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
     """Those of the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
     known = _rules_by_name(dialect, is_stored)
-    return {name for name in names if _without_layer(name)[0] in known}
+    return {name for name in names if name in known or _without_layer(name)[0] in known}
 
 
 def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: bool) -> Rule:
@@ -135,8 +143,8 @@ def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: 
 
     CheckpointError when there is none, or when other tensors of it are missing.
     """
-    plain, layer = _without_layer(name)
     known = _rules_by_name(dialect, is_stored)
+    plain, layer = (name, "") if name in known else _without_layer(name)
     if plain not in known:
         side = "MindFormers" if is_stored else "Hugging Face"
         near = did_you_mean(plain, known).replace(_LAYER, layer)

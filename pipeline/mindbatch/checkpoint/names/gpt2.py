@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, Sections, renamed
+from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, Sections, renamed, renamed_norm
 
 _HF, _MF = "transformer.h.{layer}", "backbone.blocks.{layer}"
 
@@ -17,9 +17,9 @@ def dialect(options: Options) -> Dialect:
     return Dialect(
         (
             *embeddings,
-            *_norm("transformer.ln_f", "backbone.layernorm"),
-            *_norm(f"{_HF}.ln_1", f"{_MF}.layernorm1"),
-            *_norm(f"{_HF}.ln_2", f"{_MF}.layernorm2"),
+            *renamed_norm("transformer.ln_f", "backbone.layernorm"),
+            *renamed_norm(f"{_HF}.ln_1", f"{_MF}.layernorm1"),
+            *renamed_norm(f"{_HF}.ln_2", f"{_MF}.layernorm2"),
             *_attention(),
             *renamed(
                 [
@@ -33,11 +33,6 @@ def dialect(options: Options) -> Dialect:
         # causal masks: of old Hugging Face checkpoints, and what MindFormers' conversion made of them
         ("*.attn.bias", "*.attn.masked_bias", "*.attention.beta", "*.attention.masked_beta"),
     )
-
-
-def _norm(original: str, stored: str) -> list[Rule]:
-    ends = (("weight", "gamma"), ("bias", "beta"))
-    return [Rule(Form((f"{original}.{one}",)), Form((f"{stored}.{other}",))) for one, other in ends]
 
 
 def _attention() -> list[Rule]:

@@ -17,6 +17,7 @@ _MODULES = {
     "gpt2": "gpt2",
     "llama": "llama",
     "mistral": "llama",
+    "pangu_alpha": "pangu_alpha",
     "qwen2": "llama",
 }
 NAMED_MODEL_TYPES = tuple(_MODULES)

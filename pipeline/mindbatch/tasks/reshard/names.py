@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,10 @@ def source_naming(
     grouped = config.source_qkv_grouped
     if grouped is None:
         grouped = noted_settings(path).get("qkv_grouped") is not False
-    options = detected_options(model_type, names, Options(grouped=grouped))
+    options = Options(grouped=grouped, num_layers=architecture.num_layers)
+    options = detected_options(model_type, names, options)
     if config.source_qkv_concat is not None:
-        options = Options(qkv_concat=config.source_qkv_concat, grouped=grouped)
+        options = replace(options, qkv_concat=config.source_qkv_concat)
     return Naming(dialect(model_type, options), heads_of(architecture), options, "source_")
 
 
@@ -124,7 +125,9 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
         raise ConfigError(f"target.names={MINDFORMERS}: {_NEEDS_CONFIG}")
     model_type = architecture.model_type
     _refuse_unknown(model_type, "target.qkv_concat" if target.qkv_concat else None)
-    options = Options(qkv_concat=target.qkv_concat, grouped=target.qkv_grouped)
+    options = Options(
+        qkv_concat=target.qkv_concat, grouped=target.qkv_grouped, num_layers=architecture.num_layers
+    )
     rules = dialect(model_type, options)
     if rules.has_own_head and architecture.tied:
         raise ConfigError(

@@ -33,7 +33,8 @@ def ranks(config: dict[str, Any], ways: int, stages: int, options: Kind) -> Rank
     placed = placements(tensor_specs(arch), ways, stages)
     if options is None:
         return as_placed(placed, ways * stages)
-    return as_mindformers(dialect(arch.model_type, options), heads_of(arch), placed, ways * stages)
+    rules = dialect(arch.model_type, replace(options, num_layers=arch.num_layers))
+    return as_mindformers(rules, heads_of(arch), placed, ways * stages)
 
 
 def case(model: str, source: Kind, target: Kind) -> tuple[list[TensorPlan], RankFiles, RankFiles]:
@@ -47,6 +48,8 @@ CASES = [
     case("llama", FUSED, Options()),
     case("gpt2", None, Options()),
     case("gpt2", Options(), None),
+    case("pangu_alpha", None, Options()),
+    case("pangu_alpha", Options(), None),
 ]
 
 
@@ -114,6 +117,12 @@ NAMES = [
     ("wq.weight", "w3.weight", "w2.weight"),
     ("dense2.weight", "dense3.bias", "mapping.weight"),
     ("c_attn.weight", "c_attn.bias", "c_proj.weight"),
+    (
+        "top_query_layer.attention.dense1.weight",
+        "top_query_layer.output.mapping.weight",
+        "blocks.1.attention.dense2.bias",
+    ),
+    ("h.2.attn.q_proj.weight", "h.2.mlp.c_proj.weight", "h.1.attn.c_proj.weight"),
 ]
 
 

@@ -1,5 +1,7 @@
 """Names of MindFormers: what each of its tensors is made of, and the way back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from names_applied import numbered, original_arrays, stored_arrays
@@ -28,6 +30,14 @@ CONFIGS = {
         "n_head": 8,
         "n_positions": 8,
     },
+    "pangu_alpha": {
+        "model_type": "gpt_pangu",
+        "vocab_size": 21,
+        "hidden_size": 16,
+        "num_layers": 3,
+        "num_heads": 8,
+        "max_position_embeddings": 8,
+    },
 }
 FUSED = Options(qkv_concat=True)
 JOINED = Options(qkv_concat=True, grouped=False)
@@ -38,7 +48,8 @@ BLOCK = "model.layers.1"
 def names_of(model_type, options, shapes=None):
     arch = describe(CONFIGS[model_type])
     shapes = shapes or dict(source_shapes(tensor_specs(arch)))
-    return to_mindformers(dialect(model_type, options), shapes, heads_of(arch))
+    rules = dialect(model_type, replace(options, num_layers=arch.num_layers))
+    return to_mindformers(rules, shapes, heads_of(arch))
 
 
 @pytest.mark.parametrize(("model_type", "options"), CASES)
@@ -46,9 +57,9 @@ def test_there_and_back_is_the_same(model_type, options):
     there = names_of(model_type, options)
     assert not [*side_faults("target", there)]
     arrays = numbered(there.shapes)
-    back = to_huggingface(
-        dialect(model_type, options), there.stored_shapes(0), heads_of(describe(CONFIGS[model_type]))
-    )
+    arch = describe(CONFIGS[model_type])
+    rules = dialect(model_type, replace(options, num_layers=arch.num_layers))
+    back = to_huggingface(rules, there.stored_shapes(0), heads_of(arch))
     assert back.shapes == there.shapes
     made = original_arrays(back, stored_arrays(there, arrays))
     for name, array in arrays.items():
@@ -119,6 +130,26 @@ def test_gpt2_cuts_and_transposes_its_fused_matrix():
             made[f"backbone.blocks.1.{stored}"], arrays[f"transformer.h.1.{original}"]
         )
     assert made["backbone.embedding.position_embedding.embedding_table"].shape == (8, 16)
+
+
+def test_the_last_layer_of_pangu_alpha_stands_apart():
+    names = names_of("pangu_alpha", Options())
+    arrays = numbered(names.shapes)
+    made = stored_arrays(names, arrays)
+    same = {
+        "backbone.embedding.word_embedding.embedding_table": "transformer.wte.weight",
+        "backbone.top_query_embedding.embedding_table": "transformer.wqe.weight",
+        "backbone.blocks.1.attention.dense3.weight": "transformer.h.1.attn.v_proj.weight",
+        "backbone.top_query_layer.attention.dense1.bias": "transformer.h.2.attn.q_proj.bias",
+        "backbone.top_query_layer.layernorm2.gamma": "transformer.h.2.ln_2.weight",
+        "backbone.layernorm.beta": "transformer.ln_f.bias",
+    }
+    for stored, original in same.items():
+        np.testing.assert_array_equal(made[stored], arrays[original])
+    for stored, original in (("blocks.0", "0"), ("top_query_layer", "2")):
+        inner = made[f"backbone.{stored}.output.mapping.weight"]
+        np.testing.assert_array_equal(inner, arrays[f"transformer.h.{original}.mlp.c_fc.weight"].T)
+    assert not [name for name in made if name.startswith("backbone.blocks.2.")]
 
 
 def test_chatglm_6b_has_other_names_for_embedding_and_norms():

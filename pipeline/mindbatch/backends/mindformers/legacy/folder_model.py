@@ -149,7 +149,8 @@ def open_legacy(home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorS
 
 def _options(folder: ModelFolder, arch: Architecture) -> dict[str, Any]:
     """The network's options; its tensors are found to be those of the file."""
-    options, size = detected_options(arch.model_type, folder.names, Options()), folder.shard.size
+    options = detected_options(arch.model_type, folder.names, Options(num_layers=arch.num_layers))
+    size = folder.shard.size
     if options.qkv_concat and noted_settings(folder.path).get("qkv_grouped") is False:
         raise CheckpointError(
             f"{folder.path}: fused tensors are joined on each rank (target.qkv_grouped=false), as before "
