@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 LOWEST = {
     "child_main",
     "children",
+    "chinese_words",
     "closing",
     "errors",
     "fault_lines",
@@ -53,6 +54,7 @@ FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "children": {"child_main"},
+    "chinese_words": set(),
     "closing": set(),
     "fault_lines": set(),
     "foreign_formats": set(),

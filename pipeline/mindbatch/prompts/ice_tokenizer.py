@@ -16,19 +16,22 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import Unigram
 from tokenizers.processors import TemplateProcessing
 
-from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.errors import CheckpointError
 from mindbatch.prompts.glm_chats import CHATGLM_6B
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
     CONTROL,
-    NORMAL,
     SPACE,
+    UNIGRAM,
     UNKNOWN,
-    USER_DEFINED,
+    UNUSED,
     faults_of,
+    lowest_score,
+    normalization_faults,
+    normalized,
     parsed_model,
+    unigram_scores,
 )
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, is_panic, one_line
 
@@ -36,13 +39,9 @@ VOCABULARY = "ice_text.model"
 END = ("[gMASK]", "<sop>")
 """What every prompt ends with: the mask whose place the output takes, and what begins it."""
 SPECIAL = ("[MASK]", "[sMASK]", "<eop>", *END)
-_UNIGRAM = 1  # TrainerSpec.model_type
-_UNUSED = 5  # SentencePiece.type
-_NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
 _MOST_IMAGES = 1 << 17
 _IMAGES = 20000  # where the settings say nothing
 _LONGEST_BLANK = 80
-_CHOSEN = -0.1  # the score with which sentencepiece prefers a user-defined piece to any others
 
 
 def load_ice(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
@@ -75,12 +74,11 @@ def ice_backend(data: bytes, path: Path, images: int) -> Backend:
     model = parsed_model(data, path)
     pieces = {each.piece: number for number, each in enumerate(model.pieces, start=images)}
     own = [
-        ("trainer_spec.model_type", model.trainer_spec.model_type, _UNIGRAM),
-        ("unused pieces", sum(each.type == _UNUSED for each in model.pieces), 0),
+        ("trainer_spec.model_type", model.trainer_spec.model_type, UNIGRAM),
+        ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
+        ("unused pieces", sum(each.type == UNUSED for each in model.pieces), 0),
     ]
-    faults = faults_of(model, own)
-    if (name := model.normalizer_spec.name) not in _NORMALIZATIONS:
-        faults.append(f"normalizer_spec.name={shown(name)}; allowed: {', '.join(_NORMALIZATIONS)}")
+    faults = [*faults_of(model, own), *normalization_faults(model.normalizer_spec)]
     if missing := [token for token in (*SPECIAL, *_white_space().values()) if token not in pieces]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         faults.append(f"no piece {', '.join(missing[:3])}{more}; a file of a later release has them")
@@ -99,27 +97,17 @@ def _built(model: Any, pieces: Mapping[str, int], images: int) -> Backend:
         each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL) or each.piece in SPECIAL
     ]
     unknown = next(pieces[each.piece] for each in model.pieces if each.type == UNKNOWN)
-    backend = Backend(Unigram(_scores(model, images), unk_id=unknown, byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([*_normalizers(model.normalizer_spec)])
+    lowest = lowest_score(model)
+    scores = [*((f"<image_{number}>", lowest) for number in range(images)), *unigram_scores(model)]
+    backend = Backend(Unigram(scores, unk_id=unknown, byte_fallback=True))
+    white = (normalizers.Replace(white, piece) for white, piece in _white_space().items())
+    backend.normalizer = normalizers.Sequence([*white, *normalized(model.normalizer_spec)])
     backend.pre_tokenizer = _broken(special)
     backend.decoder = _decoder(images)
     backend.add_special_tokens(special)
     ends = [(token, pieces[token]) for token in END]
     backend.post_processor = TemplateProcessing(single=["$A", *END], special_tokens=ends)
     return backend
-
-
-def _scores(model: Any, images: int) -> list[tuple[str, float]]:
-    """The pieces with their scores. Those that no text becomes have the lowest, which says nothing."""
-    lowest = min((each.score for each in model.pieces if each.type == NORMAL), default=0.0)
-
-    def score(piece: Any) -> float:
-        if piece.type == USER_DEFINED:
-            return _CHOSEN
-        return float(piece.score) if piece.type == NORMAL else lowest
-
-    own = ((each.piece, score(each)) for each in model.pieces)
-    return [*((f"<image_{number}>", lowest) for number in range(images)), *own]
 
 
 def _broken(special: Iterable[str]) -> pre_tokenizers.PreTokenizer:
@@ -134,24 +122,6 @@ def _white_space() -> dict[str, str]:
     """White space, and the pieces that stand for it, the longest first."""
     blanks = {" " * count: f"<|blank_{count}|>" for count in range(_LONGEST_BLANK, 1, -1)}
     return {"\n": "<n>", "\t": "<|tab|>", **blanks}
-
-
-def _normalizers(spec: Any) -> Iterable[normalizers.Normalizer]:
-    """From a text to pieces' characters, in sentencepiece's order.
-
-    Its table of NFKC is applied to what NFKC has composed: `tokenizers` looks up single characters there.
-    """
-    yield from (normalizers.Replace(white, piece) for white, piece in _white_space().items())
-    if spec.precompiled_charsmap:
-        yield normalizers.NFKC()
-        yield normalizers.Precompiled(spec.precompiled_charsmap)
-    if spec.remove_extra_whitespaces:
-        yield normalizers.Replace(Regex(r"\A +"), "")
-        yield normalizers.Replace(Regex(" {2,}"), " ")
-    yield normalizers.Prepend(SPACE)
-    yield normalizers.Replace(" ", SPACE)
-    if spec.remove_extra_whitespaces:
-        yield normalizers.Replace(Regex(rf"{SPACE}+\z"), "")
 
 
 def _decoder(images: int) -> decoders.Decoder:

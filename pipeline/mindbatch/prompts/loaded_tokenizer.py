@@ -25,9 +25,18 @@ class LoadedTokenizer:
     """bos_token, eos_token... as text: the variables of a chat template."""
     templates: dict[str, str]
     """Chat templates by name; the usual one is "default"."""
+    words: object | None = None
+    """What divides texts before `backend` encodes them, for `PreTokenizer.custom` of `tokenizers`. Not in
+    `backend`, which could not be copied then."""
 
 
-def kept(backend: Backend, named: Mapping[str, Any], chat_template: object, folder: Path) -> LoadedTokenizer:
+def kept(
+    backend: Backend,
+    named: Mapping[str, Any],
+    chat_template: object,
+    folder: Path,
+    words: object | None = None,
+) -> LoadedTokenizer:
     """Of a tokenizer that has these tokens in its vocabulary, without truncation and padding.
 
     Raises:
@@ -44,6 +53,7 @@ def kept(backend: Backend, named: Mapping[str, Any], chat_template: object, fold
         unk_token_id=unknown,
         named_tokens=dict(named),
         templates=_templates(chat_template, folder),
+        words=words,
     )
 
 

@@ -7,15 +7,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, normalizers
+from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
+from mindbatch.checkpoint.faults import shown
 from mindbatch.errors import CheckpointError
 
 SPACE = "▁"
-_BYTE_PAIRS = 2  # TrainerSpec.model_type
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # SentencePiece.type
+UNIGRAM, BYTE_PAIRS = 1, 2  # TrainerSpec.model_type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # SentencePiece.type
+_NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
+_CHOSEN = -0.1  # the score with which sentencepiece prefers a user-defined piece to any others
 
 
 def sentencepiece_backend(data: bytes, path: Path) -> Backend:
@@ -29,9 +32,10 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
     model = parsed_model(data, path)
     spec = model.normalizer_spec
     own = [
-        ("trainer_spec.model_type", model.trainer_spec.model_type, _BYTE_PAIRS),
+        ("trainer_spec.model_type", model.trainer_spec.model_type, BYTE_PAIRS),
         ("normalizer_spec.precompiled_charsmap", bool(spec.precompiled_charsmap), False),
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, False),
+        ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
     ]
     if faults := faults_of(model, own):
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
@@ -66,7 +70,6 @@ def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
     pieces = [each.piece for each in model.pieces]
     wanted = [
         *own,
-        ("trainer_spec.byte_fallback", trainer.byte_fallback, True),
         ("trainer_spec.treat_whitespace_as_suffix", trainer.treat_whitespace_as_suffix, False),
         ("normalizer_spec.add_dummy_prefix", normalizer.add_dummy_prefix, True),
         ("normalizer_spec.escape_whitespaces", normalizer.escape_whitespaces, True),
@@ -93,3 +96,44 @@ def merges_of(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple
     ]
     names = [*ids]
     return [(names[left], names[right]) for _, left, right in sorted(found)]
+
+
+def unigram_scores(model: Any) -> list[tuple[str, float]]:
+    """The pieces of a unigram model with their scores. Those that no text becomes have the lowest."""
+    lowest = lowest_score(model)
+
+    def score(piece: Any) -> float:
+        if piece.type == USER_DEFINED:
+            return _CHOSEN
+        return float(piece.score) if piece.type == NORMAL else lowest
+
+    return [(each.piece, score(each)) for each in model.pieces]
+
+
+def lowest_score(model: Any) -> float:
+    """Of the pieces of texts, which says nothing of others."""
+    return min((each.score for each in model.pieces if each.type == NORMAL), default=0.0)
+
+
+def normalization_faults(spec: Any) -> list[str]:
+    """Whether the rules of a NormalizerSpec are others than `normalized` follows."""
+    if spec.name in _NORMALIZATIONS:
+        return []
+    return [f"normalizer_spec.name={shown(spec.name)}; allowed: {', '.join(_NORMALIZATIONS)}"]
+
+
+def normalized(spec: Any) -> Iterable[normalizers.Normalizer]:
+    """From a text to pieces' characters, as a NormalizerSpec says, in sentencepiece's order.
+
+    Its table of NFKC is applied to what NFKC has composed: `tokenizers` looks up single characters there.
+    """
+    if spec.precompiled_charsmap:
+        yield normalizers.NFKC()
+        yield normalizers.Precompiled(spec.precompiled_charsmap)
+    if spec.remove_extra_whitespaces:
+        yield normalizers.Replace(Regex(r"\A +"), "")
+        yield normalizers.Replace(Regex(" {2,}"), " ")
+    yield normalizers.Prepend(SPACE)
+    yield normalizers.Replace(" ", SPACE)
+    if spec.remove_extra_whitespaces:
+        yield normalizers.Replace(Regex(rf"{SPACE}+\z"), "")

@@ -10,6 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import PreTokenizer
+from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 from mindbatch.errors import PromptError
 from mindbatch.prompts.chat import ChatTemplates
@@ -31,7 +33,8 @@ class Tokenizer:
     """
 
     def __init__(self, loaded: LoadedTokenizer, chat_limits: ChatLimits | None = None) -> None:
-        self._backend = loaded.backend
+        self._words = None if loaded.words is None else PreTokenizer.custom(loaded.words)
+        self._backend = _dividing(loaded.backend, self._words)
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
         special = {i: t.content for i, t in self._backend.get_added_tokens_decoder().items() if t.special}
         self._special = special
@@ -174,7 +177,7 @@ class Tokenizer:
 
     @cached_property
     def _characters_per_token(self) -> int | None:
-        return characters_per_token(self._backend)
+        return None if self._words else characters_per_token(self._backend)
 
     def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
         text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)
@@ -209,7 +212,7 @@ class Tokenizer:
         """Made for these two marks; kept, because they are nearly always the same."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
-                self._plain = _PlainEncoder(self._backend, gap, slot)
+                self._plain = _PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
 
 
@@ -217,9 +220,9 @@ class _PlainEncoder:
     """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
     `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
 
-    def __init__(self, backend: Backend, gap: str, slot: str) -> None:
+    def __init__(self, backend: Backend, gap: str, slot: str, words: PreTokenizer | None = None) -> None:
         self.gap, self.slot = gap, slot
-        self._backend = Backend.from_str(backend.to_str())
+        self._backend = _copied(backend, words)
         self._backend.encode_special_tokens = True
         self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
         self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
@@ -233,6 +236,23 @@ class _PlainEncoder:
             for token_id in encoding.ids
             if token_id != self._gap_id
         ]
+
+
+def _dividing(backend: Backend, words: PreTokenizer | None) -> Backend:
+    if words is not None:
+        backend.pre_tokenizer = words
+    return backend
+
+
+def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
+    """One that shares `words` alone, which is Python's and cannot be written down."""
+    if words is None:
+        return Backend.from_str(backend.to_str())
+    backend.pre_tokenizer = PreTokenizers([])
+    try:
+        return _dividing(Backend.from_str(backend.to_str()), words)
+    finally:
+        backend.pre_tokenizer = words
 
 
 def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:

@@ -12,6 +12,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.ice_tokenizer import load_ice
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.pangu_tokenizer import load_pangu
 from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 
@@ -21,7 +22,14 @@ _CLASS_OF_FILE = {
     "merges.txt": "GPT2TokenizerFast",
     "tokenizer.model": "LlamaTokenizerFast",
 }
-_OTHER_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "ice_text.model")
+_OTHER_VOCABULARIES = (
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "ice_text.model",
+    "vocab.model",
+)
 
 
 def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
@@ -36,7 +44,7 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if not present and not has_file(folder, SETTINGS):
         return None
     settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
-    for load in (load_plain, load_glm, load_ice):
+    for load in (load_plain, load_glm, load_ice, load_pangu):
         if (loaded := load(folder, settings)) is not None:
             return loaded
     with _quiet():

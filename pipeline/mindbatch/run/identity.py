@@ -35,6 +35,7 @@ _TOKENIZER_FILES = (
     "tokenizer.model",
     "spiece.model",
     "ice_text.model",
+    "vocab.model",
     "vocab.json",
     "merges.txt",
     "special_tokens_map.json",

@@ -22,6 +22,7 @@ _WHOLE = (
     "tokenizer.json",
     "tokenizer.model",
     "ice_text.model",
+    "vocab.model",
     "adapter_model.safetensors",
     "adapter_model.ckpt",
     "adapter_model.bin",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from mindbatch.chinese_words import words_of
 from mindbatch.evaluation.scoring.matching import best_of
 from mindbatch.evaluation.scoring.metric import Answer, FloatArray, MeanMetric, Metric
 
@@ -127,18 +128,8 @@ class RougeL(_Rouge):
 def rouge_words(text: str) -> list[str]:
     """The words of a text in small letters; those of a text with Chinese characters as jieba divides them."""
     if _HAN.search(text):
-        return [word.lower() for word in _jieba_words(text) if word.strip()]
+        return [word.lower() for word in words_of(text) if word.strip()]
     return [word for word in _NO_LETTERS.split(text.lower()) if word]
-
-
-def _jieba_words(text: str) -> Iterable[str]:
-    import logging
-
-    import jieba
-
-    jieba.setLogLevel(logging.WARNING)  # it tells on stderr that it loads its dictionary
-    found: Iterable[str] = jieba.cut(text)
-    return found
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:

@@ -40,6 +40,7 @@ BESIDE = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "ice_text.model",
+    "vocab.model",
     "chat_template.jinja",
     "chat_template.json",
 )

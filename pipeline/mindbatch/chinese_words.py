@@ -1,0 +1,40 @@
+"""Words of texts with Chinese in them, as jieba divides them."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+_LOADING = threading.Lock()
+
+
+def words_of(text: str) -> Iterable[str]:
+    """The words of a text, in order and without gaps: white space and punctuation marks are words, too."""
+    found: Iterable[str] = _divider().cut(text)
+    return found
+
+
+def _divider() -> Any:
+    with _LOADING:
+        return _loaded()
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> Any:
+    """jieba with its dictionary, which takes most of a second to read.
+
+    It keeps a copy in the folder for temporary files, and takes whatever has its name there: ours is in a
+    folder that nobody else writes to.
+    """
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)  # it tells on stderr that it loads its dictionary
+    divider = jieba.Tokenizer()
+    with tempfile.TemporaryDirectory(prefix="mindbatch-jieba-") as folder:
+        divider.tmp_dir = folder
+        divider.initialize()
+    return divider

@@ -1,0 +1,173 @@
+"""The tokenizer of PanGu-alpha: words as jieba divides them, each encoded by a sentencepiece model.
+
+Sources: the behaviour of tokenization_gptpangu.py in the published folders, and of MindFormers 1.0's
+pangualpha_tokenizer.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import NormalizedString, PreTokenizedString, decoders, normalizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE, Unigram
+from tokenizers.processors import TemplateProcessing
+
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
+from mindbatch.chinese_words import words_of
+from mindbatch.errors import CheckpointError
+from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.sentencepiece_file import (
+    BYTE_PAIRS,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    faults_of,
+    merges_of,
+    normalization_faults,
+    normalized,
+    parsed_model,
+    unigram_scores,
+)
+from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, is_panic, one_line, read_json_file
+
+VOCABULARY = "vocab.model"
+CLASSES = ("GPTPanguTokenizer", "PanguAlphaTokenizer")
+WRITTEN = {" ": "\u2582", "\n": "\u2583"}
+"""What a space and the end of a line are to the model; a space of its own parts words."""
+_NAMED = {"bos_token": "<s>", "eos_token": "<eot>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_KINDS = (UNIGRAM, BYTE_PAIRS)
+_IN_WORDS = re.compile(rf"{SPACE}?[\w+#&.%-]+")
+
+
+def load_pangu(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
+    """The folder's tokenizer; None where neither the settings name the class nor config.json the type.
+
+    Raises:
+        CheckpointError: a damaged file, or one that asks for what is not done here.
+    """
+    if not has_file(folder, VOCABULARY) or not _is_of_pangu(folder, settings):
+        return None
+    with checked_copy(folder, [VOCABULARY]) as copy:
+        data = (copy / VOCABULARY).read_bytes()
+        checked = json.loads((copy / SETTINGS).read_bytes()) if has_file(copy, SETTINGS) else {}
+    backend, words = pangu_backend(data, folder / VOCABULARY)
+    named = _named_tokens(backend, checked)
+    backend.add_special_tokens([*named.values()])
+    _put_around_texts(backend, named, checked)
+    return kept(backend, named, checked.get("chat_template"), folder, words)
+
+
+def _is_of_pangu(folder: Path, settings: Mapping[str, Any]) -> bool:
+    if name := settings.get("tokenizer_class"):
+        return name in CLASSES
+    return read_json_file(folder, CONFIG_NAME).get("model_type") == "gpt_pangu"
+
+
+def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
+    """The tokenizer of a model file, and what divides texts into words for it.
+
+    Raises:
+        CheckpointError: lists what is no such model, or asks for what is not done here.
+    """
+    model = parsed_model(data, path)
+    spec, kind = model.normalizer_spec, model.trainer_spec.model_type
+    own = [
+        ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, False),
+        ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, True),
+        ("unused pieces", sum(each.type == UNUSED for each in model.pieces), 0),
+        ("pieces of several words", sum(SPACE in each.piece[1:] for each in model.pieces), 0),
+        (f"pieces {SPACE}", sum(each.piece == SPACE for each in model.pieces), 1),
+        ("other pieces that a word may hold", sum(_is_in_words(each) for each in model.pieces), 0),
+    ]
+    faults = [*faults_of(model, own), *normalization_faults(spec)]
+    if kind not in _KINDS:
+        faults.append(f"trainer_spec.model_type={kind}; allowed: {', '.join(map(str, _KINDS))}")
+    if faults:
+        raise CheckpointError(f"{path}: {fault}" for fault in faults)
+    try:
+        backend = Backend(_model(model))
+    except BaseException as error:  # tokenizers raises nothing more special
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise CheckpointError(f"{path}: {one_line(error)}") from error
+    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, ""),
+            *(decoders.Replace(mark, white) for white, mark in WRITTEN.items()),
+            decoders.Fuse(),
+        ]
+    )
+    return backend, Words(normalized(spec))
+
+
+def _is_in_words(piece: Any) -> bool:
+    """Whether a piece that is not NORMAL could be found inside a word, where sentencepiece has rules for it.
+
+    jieba makes a word of each other character.
+    """
+    return piece.type != NORMAL and len(piece.piece) > 1 and _IN_WORDS.fullmatch(piece.piece) is not None
+
+
+def _model(model: Any) -> BPE | Unigram:
+    ids = {each.piece: number for number, each in enumerate(model.pieces)}
+    unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
+    if model.trainer_spec.model_type == UNIGRAM:
+        return Unigram(unigram_scores(model), unk_id=ids[unknown], byte_fallback=False)
+    scores = {each.piece: each.score for each in model.pieces if each.type == NORMAL}
+    return BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True)
+
+
+class Words:
+    """A pre-tokenizer: words, each normalised as a word of its own, which is what a model has pieces of."""
+
+    def __init__(self, normalization: Iterable[normalizers.Normalizer]) -> None:
+        written = (normalizers.Replace(white, mark) for white, mark in WRITTEN.items())
+        self._normalizer = normalizers.Sequence([*written, *normalization])
+
+    def pre_tokenize(self, text: PreTokenizedString) -> None:
+        """See `tokenizers.pre_tokenizers.PreTokenizer.custom`."""
+        text.split(_divided)
+        text.normalize(self._normalizer.normalize)
+
+
+def _divided(_: int, text: NormalizedString) -> list[NormalizedString]:
+    found, start = [], 0
+    for word in words_of(str(text)):
+        found.append(text[start : start + len(word)])
+        start += len(word)
+    return found
+
+
+def _named_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token... that the vocabulary has, as the settings name them or as they usually are."""
+    named = {name: settings.get(name, usual) for name, usual in _NAMED.items()}
+    texts = {
+        name: token.get("content") if isinstance(token, dict) else token for name, token in named.items()
+    }
+    return {
+        name: text
+        for name, text in texts.items()
+        if isinstance(text, str) and backend.token_to_id(text) is not None
+    }
+
+
+def _put_around_texts(backend: Backend, named: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    ends = [
+        named[f"{end}_token"]
+        if settings.get(f"add_{end}_token") is True and f"{end}_token" in named
+        else None
+        for end in ("bos", "eos")
+    ]
+    if any(ends):
+        single = [token for token in (ends[0], "$A", ends[1]) if token]
+        ids = [(token, backend.token_to_id(token)) for token in ends if token]
+        backend.post_processor = TemplateProcessing(single=single, special_tokens=ids)
