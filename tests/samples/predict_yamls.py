@@ -197,3 +197,126 @@ LLAMA = {
     "max_position_embeddings": 64,
 }
 """config.json of the model that OLDER describes."""
+
+PANGU = """\
+seed: 0
+run_mode: 'predict'
+load_checkpoint: 'FOLDER'
+use_parallel: False
+trainer:
+  type: CausalLanguageModelingTrainer
+  model_name: 'pangualpha_2_6b'
+moe_config:
+  expert_num: 1
+  capacity_factor: 1.05
+  aux_loss_factor: 0.05
+  num_experts_chosen: 1
+model:
+  model_config:
+    type: PanguAlphaConfig
+    batch_size: 1
+    seq_length: 64
+    vocab_size: 101
+    hidden_size: 32
+    ffn_hidden_size: 128
+    num_layers: 3
+    num_heads: 4
+    pad_token_id: 6
+    eos_token_id: 9
+    post_layernorm_residual: False
+    param_init_type: 'float32'
+    compute_dtype: 'float16'
+    softmax_compute_type: 'float16'
+    embedding_dropout_prob: 0.1
+    hidden_dropout_rate: 0.1
+    attention_dropout_rate: 0.1
+    hidden_act: 'fast_gelu'
+    use_past: True
+    use_moe: False
+    expert_num: 1
+    per_token_num_experts_chosen: 1
+    checkpoint_name_or_path: 'pangualpha_2_6b'
+    repetition_penalty: 1
+    max_decode_length: 64
+    top_k: 5
+    top_p: 1
+    do_sample: False
+  arch:
+    type: PanguAlphaHeadModel
+processor:
+  return_tensors: ms
+  tokenizer:
+    type: PanguAlphaTokenizer
+  type: PanguAlphaProcessor
+"""
+PANGU_CONFIG: dict[str, object] = {
+    "model_type": "gpt_pangu",
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "num_layers": 3,
+    "num_heads": 4,
+    "activation_function": "quick_gelu",
+}
+
+CHATGLM_6B = """\
+run_mode: 'predict'
+load_checkpoint: 'FOLDER'
+model:
+  model_config:
+    type: GLMConfig
+    vocab_size: 61
+    hidden_size: 32
+    num_layers: 2
+    num_heads: 4
+    inner_hidden_size: 48
+    seq_length: 64
+    embedding_dropout_prob: 0.0
+    attention_dropout_rate: 0.0
+    hidden_dropout_rate: 0.0
+    hidden_size_per_attention_head:
+    layernorm_order: 'post'
+    layernorm_epsilon: 1.0e-5
+    use_final_layernorm: True
+    use_past: True
+    activation_func: 'GELU'
+    position_encoding_2d: True
+    param_init_type: 'float16'
+    layernorm_compute_type: 'float32'
+    softmax_compute_type: 'float32'
+    compute_dtype: 'float16'
+    bos_token_id: 60
+    eos_token_id: 57
+    mask_token_id: 58
+    gmask_token_id: 59
+    pad_token_id: 3
+    max_decode_length: 64
+    is_enhanced_encoder: True
+    is_sample_acceleration: True
+    top_k: 1
+    top_p: 1
+    repetition_penalty: 1
+    do_sample: True
+  arch:
+    type: GLMChatModel
+processor:
+  return_tensors: ms
+  tokenizer:
+    type: ChatGLMTokenizer
+    bos_token: '<sop>'
+    end_token: '</s>'
+    gmask_token: '[gMASK]'
+  type: GLMProcessor
+"""
+CHATGLM_6B_CONFIG: dict[str, object] = {
+    "model_type": "chatglm",
+    "position_encoding_2d": True,
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "inner_hidden_size": 48,
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "layernorm_epsilon": 1e-5,
+    "mask_token_id": 58,
+    "gmask_token_id": 59,
+}
+"""Neither form is in MindFormers 1.9; these are the keys of 1.0."""

@@ -14,9 +14,14 @@ from mindbatch.config.predict_yaml.table import TABLE
 from mindbatch.config.schema import schema_keys
 from mindbatch.errors import ConfigError
 from mindbatch.tasks.plan.schema import PlanConfig
-from predict_yamls import LLAMA, MCORE, OLDER
+from predict_yamls import CHATGLM_6B, CHATGLM_6B_CONFIG, LLAMA, MCORE, OLDER, PANGU, PANGU_CONFIG
 
 KEYS = schema_keys(ModelTaskConfig)
+MORE_OF_THEM = {
+    PANGU: ["hidden_act: 'fast_gelu'", "post_layernorm_residual: False", "use_moe: False"],
+    CHATGLM_6B: ["inner_hidden_size: 48", "gmask_token_id: 59", "layernorm_order: 'post'"],
+}
+"""What describes those models and no others."""
 
 
 @pytest.fixture
@@ -108,16 +113,28 @@ def test_each_of_our_keys_in_the_table_is_a_key() -> None:
 
 
 def test_the_yamls_that_mindformers_ships_are_known() -> None:
-    """Of those, only what MindFormers' own code alone can run is refused."""
+    """Nothing in them is refused."""
     found = find_spec("mindformers")
     if found is None or found.origin is None:
         pytest.skip("mindformers is not installed")
     files = sorted(Path(found.origin).parents[1].glob("configs/*/predict_*.yaml"))
     assert files
     for file in files:
-        refused = [line.partition(": ")[2] for line in apply_table(file, KEYS).faults]
-        expected = ["model.arch.type=ChatGLM2ForConditionalGeneration"] if "9b_chat" in file.name else []
-        assert [line.partition(":")[0] for line in refused] == expected
+        assert apply_table(file, KEYS).faults == []
+
+
+@pytest.mark.parametrize(("text", "config"), [(PANGU, PANGU_CONFIG), (CHATGLM_6B, CHATGLM_6B_CONFIG)])
+def test_yamls_of_older_releases(tmp_path: Path, folder: Path, text: str, config: dict[str, object]) -> None:
+    """What describes the model is compared with config.json under its own names."""
+    (folder / "config.json").write_text(json.dumps(config))
+    found = values(applied(tmp_path, text))
+    assert found["model.provider"] == "native"
+    assert found["decoding.max_length"] == 64
+    for changed in ("num_heads: 4", "hidden_size: 32", *MORE_OF_THEM[text]):
+        name, _, value = changed.partition(": ")
+        assert changed in text
+        other = text.replace(changed, f"{name}: {'relu' if value.startswith(chr(39)) else 7}")
+        assert len(faults(tmp_path, other)) == 1, changed
 
 
 def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
@@ -236,8 +253,8 @@ def test_half_types_hold_on_a_device_that_has_them(tmp_path: Path, folder: Path)
 
 
 def test_what_would_run_another_class_is_told(tmp_path: Path) -> None:
-    (line,) = faults(tmp_path, "model: {arch: {type: ChatGLM2ForConditionalGeneration}}")
-    assert line.endswith("; of its kind glm4 is run with use_legacy: False, from a Hugging Face folder")
+    (line,) = faults(tmp_path, "model: {arch: {type: DeepseekV3ForCausalLM}}")
+    assert line.endswith("; of its kind deepseek_v3 is run with use_legacy: False, from a Hugging Face folder")
 
 
 def test_weights_and_tokenizer_in_two_folders(tmp_path: Path, folder: Path) -> None:

@@ -24,10 +24,18 @@ PET_NAME = "pet_config"
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 HALF_TYPES = FLOAT_TYPES[1:]
-NATIVE_CLASSES = ("LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM")
+NATIVE_CLASSES = (
+    "LlamaForCausalLM",
+    "GPT2LMHeadModel",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "ChatGLM2ForConditionalGeneration",
+    "GLMForPreTraining",
+    "GLMChatModel",
+    "PanguAlphaHeadModel",
+)
 """Classes of the older form whose Hugging Face folders provider native runs."""
 NEAR_CLASSES = {
-    "ChatGLM2ForConditionalGeneration": "glm4",
     "DeepseekV3ForCausalLM": "deepseek_v3",
     "TeleChat2ForCausalLM": "telechat",
 }

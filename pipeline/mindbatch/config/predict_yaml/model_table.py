@@ -12,6 +12,7 @@ TOKENIZER = "the tokenizer's folder says it"
 QUANTISED = "quantised models are not supported; give the folder unquantised"
 LOOKAHEAD = "use decoding.prompt_lookup_num_tokens in its place"
 EITHER = (True, False)
+ONE_FORM = "no folder's network is so; remove it"
 _GELU = {"gelu": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
 
 GENERATION: dict[str, Entry] = {
@@ -66,12 +67,14 @@ RUNNING: dict[str, Entry] = {
     **ignored(KERNELS, "sparse_mode", "use_fused_ops_topkrouter", "use_alltoall", "bias_dropout_fusion"),
     **ignored(KERNELS, "disable_lazy_inline", "rotary_cos_format", "dispatch_global_max_bs"),
     **ignored(KERNELS, "use_past_shard", "ffn_concat", "use_mla_pre", "need_nz"),
+    **ignored(KERNELS, "is_enhanced_encoder", "is_sample_acceleration"),
     **ignored(PRECISION, "res_dtype"),
     **ignored(TRAINING, "emb_dropout_prob", "embed_dropout_prob", "attention_dropout_prob"),
     **ignored(TRAINING, "hidden_dropout", "attention_dropout", "hidden_dropout_rate", "hidden_dropout_prob"),
     **ignored(TRAINING, "attention_dropout_rate", "attention_probs_dropout_prob", "embedding_dropout_prob"),
     **ignored(TRAINING, "init_method_std", "initializer_range", "fp16_lm_cross_entropy", "ignore_token_id"),
     **ignored(TRAINING, "offset", "fine_grain_interleave", "pp_interleave_num", "parallel_optimizer"),
+    **ignored("no experts beside config.json's", "per_token_num_experts_chosen"),
     **ignored(TRAINING, "calculate_per_token_loss", "input_sliced_sig", "drop_prob", "print_separate_loss"),
     **ignored(TRAINING, "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_token_drop_policy", "use_eod_reset"),
     **ignored(TRAINING, "mtp_num_layers", "num_nextn_predict_layers", "moe_expert_capacity_factor"),
@@ -89,7 +92,7 @@ RUNNING: dict[str, Entry] = {
     "pretrained_model_dir": Ignored("pretrained_model_dir at the top says it"),
 }
 
-_HEADS = ("num_attention_heads", "n_head")
+_HEADS = ("num_attention_heads", "num_heads", "n_head")
 _GROUPS = ("num_key_value_heads", "multi_query_group_num", *_HEADS)
 _EPSILON = ("rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon", "layer_norm_eps")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -116,6 +119,8 @@ ARCHITECTURE: dict[str, Entry] = {
     "ffn_hidden_size": Same(
         ("ffn_hidden_size", "intermediate_size", "n_inner"), neutral=(None,), by_weights=True
     ),
+    "inner_hidden_size": Same(("inner_hidden_size",), neutral=(None,), by_weights=True),
+    "hidden_size_per_attention_head": Only((None,), ONE_FORM),
     "kv_channels": Same(("kv_channels", "head_dim")),
     "head_dim": Same(("head_dim", "kv_channels")),
     "rms_norm_eps": Same(_EPSILON),
@@ -129,6 +134,15 @@ ARCHITECTURE: dict[str, Entry] = {
     "rotary_scaling_factor": Checked(to.rope_factor),
     "rope_scaling": Checked(to.rope_factor),
     "hidden_act": Same(("hidden_act", "activation_function"), alike=_GELU),
+    "activation_func": Only(("GELU",), ONE_FORM),
+    "layernorm_order": Only(("post",), ONE_FORM),
+    "use_final_layernorm": Only((True,), ONE_FORM),
+    "post_layernorm_residual": Only((False, None), ONE_FORM),
+    "position_encoding_2d": Same(("position_encoding_2d",)),
+    "mask_token_id": Same(("mask_token_id",)),
+    "gmask_token_id": Same(("gmask_token_id",)),
+    "use_moe": Only((False, None), ONE_FORM),
+    "expert_num": Only((1, None), ONE_FORM),
     "tie_word_embeddings": Same(("tie_word_embeddings",), neutral=EITHER),
     "qkv_has_bias": Same(("attention_bias", "add_qkv_bias"), neutral=EITHER),
     "add_qkv_bias": Same(("attention_bias", "add_qkv_bias"), neutral=EITHER),
