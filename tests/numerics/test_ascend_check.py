@@ -22,6 +22,7 @@ from mindbatch.backends.simulation.process import simulate
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32
+from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.parallel.context import initialise
 
@@ -50,6 +51,16 @@ def test_the_recorded_logits_are_those_of_a_cpu(name: str) -> None:
     initialise("CPU")
     found = logits(name, choose_kernels("auto", "CPU"))
     np.testing.assert_allclose(found, recorded()[name], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chatglm_6b"])
+def test_the_recorded_logits_are_those_of_stand_ins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of the reference kernels."""
+    initialise("CPU")
+    ascend_operators.put_in(monkeypatch)
+    for kernels in (ReferenceKernels(), AscendKernels(FLOAT32)):
+        np.testing.assert_allclose(logits(name, kernels), recorded()[name], atol=1e-4)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ scripts/compile_for_ascend.sh compiles all of them.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -63,6 +63,16 @@ LATENT = {
 SIZES: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": 101, "hidden_size": 128, "n_layer": 1, "n_head": 8, "seq_length": 64},
     "chatglm": CHATGLM,
+    "chatglm_6b": {
+        "vocab_size": 101,
+        "hidden_size": 128,
+        "inner_hidden_size": 96,
+        "num_attention_heads": 8,
+        "position_encoding_2d": True,
+        "bos_token_id": 100,
+        "gmask_token_id": 99,
+        "mask_token_id": 98,
+    },
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
     "falcon": PLAIN,
@@ -77,6 +87,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
 }
 PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2"}
+TOKENS_ALONE = {*PLAIN_ATTENTION, "chatglm_6b"}
+"""Each token is a sequence of its own in every step: there is one graph for all kinds."""
 FUSED = {
     DECODE: {"PagedAttention", "ReshapeAndCache"},
     PROMPT: {"FlashAttentionScore", "ReshapeAndCache"},
@@ -90,12 +102,16 @@ def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: i
     depth = {
         "bloom": "n_layer",
         "chatglm": "num_layers",
+        "chatglm_6b": "num_layers",
         "gpt2": "n_layer",
         "gptj": "n_layer",
         "pangu_alpha": "num_layers",
     }
     config[depth.get(model_type, "num_hidden_layers")] = layers * stages
-    return compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
+    found = compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
+    two = describe(config).two_positions
+    found["settings"]["two_positions"] = None if two is None else asdict(two)
+    return found
 
 
 def windowed_job() -> dict[str, Any]:
@@ -141,6 +157,8 @@ def fused_of(name: str, kind: str) -> set[str]:
     """The operators that the graphs of a job must have."""
     if kind in FUSED and name.split()[0] in PLAIN_ATTENTION:
         return {"BatchMatMul", "ReshapeAndCache"}
+    if kind in FUSED and name.split()[0] in TOKENS_ALONE:
+        return FUSED[DECODE]
     return FUSED.get(kind, set())
 
 
@@ -169,7 +187,7 @@ def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) ->
         )
         for graph in graphs:
             assert "rule" not in graph, (which, graph)
-            if which[0].split()[0] in PLAIN_ATTENTION and graph["kind"] == CHUNK:
+            if which[0].split()[0] in TOKENS_ALONE and graph["kind"] == CHUNK:
                 assert graph["kernels"] == {}, "its graph is that of the kind before"
                 continue
             assert fused_of(which[0], graph["kind"]) <= {*graph["kernels"]}, (which, graph)

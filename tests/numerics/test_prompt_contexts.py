@@ -123,11 +123,13 @@ def test_scores_are_of_what_follows_the_context(case: str, llm: LLM) -> None:
         assert found[prompt[place]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_does_not_compute_it_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="two positions for each token, .*allowed: CPU for this model"):
-        LLM(folder, device_target="Ascend")
-    with pytest.raises(ConfigError, match="chatglm_6b: computed by the C.. kernels alone"):
-        LLM(folder, kernels="reference")
+def test_the_reference_kernels_give_the_same(case: str, folder: Path, llm: LLM) -> None:
+    plain, prompts = LLM(folder, kernels="reference"), ragged(case, CONTEXTS)[:3]
+    found, expected = Run(plain, prompts, GREEDY), Run(llm, prompts, GREEDY)
+    assert found.tokens == expected.tokens
+
+
+def test_an_assistant_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="chatglm_6b, and a model whose prompts are not causal neither"):
         LLM(folder, assistant=str(folder))
 

@@ -51,7 +51,7 @@ _LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets
     "v_head_dim": 32,
 }
 _GROUPED_LATENT = _GROUPED | _SHARED | _LATENT | {"head_dim": 64}
-CPU_ONLY = ("chatglm_6b", "mt5", "t5")
+CPU_ONLY = ("mt5", "t5")
 """Types that Ascend's operators do not compute (`limit_faults`)."""
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
@@ -66,6 +66,17 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "multi_query_group_num": 2,
         "add_qkv_bias": True,
         "seq_length": 64,
+    },
+    "chatglm_6b": {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "inner_hidden_size": 96,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "position_encoding_2d": True,
+        "bos_token_id": 95,
+        "gmask_token_id": 94,
+        "mask_token_id": 93,
     },
     "cohere": _GROUPED,
     "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},

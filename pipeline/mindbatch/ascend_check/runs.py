@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
@@ -43,11 +45,16 @@ STEPS: tuple[tuple[Span, ...], ...] = (
 _PARAMS = DecodingParams(max_new_tokens=1)
 
 
-def step_of(spans: Sequence[Span]) -> Step:
-    """The step of the two prompts' tokens in these spans; logits of all of them are wanted."""
+def step_of(spans: Sequence[Span], *, with_contexts: bool = False) -> Step:
+    """The step of the two prompts' tokens in these spans; logits of all of them are wanted.
+
+    with_contexts: what the first step has of a prompt is its context.
+    """
     scheduled = []
     for number, (prompt, table, (start, stop)) in enumerate(zip(PROMPTS, TABLES, spans, strict=True)):
         sequence = TokenSequence(Row(_PARAMS, prompt, [], (), number), None, block_table=list(table))
+        if with_contexts:
+            sequence.context = PromptContext(STEPS[0][number][1], mask=2)
         group = SequenceGroup(Request(str(number), prompt, _PARAMS), strategy_for(_PARAMS), [sequence], 64)
         scheduled.append(ScheduledTokens(group, sequence, start, stop, stop - start))
     return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
@@ -57,8 +64,9 @@ def logits(name: str, kernels: Kernels) -> FloatArray:
     """[tokens, vocabulary] of every token of STEPS, in their order, over one cache. name: of NAMES."""
     family = family_of(name)
     model = _native(name, kernels) if family is None else _mindformers(family, kernels)
-    runner = ModelRunner(model, SETTINGS)
-    steps = [step_of(spans) for spans in STEPS]
+    two_positions = None if family is not None else architecture(name).two_positions
+    runner = ModelRunner(model, replace(SETTINGS, two_positions=two_positions))
+    steps = [step_of(spans, with_contexts=two_positions is not None) for spans in STEPS]
     return np.concatenate([runner.run(step).logits(range(step.num_tokens)) for step in steps])
 
 

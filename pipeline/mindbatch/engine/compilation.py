@@ -24,6 +24,7 @@ from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.sample_steps import sample_steps
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.weightless import import_networks, weightless_rank
+from mindbatch.models.architecture import TwoPositions
 from mindbatch.parallel.topology import Topology
 
 if TYPE_CHECKING:  # in the child alone
@@ -68,7 +69,7 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
 
     initialise("Ascend")
     join_group(topology, rank)
-    settings = EngineSettings(**todo["settings"])
+    settings = _settings(todo["settings"])
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
     found = weightless_rank(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
@@ -79,6 +80,11 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     if part.is_last:
         yield from _compile_heads(runner, settings, found.hidden_size, few=few)
     yield from _compiled(COPY, 1, partial(runner.cache.copy_blocks, [(0, 0)]))
+
+
+def _settings(given: Mapping[str, Any]) -> EngineSettings:
+    two = given.get("two_positions")
+    return EngineSettings(**{**given, "two_positions": None if two is None else TwoPositions(**two)})
 
 
 def _compile_steps(runner: ModelRunner, settings: EngineSettings, *, few: bool) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to
+from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
@@ -51,6 +52,7 @@ def _step(settings: EngineSettings, spans: list[tuple[int, int]], num_logits: in
     for number, (start, stop) in enumerate(spans):
         group = _group(stop)
         (sequence,) = group.sequences
+        sequence.context = None if settings.two_positions is None else PromptContext(stop, 0)
         blocks = settings.blocks_for(stop)
         first = number * blocks
         sequence.block_table = [block % settings.num_blocks for block in range(first, first + blocks)]

@@ -13,7 +13,7 @@ from mindbatch.kernels.tensors import constant
 
 
 class RotaryAngles(nn.Cell):
-    """positions [T] int32 -> cos, sin [T, rotary_dim / 2] float32."""
+    """positions [T] or [T, P] int32 -> cos, sin [T, rotary_dim / 2] float32; see `Kernels.rotary_angles`."""
 
     def __init__(self, inverse_frequencies: Sequence[float], scale: float) -> None:
         super().__init__(auto_prefix=False)
@@ -21,7 +21,8 @@ class RotaryAngles(nn.Cell):
         self.scale = scale
 
     def construct(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        angles = ops.cast(positions, mstype.float32).expand_dims(1) * self.frequencies
+        angles = ops.cast(positions, mstype.float32).expand_dims(-1) * self.frequencies
+        angles = angles.reshape(positions.shape[0], -1)
         if self.scale != 1.0:
             return ops.cos(angles) * self.scale, ops.sin(angles) * self.scale
         return ops.cos(angles), ops.sin(angles)

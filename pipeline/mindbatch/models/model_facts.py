@@ -69,7 +69,6 @@ class ModelFacts:
             block_size,
             is_gathered=self.is_gathered,
             has_encoder=self.decoder_start_id is not None,
-            has_two_positions=self.two_positions is not None,
         )
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:

@@ -174,9 +174,10 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     is_recorded = kernels.program_library(rank, held) is not None
     if not is_recorded:
-        if arch.encoder is not None or arch.two_positions is not None:
+        if arch.encoder is not None:
             raise ConfigError(f"{arch.model_type}: {_NATIVE_ALONE}")
-        kernels = compiled(kernels)
+        # Tokens of a prompt see those behind them, which operators over whole sequences do not.
+        kernels = compiled(kernels if arch.two_positions is None else kernels.for_single_tokens())
     weights = load_weights(arch, folder, kernels, rank, progress, stage)
     bank = None
     if adapters is not None:

@@ -86,8 +86,7 @@ class AscendKernels(ReferenceKernels):
         *,
         in_halves: bool = False,
     ) -> nn.Cell:
-        assert not in_halves, "models with two positions are refused before"
-        return Rotary(shape, epsilon, is_interleaved)
+        return Rotary(shape, epsilon, is_interleaved, in_halves=in_halves)
 
     def activation(self, kind: str, gated: bool) -> nn.Cell:
         return Activation(kind, gated)

@@ -44,7 +44,6 @@ def limit_faults(
     *,
     is_gathered: bool = False,
     has_encoder: bool = False,
-    has_two_positions: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -60,11 +59,6 @@ def limit_faults(
         yield from _head_faults(head_dim, block_size, where)
     if has_encoder:
         yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
-    if has_two_positions:
-        yield (
-            "two positions for each token, and prompts that see themselves: not with "
-            "runtime.device_target=Ascend; allowed: CPU for this model"
-        )
 
 
 def _head_faults(head_dim: int, block_size: int, where: str) -> Iterator[str]:

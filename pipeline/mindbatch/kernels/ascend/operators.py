@@ -91,10 +91,12 @@ class Rotary(nn.Cell):
     so that their product is the same.
     """
 
-    def __init__(self, shape: AttentionShape, epsilon: float, is_interleaved: bool) -> None:
+    def __init__(
+        self, shape: AttentionShape, epsilon: float, is_interleaved: bool, *, in_halves: bool
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.head_dim = shape.head_dim
-        self.is_interleaved = is_interleaved
+        self.is_interleaved, self.in_halves = is_interleaved, in_halves
         keys = shape.kv_heads * shape.head_dim
         self.widths = (shape.heads * shape.head_dim, keys, keys)
         self.norm = RmsNorm(epsilon)
@@ -106,7 +108,7 @@ class Rotary(nn.Cell):
             return x
         return self.norm(x.reshape(x.shape[0], -1, weight.shape[0]), weight, self.no_bias).reshape(x.shape)
 
-    def _in_halves(self, x: Tensor, width: int) -> Tensor:
+    def _unpaired(self, x: Tensor, width: int) -> Tensor:
         if not self.is_interleaved:
             return x
         pairs = x.reshape(x.shape[0], -1, width // 2, 2)
@@ -116,7 +118,7 @@ class Rotary(nn.Cell):
         self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, width: int
     ) -> tuple[Tensor, Tensor]:
         """Heads of `width` numbers each, side by side."""
-        query, key = self._in_halves(query, width), self._in_halves(key, width)
+        query, key = self._unpaired(query, width), self._unpaired(key, width)
         tokens = ops.full((1,), query.shape[0], dtype=mstype.int32)
         return self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
 
@@ -136,14 +138,27 @@ class Rotary(nn.Cell):
         query, key, value = mint.split(qkv, self.widths, -1)
         query, key = self._normed(query, query_norm), self._normed(key, key_norm)
         width = 2 * cos.shape[1]
-        if width == self.head_dim:
+        if width == self.head_dim and not self.in_halves:
             query, key = self._rotated(query, key, cos, sin, width)
         else:
-            query, rest_of_query = self._parts(query, width)
-            key, rest_of_key = self._parts(key, width)
-            query, key = self._rotated(query, key, cos, sin, width)
-            query, key = self._joined(query, rest_of_query), self._joined(key, rest_of_key)
+            width = self.head_dim // 2 if self.in_halves else width
+            query, key = self._rotated_in_part(query, key, cos, sin, width)
         return ops.cat((query, key, value), 1)
+
+    def _rotated_in_part(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """The first `width` numbers of each head, and where each half has angles of its own, the others."""
+        query, rest_of_query = self._parts(query, width)
+        key, rest_of_key = self._parts(key, width)
+        if self.in_halves:
+            (cos, other_cos), (sin, other_sin) = mint.chunk(cos, 2, -1), mint.chunk(sin, 2, -1)
+            others = (rest_of_query.reshape(query.shape), rest_of_key.reshape(key.shape))
+            second_query, second_key = self._rotated(*others, other_cos, other_sin, width)
+            rest_of_query = second_query.reshape(rest_of_query.shape)
+            rest_of_key = second_key.reshape(rest_of_key.shape)
+        query, key = self._rotated(query, key, cos, sin, width)
+        return self._joined(query, rest_of_query), self._joined(key, rest_of_key)
 
 
 class Activation(nn.Cell):
