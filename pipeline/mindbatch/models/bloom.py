@@ -35,7 +35,6 @@ ONLY_TRAINED = (
     "offset_alibi",
     "skip_bias_add",
     "skip_bias_add_qkv",
-    "slow_but_exact",
 )
 
 
@@ -47,7 +46,9 @@ def describe(reader: ConfigReader) -> Architecture:
     layers = reader.positive(_either(reader, "n_layer", "num_hidden_layers"))
     head_dim = gpt_neox.whole_heads(reader, hidden_key, hidden, heads, heads_key)
     reader.needs("n_inner", [4 * hidden])
-    reader.ignore(ONLY_TRAINED)
+    if reader.value("pretraining_tp") not in (None, 1):
+        reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
+    reader.ignore((*ONLY_TRAINED, "slow_but_exact"))
     return Architecture(
         model_type="bloom",
         vocab_size=reader.positive("vocab_size"),

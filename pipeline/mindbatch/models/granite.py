@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from mindbatch.layers.decoder import Block, Network
 
 # Of transformers' GraniteConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "embedding_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "residual_multiplier": 1.0,
-    "attention_multiplier": 1.0,
-}
+FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
+DEFAULTS = llama.DEFAULTS | dict.fromkeys(FACTORS, 1.0)
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `granite` configuration."""
     arch = llama.describe(reader)
+    for key in FACTORS:
+        if reader.raw(key) is None:
+            reader.fault(key, "must be a number above 0")
     return replace(
         arch,
         attention_scales=(reader.number("attention_multiplier"),) * arch.num_layers,

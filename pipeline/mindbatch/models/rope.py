@@ -53,6 +53,8 @@ def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -
         reader.fault(key, f"partial_rotary_factor is not supported; allowed: {factor}")
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
+    if "factor" in scaling and not {"rope_type", "type"} & found.keys():
+        reader.fault(key, "has a factor and no rope_type")
     frequencies = plain_frequencies(theta, width)
     if not isinstance(kind, str) or kind not in SCALINGS:
         reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
@@ -100,6 +102,8 @@ def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:
     if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 < within < math.inf:
         reader.fault(key, "rope_theta must be a number above 0")
         return beside
+    if reader.has("rope_theta") and within != beside:  # releases of transformers read one or the other
+        reader.fault("rope_theta", f"is {within} in {key}; remove one of them")
     return float(within)
 
 

@@ -41,8 +41,9 @@ FEED_FORWARD = {
     "gated-relu": "relu",
     "gated-silu": "silu",
 }
-# Of feed_forward_proj, or of training: the input's length then, and a head for classification.
-DERIVED = ("dense_act_fn", "is_gated_act", "n_positions", "num_labels")
+# As files spell these activations in dense_act_fn.
+SPELT = {"relu": ["relu"], "gelu": ["gelu"], "silu": ["silu"], "gelu_tanh": ["gelu_new"]}
+TRAINED = ("n_positions", "num_labels")  # the input's length then, and a head for classification
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -51,7 +52,8 @@ def describe(reader: ConfigReader) -> Architecture:
     heads, head_dim = reader.positive("num_heads"), reader.positive("d_kv")
     decoder_layers = reader.positive("num_decoder_layers", if_null=layers)
     reader.needs("is_encoder_decoder", [True])
-    reader.ignore(DERIVED)
+    reader.needs("tie_encoder_decoder", [False])
+    reader.ignore(TRAINED)
     tied = reader.flag("tie_word_embeddings")
     return Architecture(
         model_type="t5",
@@ -64,7 +66,7 @@ def describe(reader: ConfigReader) -> Architecture:
         intermediate_size=reader.positive("d_ff"),
         max_positions=POSITIONS,
         norm_epsilon=reader.number("layer_norm_epsilon"),
-        activation=reader.choice("feed_forward_proj", FEED_FORWARD),
+        activation=_activation(reader),
         tied=tied,
         windows=(0,) * decoder_layers,
         attention_scales=(1.0,) * decoder_layers,
@@ -84,9 +86,21 @@ def _encoder(reader: ConfigReader, layers: int) -> Encoder:
         num_layers=layers,
         buckets=buckets,
         farthest=farthest,
-        is_gated=str(reader.value("feed_forward_proj")).startswith("gated-"),
+        is_gated=_is_gated(reader),
         start_id=_start_id(reader),
     )
+
+
+def _activation(reader: ConfigReader) -> str:
+    """Of feed_forward_proj. A file may have what transformers makes of it, too, and computes with."""
+    activation = reader.choice("feed_forward_proj", FEED_FORWARD)
+    reader.needs("dense_act_fn", SPELT[activation])
+    reader.needs("is_gated_act", [_is_gated(reader)])
+    return activation
+
+
+def _is_gated(reader: ConfigReader) -> bool:
+    return str(reader.value("feed_forward_proj")).startswith("gated-")
 
 
 def _start_id(reader: ConfigReader) -> int:

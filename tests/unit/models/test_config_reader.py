@@ -1,5 +1,6 @@
 """config.json: every key is used, known not to matter, or refused; all faults at once."""
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -9,7 +10,9 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader, IgnoredKeys
 from mindbatch.models.registry import describe
-from small_configs import GPT2, LLAMA
+from small_configs import BETWEEN, GPT2, LLAMA
+
+BLOOM, T5 = ({"model_type": each} | BETWEEN[each] for each in ("bloom", "t5"))
 
 
 def llama(**changes: Any) -> Architecture:
@@ -127,6 +130,7 @@ def test_all_faults_at_once() -> None:
         ("partial_rotary_factor", 0.5, "not supported; allowed: 1.0"),
         ("rope_parameters", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
         ("rope_scaling", {"type": "linear", "factor": 2.0, "finetuned": True}, "finetuned"),
+        ("rope_scaling", {"factor": 2.0}, "has a factor and no rope_type"),
     ],
 )
 def test_bad_values_are_refused_by_name(key: str, value: object, allowed: str) -> None:
@@ -184,6 +188,45 @@ def test_windows_of_qwen(family: str, changes: dict[str, Any], windows: tuple[in
 def test_bad_windows_of_qwen(changes: dict[str, Any]) -> None:
     [fault] = faults_of(LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2} | changes)
     assert next(iter(changes)) in fault
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA | {"rope_theta": 1e4, "rope_scaling": {"rope_theta": 5e5}}, "is 500000.0 in rope_scaling"),
+        (
+            LLAMA | {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
+            "is 500000.0 in rope_parameters",
+        ),
+        (
+            LLAMA | {"model_type": "granite", "attention_multiplier": None},
+            "attention_multiplier=None: must be",
+        ),
+        (T5 | {"feed_forward_proj": "gelu", "dense_act_fn": "relu"}, "dense_act_fn='relu'.*allowed: 'gelu'"),
+        (
+            T5 | {"feed_forward_proj": "gated-gelu", "is_gated_act": False},
+            "is_gated_act=False.*allowed: True",
+        ),
+        (T5 | {"tie_encoder_decoder": True}, "tie_encoder_decoder=True.*allowed: False"),
+        (BLOOM | {"pretraining_tp": 4, "slow_but_exact": True}, "slow_but_exact=True.*allowed: False"),
+    ],
+)
+def test_keys_that_say_two_things_or_what_no_layer_computes(config: dict[str, Any], said: str) -> None:
+    """Each changes what transformers computes."""
+    [fault] = faults_of(config)
+    assert re.search(said, fault)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA | {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e4}},
+        T5 | {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True},
+        BLOOM | {"pretraining_tp": 1, "slow_but_exact": True},
+    ],
+)
+def test_keys_that_say_one_thing_twice(config: dict[str, Any]) -> None:
+    assert describe(config)
 
 
 def test_mathematics_that_is_not_there_is_refused() -> None:
