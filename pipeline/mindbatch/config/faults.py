@@ -19,6 +19,7 @@ class FaultLog:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._doubtful: set[str] = set()
+        self._unread: set[str] = set()
         self._given: set[str] = set()
         self.origins: dict[str, str] = {}
         """By key: what to put before a line on a value that the user gave under another name."""
@@ -28,13 +29,18 @@ class FaultLog:
         self.lines.append(line)
         self._doubtful.update(doubtful)
 
+    def add_unread(self, line: str, keys: Iterable[str]) -> None:
+        """Notes why a file was not read that may have given any of `keys`."""
+        self.lines.append(line)
+        self._unread.update(keys)
+
     def merge(self, other: "FaultLog", *doubtful: str) -> None:
         """Takes over the faults of `other`; if it has any, they leave `doubtful` without a trusted value."""
         for line in other.lines:
             self.add(line, *doubtful)
 
     def trust(self, key: str) -> None:
-        """Notes that the user gave `key` a value that was taken, whatever is wrong with its group."""
+        """Notes that the user gave `key` a value that was taken, whatever is wrong with its group or file."""
         self._given.add(key)
 
     def add_consequences(self, lines: Iterable[str]) -> None:
@@ -56,4 +62,5 @@ class FaultLog:
 
     def _is_doubtful(self, key: str) -> bool:
         group, dot, _ = key.partition(".")
-        return key in self._doubtful or (bool(dot) and group in self._doubtful and key not in self._given)
+        is_of_doubtful = key in self._unread or (bool(dot) and group in self._doubtful)
+        return key in self._doubtful or (is_of_doubtful and key not in self._given)

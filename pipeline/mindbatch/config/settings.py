@@ -67,7 +67,7 @@ class SettingReader:
             content = read_mapping(path)
         except ConfigError as error:
             for line in error.faults:
-                self._log.add(line)
+                self._log.add_unread(line, self._schema.keys)
             return []
         settings = [
             setting for key, value in content.items() for setting in self.read(key, value, f"{path}: ")

@@ -10,6 +10,7 @@ import yaml
 from mindbatch.config.paths import near_sibling
 from mindbatch.errors import ConfigError
 from mindbatch.regular_file import first_bytes
+from mindbatch.storage import reason_of
 
 LARGEST_FILE = 1 << 20
 """Bytes. Configurations are a page long; a larger file is a mistake or an attack."""
@@ -91,7 +92,9 @@ def _read_text(path: Path) -> str:
         data = first_bytes(path, LARGEST_FILE + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file{near_sibling(path)}") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({reason_of(error)})") from error
+    except ValueError as error:  # a null byte in the name
         raise ConfigError(f"{path}: cannot be read ({_one_line(error)})") from error
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: larger than 1 MiB, the largest configuration file read")

@@ -142,3 +142,17 @@ def test_a_folder_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     assert line == f"--config-dir emty: no such folder; did you mean {tmp_path}/empty?".replace(
         f"{tmp_path}/", ""
     )
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "prompts: [a\n", "a: &b 1\n"])
+def test_of_a_file_that_cannot_be_read_nothing_else_is_said_to_be_missing(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose_task(TASKS["generate"], ["decoding.temperature=-1", "decoding.tok_k=3"], file).finish()
+    first, *others = caught.value.faults
+    assert first.startswith(f"{file}")
+    assert others == [
+        "decoding.tok_k: unknown key; did you mean decoding.top_k?",
+        "decoding.temperature=-1.0: must be 0 (greedy) or from 0.000001 to 1000000",
+    ]
