@@ -32,7 +32,7 @@ class BeamSampling(OneSetOfBeams):
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
+        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)

@@ -120,7 +120,7 @@ class BeamSearch(OneSetOfBeams):
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
+        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))

@@ -78,7 +78,7 @@ class ContrastiveSearch:
         return Trial()
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits)
         decisions = []
         first = 0

@@ -82,7 +82,7 @@ class GroupBeamSearch:
         return [_Team(size, Finished(size), [0.0]) for _ in range(params.num_beam_groups)]
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError for logits that are not finite."""
+        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_width(request) for request in requests))

@@ -14,10 +14,11 @@ from mindbatch.decoding.choice import Choice, Constraint, Draft
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import likeliest_and_normalisers
-from mindbatch.errors import MindBatchError, PromptError
+from mindbatch.errors import PromptError
 from mindbatch.screen_text import printable
 
 NEVER = np.float32(-np.inf)
+NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
 _LONGEST = 500
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class RawScores:
         likeliest: NDArray[np.int64],
         normalisers: NDArray[np.float64],
     ) -> None:
-        """`rows` [S] are those that the logits follow. Raises MindBatchError when logits are not finite."""
+        """`rows` [S] are those that the logits follow. Raises NotFiniteError when logits are not."""
         self.logits = logits
         self.likeliest, self.normalisers = likeliest, normalisers
         self._rows = rows
@@ -142,12 +143,12 @@ class RawScores:
 def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
     if np.isfinite(normalisers).all():
         return
-    raise MindBatchError(
-        f"logits of row hash {row.row_hash}, sample {row.sample_index}, step {row.step}: NaN or infinite; "
-        "the model's weights or its number format do not fit"
+    faults = [
+        f"{row.key}: the logits after {row.step} tokens of output {NOT_FINITE}"
         for row, normaliser in zip(rows, normalisers, strict=True)
         if not np.isfinite(normaliser)
-    )
+    ]
+    raise NotFiniteError(dict.fromkeys(faults))
 
 
 def token_logprobs(
@@ -170,6 +171,10 @@ def top_logprobs(
     if token_id not in tokens:
         tokens.append(token_id)
     return {token: float(logits[token]) - float(normaliser) for token in tokens}
+
+
+class NotFiniteError(PromptError):
+    """The model's logits after a row are no numbers: of the row, unless it is so with every row."""
 
 
 class NoTokenLeftError(PromptError):

@@ -38,7 +38,7 @@ class SampleAndRank:
         return dict[int, Hypothesis]()
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
         sampled = sample(groups, logits, self.width)
         both = zip(groups, sampled, strict=True)
         return [guarded(group, partial(_decide, group, decision)) for group, decision in both]

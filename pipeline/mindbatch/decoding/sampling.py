@@ -42,7 +42,7 @@ class SamplingStrategy:
         return None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
         return sample(groups, logits, self.width)
 
 

@@ -35,7 +35,7 @@ class SpeculativeStrategy(SamplingStrategy):
         return "speculative" if params.num_draft_tokens else None
 
     def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
-        """See `Strategy.advance`. Raises MindBatchError when a row's logits are not finite numbers."""
+        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
             return sample(groups, logits, self.width)

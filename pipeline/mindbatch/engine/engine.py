@@ -12,7 +12,7 @@ from mindbatch.decoding.choice import Constraint, Draft
 from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.advance import advance
@@ -116,6 +116,7 @@ class Engine:
         self._eos_token_ids = tuple(token for token in eos_token_ids if 0 <= token < runner.vocab_size)
         self._assistant = assistant
         self._counters = Counters()
+        self._is_sound = False
 
     @property
     def has_work(self) -> bool:
@@ -187,12 +188,22 @@ class Engine:
         if any(tokens.group.records_prompt for tokens in step.scheduled):
             gather_prompt_outputs(step, output)
         events = advance(step, output, self.scheduler, self._forget)
+        self._refuse_unsound(step)
         self._counters.generated_tokens += sum(len(event.token_ids) for event in events)
         done = self.scheduler.forget_finished()
         self._forget(sequence for group in done for sequence in group.sequences)
         finished = [_result(group) for group in done]
         self._counters.count_outputs(output for result in finished for output in result.outputs)
         return StepResult(events, finished)
+
+    def _refuse_unsound(self, step: Step) -> None:
+        """MindBatchError when no row of the first step has logits: it is the model's fault, not the rows'."""
+        rows = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
+        if self._is_sound or not rows:
+            return
+        self._is_sound = not all(isinstance(group.error, NotFiniteError) for group in rows.values())
+        if not self._is_sound and len(rows) > 1:
+            raise MindBatchError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests with these keys, or all; what the cache holds of them is still found."""

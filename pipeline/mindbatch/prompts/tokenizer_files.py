@@ -14,7 +14,13 @@ from mindbatch.prompts.ice_tokenizer import load_ice
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.pangu_tokenizer import load_pangu
 from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
+from mindbatch.prompts.tokenizer_folder import (
+    SETTINGS,
+    checked_copy,
+    one_line,
+    read_json_file,
+    refuse_damaged,
+)
 
 # What a vocabulary file alone says about its tokenizer, for a folder that names neither class nor model type.
 _CLASS_OF_FILE = {
@@ -55,18 +61,19 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
 
 def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present: list[str]) -> Any:
     named = settings.get("tokenizer_class") or model.get("tokenizer_class")
+    remote = _remote_class(settings) or _remote_class(model)
+    if not present and remote is None:
+        raise CheckpointError(
+            f"{folder / SETTINGS}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
+        )
     cls = _named_class(named)
     if cls is not None:
         return _instance(cls, folder)
     guess = _class_of_model_type(model.get("model_type"))
-    if guess is None and (remote := _remote_class(settings) or _remote_class(model)):
+    if remote is not None and (guess is None or not present):
         raise CheckpointError(
             f"{folder}: the tokenizer class {remote} exists only as code (auto_map), which is never run; "
             f"a tokenizer that transformers knows is needed"
-        )
-    if not present:
-        raise CheckpointError(
-            f"{folder / SETTINGS}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
         )
     known = next((_named_class(_CLASS_OF_FILE[name]) for name in present if name in _CLASS_OF_FILE), None)
     if named is not None and TOKENIZER not in present:
@@ -95,6 +102,7 @@ def _instance(cls: Any, folder: Path) -> Any:
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
+            refuse_damaged(folder, TOKENIZER)
             reason = one_line(error).replace(str(copy), str(folder))
             raise CheckpointError(
                 f"{folder}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"

@@ -58,6 +58,21 @@ def read_json_file(folder: Path, name: str) -> dict[str, Any]:
     path, data = folder / name, read_bounded(file_in(folder, name), _MAX_SETTINGS_BYTES)
     if fault := parts_fault(data):
         raise CheckpointError(f"{path}: {fault}")
+    return _object_in(data, path)
+
+
+def refuse_damaged(folder: Path, name: str) -> None:
+    """CheckpointError that names a vocabulary in JSON which is none, or plainly not a whole tokenizer."""
+    if not has_file(folder, name):
+        return
+    data = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
+    if parts_fault(data) is None and not isinstance(_object_in(data, folder / name).get("model"), dict):
+        raise CheckpointError(
+            f"{folder / name}: has no object 'model'; must be the file of a whole tokenizer"
+        )
+
+
+def _object_in(data: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for, strategy_name
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import NotFiniteError, Row
 from mindbatch.decoding.strategy import Branch, GroupView
-from mindbatch.errors import MindBatchError
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -35,7 +34,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def row(key: str, output: list[int] | None = None, sample: int = 0, **params: Any) -> Row:
-    return Row(DecodingParams(**params), [1, 2, 3], output or [], (0,), row_hash(key), sample)
+    return Row(DecodingParams(**params), [1, 2, 3], output or [], (0,), row_hash(key), sample, key=key)
 
 
 def random_logits(rows: int, size: int = 3000, seed: int = 0) -> NDArray[np.float32]:
@@ -174,10 +173,11 @@ class TestRefusal:
     def test_every_row_that_is_not_finite_is_named(self, bad: float) -> None:
         logits = random_logits(3)
         logits[0, 5] = logits[2, 7] = bad
-        with pytest.raises(MindBatchError) as caught:
+        with pytest.raises(NotFiniteError) as caught:
             advance([[row("a")], [row("b")], [row("c", [1], 4, do_sample=True)]], logits)
-        assert len(caught.value.faults) == 2
-        assert f"row hash {row_hash('c')}, sample 4, step 1" in caught.value.faults[1]
+        first, second = caught.value.faults
+        assert first.startswith("a: the logits after 0 tokens of output are NaN")
+        assert second.startswith("c: the logits after 1 tokens of output are NaN")
 
     def test_minus_infinity_is_a_probability_of_zero(self) -> None:
         logits = np.array([[-np.inf, 1, -np.inf]], dtype=np.float32)

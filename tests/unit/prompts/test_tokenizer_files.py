@@ -163,7 +163,7 @@ def test_model_code_beside_a_plain_tokenizer_is_no_obstacle(tmp_path: Path):
 
 
 DAMAGE = {
-    "tokenizer.json": (b"{", "cannot be loaded"),
+    "tokenizer.json": (b"{", "tokenizer.json: not readable as JSON"),
     "tokenizer_config.json": (b"[1]", "must be a JSON object"),
     "config.json": (b"\xff", "not readable as JSON"),
 }
@@ -219,3 +219,24 @@ def test_published_llama_tokenizer():
     assert ids[0] == tokenizer.bos_token_id == 1
     assert not tokenizer.special_ids & set(ids[1:])
     assert tokenizer.decode(ids) == "Once upon a time 你 </s>"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[[[", "not readable as JSON: Expecting value: line 1 column 4 (char 3)"),
+        ("[]", "found list; must be a JSON object"),
+        ("{}", "has no object 'model'; must be the file of a whole tokenizer"),
+    ],
+)
+@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_a_damaged_tokenizer_json_is_named(content: str, reason: str, named: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": named})
+    (tmp_path / "tokenizer.json").write_text(content)
+    assert error_of(tmp_path) == f"{tmp_path}/tokenizer.json: {reason}"
+
+
+@pytest.mark.parametrize("settings", [{"tokenizer_class": "GPT2Tokenizer"}, {"bos_token": "x"}])
+def test_settings_without_a_vocabulary_are_no_tokenizer(settings: dict[str, str], tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert error_of(tmp_path).startswith(f"{tmp_path}/tokenizer_config.json: no vocabulary beside it; one of")
