@@ -1,5 +1,6 @@
 """Fault lines about checkpoints: short, printable, counted, and collected into CheckpointError."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ shown = partial(fault_lines.shown, longest=80, notation=ascii)
 did_you_mean = partial(fault_lines.did_you_mean, notation=shown)
 
 Item = TypeVar("Item")
+_COUNTING = re.compile(r"(?:^|: )\.\.\. and ([0-9]{1,9}) more ")
 
 
 def first_lines(
@@ -28,10 +30,22 @@ def first_lines(
 
 
 def raise_if_any(faults: Sequence[str], where: str | None = None) -> None:
-    """Raises CheckpointError with the first faults, each after the file name `where`, if there are any."""
+    """Raises CheckpointError with the first faults, each after the file name `where`, if there are any.
+
+    A line that counts others, of `first_lines`, is counted as these.
+    """
+    if not faults:
+        return
+    lines, rest = [*faults[:MAX_LINES]], sum(map(_number, faults[MAX_LINES:]))
+    if rest:
+        lines.append(f"... and {rest} more fault{'s' * (rest > 1)}")
     prefix = f"{where}: " if where else ""
-    if faults:
-        raise CheckpointError(prefix + line for line in first_lines(faults, str))
+    raise CheckpointError(prefix + line for line in lines)
+
+
+def _number(line: str) -> int:
+    counting = _COUNTING.search(line)
+    return int(counting[1]) if counting else 1
 
 
 @contextmanager

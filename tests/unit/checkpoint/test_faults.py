@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from adapter_folders import write_adapter
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, located
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.placement.placement import whole_placements
@@ -88,3 +88,18 @@ def test_each_line_gets_its_place() -> None:
     with pytest.raises(CheckpointError) as told, located("a/b"):
         raise CheckpointError(["one", "two"])
     assert told.value.faults == ("a/b: one", "a/b: two")
+
+
+@pytest.mark.parametrize("where", [None, "a.safetensors"])
+def test_a_line_that_counts_others_is_counted_as_these(where: str | None) -> None:
+    shared = first_lines([f"tensor {number}" for number in range(30)], str, noun="missing tensors")
+    with pytest.raises(CheckpointError) as first:
+        raise_if_any(shared, where)
+    with pytest.raises(CheckpointError) as again:
+        raise_if_any(first.value.faults)
+    assert first.value.faults[-1].endswith("... and 20 more faults")
+    assert len(again.value.faults) == MAX_LINES + 1
+    assert again.value.faults[-1] == "... and 20 more faults"
+    with pytest.raises(CheckpointError) as single:
+        raise_if_any(["x"] * (MAX_LINES + 1))
+    assert single.value.faults[-1] == "... and 1 more fault"

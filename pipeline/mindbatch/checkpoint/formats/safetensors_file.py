@@ -128,6 +128,7 @@ def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
 def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes: int) -> list[str]:
     """Whether the sorted byte ranges follow each other from `data_start` to the end of the file."""
     faults, position, previous = [], data_start, "the header"
+    cut_off: list[str] = []
     for tensor in tensors:
         ((start, nbytes),) = tensor.extents
         end = start + nbytes
@@ -135,10 +136,13 @@ def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes:
             what = "overlaps" if start < position else f"leaves a gap of {start - position} bytes after"
             faults.append(f"tensor {shown(tensor.name)} {what} {previous}")
         if end > file_bytes:
-            faults.append(f"truncated: tensor {shown(tensor.name)} ends at byte {end} of {file_bytes}")
+            cut_off.append(f"truncated: tensor {shown(tensor.name)} ends at byte {end} of {file_bytes}")
         position, previous = max(position, end), f"tensor {shown(tensor.name)}"
     if position < file_bytes:
         faults.append(f"{file_bytes - position} bytes after the last tensor belong to no tensor")
+    if cut_off:
+        more = len(cut_off) - 1
+        faults.append(cut_off[0] + (f", and {more} more tensor{'s' * (more > 1)} behind it" if more else ""))
     return faults
 
 
