@@ -13,13 +13,13 @@ Exits with 1 above --allowed times the copy, or when MindSpore's .ckpt files are
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 from pathlib import Path
 
 from bench_reshard_model import write_ckpt, write_llama, write_strategy
 from bench_reshard_ways import COPY, LIMITED, MINDSPORE, OURS_CKPT, Bench, Measured, differing
+from mindbatch.checkpoint.reshard.pool import worker_count
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--size", type=float, default=2.0, help="of the checkpoint in GB; %(default)s")
     parser.add_argument("--ways", type=int, default=8, help="ranks; %(default)s")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="threads")
+    parser.add_argument("--workers", type=int, default=worker_count(None, 1 << 40), help="threads")
     parser.add_argument("--rounds", type=int, default=5, help="the medians are compared; %(default)s")
     parser.add_argument("--allowed", type=float, default=2.0, help="times the copy; %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")

@@ -5,6 +5,7 @@ import sys
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # the current folder, which Python has put there: nothing of it is executed
 
+import gc
 import os
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ def start() -> NoReturn:
     """The console script: answers signals before what takes long to import."""
     try:
         signal_notes.install()
+        gc.disable()  # until the task begins: what is imported and composed stays
         from mindbatch.cli import entry_point
     except BaseException:
         if signal_notes.came is None:

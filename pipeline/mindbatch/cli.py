@@ -1,6 +1,7 @@
 """The command `mindbatch TASK [FLAGS] [KEY=VALUE ...]`: its flags, dispatch to a task, and the exit codes."""
 
 import atexit
+import gc
 import io
 import os
 import signal
@@ -155,11 +156,14 @@ def _run(task: Task, line: CommandLine) -> int:
         line.switches.add(VERBOSE)
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
     say(*config.notes)
+    run = task.run  # imports the task
+    gc.freeze()
+    gc.enable()
     if not config.is_launched:
-        return task.run(config)
+        return run(config)
     from mindbatch.tasks.launching import run_in_job  # not needed where there is one process
 
-    return run_in_job(config, task.run)
+    return run_in_job(config, run)
 
 
 def _show_overview(asked: bool) -> int:

@@ -1,5 +1,6 @@
 """The command: help, exit codes, one line for each fault, and what is imported."""
 
+import gc
 import json
 import os
 import subprocess
@@ -199,6 +200,23 @@ def test_a_mistake_is_answered_without_the_large_packages() -> None:
     assert loaded.isdisjoint({*HEAVY, "pyarrow", "jinja2", "sqlite3"})
 
 
+PLANNED = """
+from mindbatch.cli import main
+words = ["source=shipped:examples/tiny_gpt2", "target.dir=cut", "target.model_parallel=2", "dry_run=true"]
+print(main(["reshard", *words]))
+"""
+
+
+def test_a_reshard_is_planned_without_adapters_and_decoding() -> None:
+    loaded = modules_after(PLANNED)
+    assert "mindbatch.checkpoint.reshard.pool" in loaded
+    assert [
+        name
+        for name in loaded
+        if name.startswith(("mindbatch.checkpoint.lora.", "mindbatch.decoding", "mindbatch.kernels.native"))
+    ] == ["mindbatch.checkpoint.lora.merged_note"]
+
+
 MISTAKES = {
     "reshard": (["source=/nowhere", "target.dir=cut"], 40),
     "generate": (["model=tiny_gpt2", "modle=3"], 75),
@@ -214,6 +232,15 @@ def test_a_mistake_costs_no_more_modules_than_needed(task: str) -> None:
     assert "numpy" not in loaded
     assert len([name for name in loaded if name.startswith("mindbatch")]) <= most
     assert len(loaded) <= most + 370  # of the interpreter, Hydra and OmegaConf: 333 to 336
+
+
+def test_a_task_runs_with_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.disable()  # as the command does while it imports
+    try:
+        assert run_task(monkeypatch, lambda config: 0 if gc.isenabled() else 1) == 0
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def test_flags_may_stand_anywhere() -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.lora.names import is_lora_name
-from mindbatch.checkpoint.lora.plan import MERGED_KEY, LoraPlan
+from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
@@ -26,6 +25,9 @@ from mindbatch.checkpoint.strategy.placements import full_shapes, part_fault, st
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"
 
@@ -113,7 +115,11 @@ def plan_transform(
     Raises:
         CheckpointError: a strategy that does not fit, or tensors that a file of that kind cannot hold.
     """
-    names = [name for name in transform.placements if lora is None or not is_lora_name(name)]
+    names = [*transform.placements]
+    if lora is not None:
+        from mindbatch.checkpoint.lora.names import is_lora_name  # adapters are seldom merged
+
+        names = [name for name in names if not is_lora_name(name)]
     source, wanted = transform.files(names), transform.wanted(names)
     plans = proved_copies(source, wanted)
     dtypes = {name: transform.dtype(name) for name in names}

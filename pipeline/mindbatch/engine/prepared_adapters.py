@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import located
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
-from mindbatch.checkpoint.lora.plan import refuse_merged_before
+from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.described import DescribedModel

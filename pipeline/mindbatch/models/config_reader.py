@@ -11,7 +11,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
 from mindbatch.errors import CheckpointError
 from mindbatch.fault_lines import did_you_mean
-from mindbatch.models.irrelevant_keys import IRRELEVANT
+from mindbatch.models.irrelevant_keys import without_irrelevant
 
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 # Sizes far above those of every published model (200 layers, 262,144 tokens, 10 million positions): what is
@@ -159,7 +159,7 @@ class ConfigReader:
             CheckpointError: one line per fault.
         """
         self._check_ignored()
-        left_over = sorted(set(self._config) - self._seen - IRRELEVANT - {*self._ignore.names})
+        left_over = sorted(without_irrelevant(self._config.keys() - self._seen - {*self._ignore.names}))
         unknown = [key for key in left_over if self._config[key] not in NEUTRAL]
         names = ",".join(key for key in unknown[:MAX_LINES] if _PLAIN.fullmatch(key))
         way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names or '...'}]"

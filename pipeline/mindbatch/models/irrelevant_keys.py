@@ -1,8 +1,7 @@
 """Keys of config.json that never change what the network computes for a prompt, by who writes them."""
 
+from collections.abc import Set
 from itertools import chain
-
-from mindbatch.decoding.params import PARAMETERS
 
 # fmt: off
 _BASE = """
@@ -51,10 +50,16 @@ _ABOUT = """
 """
 # fmt: on
 
-_DECODING = (name for name, declared in PARAMETERS.items() if declared.of_model)
-IRRELEVANT = frozenset(
-    chain(
-        _DECODING,
-        *(text.split() for text in (_BASE, _GENERATION, _TRAINING, _KERNELS, _SERVING, _ABOUT)),
-    )
+_KNOWN = frozenset(
+    chain(*(text.split() for text in (_BASE, _GENERATION, _TRAINING, _KERNELS, _SERVING, _ABOUT)))
 )
+
+
+def without_irrelevant(names: Set[str]) -> set[str]:
+    """The keys that are not known to change nothing."""
+    left = {*names} - _KNOWN
+    if left:
+        from mindbatch.decoding.params import PARAMETERS  # much to declare, and few files have such keys
+
+        left -= {name for name, declared in PARAMETERS.items() if declared.of_model}
+    return left

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
+from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora, refuse_merged_before
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed

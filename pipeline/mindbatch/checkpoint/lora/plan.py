@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseWeight
@@ -22,10 +21,8 @@ from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import CheckpointError
 
-MERGED_KEY = "adapters"
-"""In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""
 SCALINGS_KEY = "adapter_scalings"
 """In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
 
@@ -163,34 +160,6 @@ def _digest(modules: Mapping[str, AdaptedModule], inputs_first: Collection[str])
     found = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
     is_turned = any(weight in inputs_first for weight, each in modules.items() if not each.of_tokens)
     return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
-
-
-def merged_before(path: Path) -> dict[str, float]:
-    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
-    noted = noted_settings(path).get(MERGED_KEY)
-    if not isinstance(noted, dict):
-        return {}
-    return {str(digest): float(scaling) for digest, scaling in noted.items() if _is_number(scaling)}
-
-
-def refuse_merged_before(digests: Mapping[str, str], path: Path) -> None:
-    """ConfigError where the checkpoint has adapters already.
-
-    digests: `LoraPlan.digest` of each, by the key=value that gives it.
-    """
-    before = merged_before(path)
-    faults = [
-        f"{given}: {path} has this adapter merged already, with scaling {before[digest]:g} "
-        f"({MARKER_NAME} says so); it would be added twice"
-        for given, digest in digests.items()
-        if digest in before
-    ]
-    if faults:
-        raise ConfigError(faults)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def bias_of(weight: str) -> str:

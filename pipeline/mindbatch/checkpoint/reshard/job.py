@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent
-from mindbatch.checkpoint.lora.edits import Edit
-from mindbatch.checkpoint.lora.plan import LoraPlan
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape
+
+if TYPE_CHECKING:  # adapters are seldom merged
+    from mindbatch.checkpoint.lora.edits import Edit
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from threading import Event
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +14,15 @@ from mindbatch.checkpoint.folders.digests import damage, started_digest
 from mindbatch.checkpoint.formats.floats import Array, array_type, widen
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
-from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region, region_shape
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
 from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError
+
+if TYPE_CHECKING:  # adapters are seldom merged
+    from mindbatch.checkpoint.lora.merge import Merger
 
 
 class Sources(Closing):
@@ -32,7 +35,7 @@ class Sources(Closing):
         self._stop = stop
         self._files = OpenFiles() if files is None else files
         self._buffers: dict[object, memoryview] = {}
-        self._merger = Merger(self._files)
+        self._merger: Merger | None = None
 
     def file(self, reading: Reading) -> StoredFile:
         """The file that holds the tensor. CheckpointError when it is another one than was planned with."""
@@ -72,6 +75,10 @@ class Sources(Closing):
         values = as_array(data, reading.values_dtype, stop - start, reading.counted)
         if data is not stored:
             widen(as_array(stored, reading.dtype, stop - start, reading.counted), reading.dtype, values)
+        if self._merger is None:
+            from mindbatch.checkpoint.lora.merge import Merger
+
+            self._merger = Merger(self._files)
         self._merger.apply(reading.name, reading.edits, start, values)
         return data
 
@@ -84,7 +91,8 @@ class Sources(Closing):
     def forget(self) -> None:
         """Gives the memory of the buffers back: the next job needs others."""
         self._buffers.clear()
-        self._merger.forget()
+        if self._merger is not None:
+            self._merger.forget()
 
     def close(self) -> None:
         """Closes the files."""

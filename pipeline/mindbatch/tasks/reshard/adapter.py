@@ -1,35 +1,27 @@
-"""`lora.merge` of `mindbatch reshard`: the adapter checked against the source, and what was merged before."""
+"""`lora.merge` of `mindbatch reshard`: the adapter checked against the source."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.base_weight import base_weight
-from mindbatch.checkpoint.lora.plan import (
-    MERGED_KEY,
-    LoraPlan,
-    merged_before,
-    plan_lora,
-    refuse_merged_before,
-)
+from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.registry import tied_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 
-def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
-    """The adapter that is to be merged, None where there is none.
+def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> LoraPlan:
+    """The adapter at `path`, checked against the source.
 
     Raises:
         ConfigError: it was merged into the source already.
         CheckpointError: lists what is wrong with the adapter, or does not fit the model.
     """
-    if config.lora.merge is None:
-        return None
-    adapter = open_adapter(config.lora.merge, config.lora.scaling, _base(opened))
+    adapter = open_adapter(path, config.lora.scaling, _base(opened))
     plan = plan_lora(
         adapter,
         opened.files.shapes,
@@ -43,15 +35,6 @@ def plan_adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | Non
     refuse_merged_before({f"lora.merge={plan.path}": plan.digest}, opened.source.path)
     opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
     return plan
-
-
-def adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
-    """What the marker says of adapters: of this one, and of those that are in the source."""
-    merged = merged_before(opened.source.path)
-    if plan is None:
-        return {MERGED_KEY: merged} if merged else {}
-    merged[plan.digest] = plan.scaling
-    return {MERGED_KEY: merged, **plan.scalings}
 
 
 def _renames(opened: ReshardSource) -> dict[str, str]:

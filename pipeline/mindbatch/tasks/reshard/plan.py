@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
 from mindbatch.checkpoint.json_object import read_limited
+from mindbatch.checkpoint.lora.merged_note import MERGED_KEY, merged_before
 from mindbatch.checkpoint.placement.placement import Placements, whole_placements
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles
@@ -21,10 +22,12 @@ from mindbatch.checkpoint.reshard.replicas import replicas_of
 from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.errors import ConfigError
 from mindbatch.hidden_values import concealed
-from mindbatch.tasks.reshard.adapter import adapter_settings, plan_adapter
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
+
+if TYPE_CHECKING:
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 BESIDE = (
     CONFIG_NAME,
@@ -63,7 +66,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
     layouts = layouts_of(tensors, file_of, dtypes, config.target.format)
-    adapter = plan_adapter(config, opened)
+    adapter = _adapter(config, opened)
     jobs = jobs_of(
         tensors,
         opened.files,
@@ -77,7 +80,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     )
     return ReshardPlan(
         target=Path(config.target.dir or "").resolve(),
-        settings=concealed(_settings(config) | adapter_settings(opened, adapter)),
+        settings=concealed(_settings(config) | _adapter_settings(opened, adapter)),
         source=opened.source.identity(),
         tensors=tuple(tensors),
         layouts=layouts,
@@ -89,6 +92,24 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         replace=config.target.replace,
         stamps=opened.source.stamps(),
     )
+
+
+def _adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
+    """The adapter that is to be merged, None where there is none."""
+    if config.lora.merge is None:
+        return None
+    from mindbatch.tasks.reshard.adapter import plan_adapter  # adapters are seldom merged
+
+    return plan_adapter(config.lora.merge, config, opened)
+
+
+def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
+    """What the marker says of adapters: of this one, and of those that are in the source."""
+    merged = merged_before(opened.source.path)
+    if plan is None:
+        return {MERGED_KEY: merged} if merged else {}
+    merged[plan.digest] = plan.scaling
+    return {MERGED_KEY: merged, **plan.scalings}
 
 
 def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:

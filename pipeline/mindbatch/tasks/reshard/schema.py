@@ -100,7 +100,7 @@ class ReshardConfig(TaskConfig):
         (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
     )
     workers: int | None = option(
-        None, "threads; null: as many as processors, at most 8, and 1 for little", minimum=1
+        None, "threads; null: one more than processors, at most 8, and 1 for little", minimum=1
     )
     dry_run: bool = option(False, "print what would be done, and write nothing")
     verify: Any = option(
