@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,28 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
     scores = {each.piece: each.score for each in model.pieces if each.type in (NORMAL, USER_DEFINED)}
     unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
     backend = Backend(BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    # One that has a space itself is never found: where it is looked for there are none.
+    found = (each.piece for each in model.pieces if each.type == USER_DEFINED)
+    defined = [piece for piece in found if " " not in piece]
+    backend.normalizer = normalizers.Sequence([*_normalizers(defined)])
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
-    defined = [each.piece for each in model.pieces if each.type == USER_DEFINED]
-    backend.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in defined])
+    backend.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in defined])
     return backend
+
+
+def _normalizers(defined: Iterable[str]) -> Iterable[normalizers.Normalizer]:
+    """A space before the text, but none before a defined piece alone.
+
+    Defined pieces are found in what is normalized, so that no space comes behind one; as they are normalized
+    themselves, they must stay as they are.
+    """
+    yield normalizers.Prepend(SPACE)
+    yield normalizers.Replace(" ", SPACE)
+    if found := "|".join(re.escape(piece) for piece in defined):
+        yield normalizers.Replace(Regex(rf"\A{SPACE}(?=(?:{found})\z)"), "")
 
 
 def parsed_model(data: bytes, path: Path) -> Any:

@@ -120,6 +120,16 @@ def test_chatglm_encodes_and_decodes_as_sentencepiece(chatglm: Tokenizer, text: 
     assert chatglm.decode(pieces) == reference().decode(pieces)
 
 
+@pytest.mark.parametrize(
+    "text", ["a <user> b<user>c  <user>  世界。", "don't", " don <user>", "  ", "<user>x"]
+)
+def test_pieces_that_a_model_defines_have_no_space_put_behind_them(tmp_path: Path, text: str) -> None:
+    data = sentencepiece_model(user_defined_symbols="<user>,世界,don,  ")
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=data).encode(text)
+    chatglm = loaded(write_chatglm(tmp_path / "chatglm", data))
+    assert chatglm.encode(text, add_special_tokens=False) == pieces
+
+
 def test_texts_begin_with_their_commands(chatglm: Tokenizer, glm4: Tokenizer) -> None:
     size = reference().vocab_size()
     assert chatglm.encode("hello")[:2] == [size + number for number in START]
