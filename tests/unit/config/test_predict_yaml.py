@@ -254,7 +254,9 @@ def test_half_types_hold_on_a_device_that_has_them(tmp_path: Path, folder: Path)
 
 def test_what_would_run_another_class_is_told(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, "model: {arch: {type: DeepseekV3ForCausalLM}}")
-    assert line.endswith("; of its kind deepseek_v3 is run with use_legacy: False, from a Hugging Face folder")
+    assert line.endswith(
+        "; of its kind deepseek_v3 is run with use_legacy: False, from a Hugging Face folder"
+    )
 
 
 def test_weights_and_tokenizer_in_two_folders(tmp_path: Path, folder: Path) -> None:
