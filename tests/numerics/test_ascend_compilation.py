@@ -81,7 +81,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
     "mixtral": LLAMA | {"num_local_experts": 4},
-    "opt": PLAIN | {"ffn_dim": 96},
+    "opt": PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "pangu_alpha": {"vocab_size": 101, "hidden_size": 128, "num_heads": 8, "max_position_embeddings": 64},
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},

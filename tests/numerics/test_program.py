@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_folders import GPT, descriptions
 
 from mindbatch.ascend_check.models import architecture, weights_of
 from mindbatch.engine.model_runner import ModelRunner
@@ -21,11 +22,12 @@ from mindbatch.kernels.interface import CacheGeometry, Kernels
 from mindbatch.kernels.layer import Layer
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_functions import FLOAT
-from mindbatch.kernels.native_library import NativeLibrary, describe, find_library
+from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import Call, Recording, Symbol, recorded
 from mindbatch.models.native_model import load_native
+from mindbatch.models.registry import describe
 
 LIBRARY = find_library()
 SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
@@ -85,6 +87,22 @@ def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library
             np.testing.assert_array_equal(some, everything[wanted])
             for array, written in zip(cache, after, strict=True):
                 np.testing.assert_array_equal(array, written)
+
+
+@pytest.mark.parametrize("case", ["opt_narrow", "opt_wide"])
+def test_hidden_states_are_what_the_head_multiplies(case: str, library: NativeLibrary) -> None:
+    """Of an embedding of another width behind the matrix between, as transformers' last hidden states are."""
+    arch = describe(descriptions(GPT)[case]["config"])
+    weights, geometry = weights_of(arch), CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+    runner = ModelRunner(load_native(arch, weights, NativeKernels(library), geometry), SETTINGS)
+    step = next(sample.step for sample in sample_steps(SETTINGS))
+    for each in step.scheduled:
+        each.num_logits = each.stop - each.start
+    found, tokens = runner.run(step), range(step.num_tokens)
+    words = weights.floats("model.decoder.embed_tokens.weight")
+    assert words.shape[1] == arch.embedding_size != arch.hidden_size
+    expected = found.hidden(tokens) @ words.T
+    np.testing.assert_allclose(found.logits(tokens), expected, rtol=1e-5, atol=1e-6)
 
 
 def summed(library: NativeLibrary) -> Program:
@@ -183,5 +201,5 @@ def test_a_library_of_other_sources_is_refused(
     find_library.cache_clear()
     with pytest.raises(ConfigError, match="built from other sources"):
         find_library()
-    assert "build them again" in describe()
+    assert "build them again" in native_library.describe()
     assert choose_kernels("reference", "CPU").name == "reference"

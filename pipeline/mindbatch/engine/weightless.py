@@ -27,7 +27,7 @@ NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"
 
 @dataclass(frozen=True)
 class WeightlessRank:
-    """weights: None where they are known without the network."""
+    """hidden_size: of what the head takes. weights: None where they are known without the network."""
 
     model: RunnableModel
     hidden_size: int
@@ -71,7 +71,7 @@ def _native(
     model = load_native(
         arch, NoWeights.of(arch), kernels, geometry, shard=part.shard, stage=stage, adapters=adapters
     )
-    return WeightlessRank(model, arch.hidden_size)
+    return WeightlessRank(model, arch.embedding_size or arch.hidden_size)
 
 
 def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:

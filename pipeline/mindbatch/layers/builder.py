@@ -40,7 +40,7 @@ from mindbatch.layers.encoder_decoder import (
 )
 from mindbatch.layers.experts import Experts
 from mindbatch.layers.latent_attention import LatentAttention
-from mindbatch.layers.linear import ColumnLinear, ProjectedHead, VocabularyHead
+from mindbatch.layers.linear import ColumnLinear, VocabularyHead
 from mindbatch.layers.mlp import Mlp
 from mindbatch.layers.norm import AddNorm, Norm
 from mindbatch.layers.weights import Weights
@@ -301,7 +301,11 @@ class Layers:
         angles = self._angles()
         if by_position is not None and stage.is_last:
             angles = ByPosition(LearnedPositions(self.weights, kernels, name=by_position))
-        return Network(Decoder(begin, angles, blocks, end), self._head() if stage.is_last else None)
+        if not stage.is_last:
+            return Network(Decoder(begin, angles, blocks, end), None)
+        narrow = self.arch.embedding_size
+        after = ColumnLinear("head.project", self.weights, kernels) if narrow else None
+        return Network(Decoder(begin, angles, blocks, end, after), self._head())
 
     def _angles(self) -> Operation | None:
         """cos and sin of each of the architecture's rotary embeddings; None where it has none."""
@@ -313,7 +317,4 @@ class Layers:
         name = "embedding.weight" if self.arch.tied else "head.weight"
         cap = self.arch.logits_cap
         after = self.kernels.capped(cap) if cap else self.scaled(self.arch.logits_factor)
-        head = VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)
-        if not self.arch.embedding_size:
-            return head
-        return ProjectedHead(ColumnLinear("head.project", self.weights, self.kernels), head)
+        return VocabularyHead(name, self.arch.vocab_size, self.weights, self.kernels, self.shard, after)

@@ -240,17 +240,24 @@ class Decoder(Layer):
 
     begin: (ids, positions, adapters) -> update and residual, which the first norm adds.
     end: (update, residual) -> the output. In the whole model these are the embeddings and the last norm.
+    after: (output, adapters) -> hidden states of the width that the head takes; None where they have it.
     step: what the kernels' outermost cell hands to attention.
     adapters: the slots [T] of the tokens' adapters, for the layers that have any; absent without adapters.
     """
 
     def __init__(
-        self, begin: Operation, angles: Operation | None, blocks: Sequence[Operation], end: Operation
+        self,
+        begin: Operation,
+        angles: Operation | None,
+        blocks: Sequence[Operation],
+        end: Operation,
+        after: Operation | None = None,
     ) -> None:
         self.begin = begin
         self.angles = angles
         self.blocks = [*blocks]
         self.end = end
+        self.after = after
 
     def construct(
         self, ids: Tensor, positions: Tensor, step: Tensors, adapters: tuple[Tensor, ...]
@@ -259,7 +266,8 @@ class Decoder(Layer):
         angles = () if self.angles is None else self.angles(positions)
         for block in self.blocks:
             update, residual = block(update, residual, angles, step, adapters)
-        return self.end(update, residual)
+        hidden = self.end(update, residual)
+        return hidden if self.after is None else self.after(hidden, adapters)
 
 
 class Network(Layer):

@@ -95,14 +95,3 @@ class VocabularyHead(Layer):
     def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
         logits = self.product(hidden, adapters)
         return self.gather(logits if self.after is None else self.after(logits))
-
-
-class ProjectedHead(Layer):
-    """A head over what a linear layer makes of hidden states."""
-
-    def __init__(self, projection: Operation, head: Operation) -> None:
-        self.projection = projection
-        self.head = head
-
-    def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
-        return self.head(self.projection(hidden, adapters), adapters)
