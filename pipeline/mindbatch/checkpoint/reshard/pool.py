@@ -37,7 +37,7 @@ class Done:
 
 
 def worker_count(asked: int | None, nbytes: int) -> int:
-    """How many threads do the jobs; 1 is the one that asks. One more than processors: one waits for the disk."""
+    """How many threads do the jobs; 1: the one that asks. One more than processors: it waits for the disk."""
     if asked is not None:
         return asked
     return 1 if nbytes < SMALL_BYTES else min(8, len(os.sched_getaffinity(0)) + 1)
