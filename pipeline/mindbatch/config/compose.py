@@ -253,6 +253,9 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
     if "=" not in token and not token.startswith("~"):
         log.add(f"{shown(token)}: not an override; write key=value")
         return []
+    if not key:
+        log.add(f"{shown(token)}: has no key; write key=value")
+        return []
     as_text = reader.takes_text(key)
     if not as_text and (value := _json_value(token)) is not None:
         if first_unicode_fault(value) is None:

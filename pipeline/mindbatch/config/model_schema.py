@@ -9,6 +9,9 @@ from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
 
+MOST_THREADS = 256
+"""Of the C++ kernels, as csrc/thread_pool.cpp has it."""
+
 
 @dataclass
 class ModelConfig:
@@ -104,7 +107,9 @@ class RuntimeConfig:
     """The device and its memory."""
 
     device_target: str = option("CPU", "where the model runs", choices=("CPU", "Ascend"))
-    num_threads: int | None = option(None, "threads of the kernels; null: one for each core", minimum=1)
+    num_threads: int | None = option(
+        None, "threads of the kernels; null: one for each core", minimum=1, maximum=MOST_THREADS
+    )
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
     block_size: int = option(
         16,

@@ -257,7 +257,7 @@ def widest(params: DecodingParams) -> int:
 
 def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
     """Whether a request's sequences, which go on together, fit one step."""
-    if widest(params) * (1 + params.num_draft_tokens) <= runtime.max_batched_tokens:
+    if widest(params) * (1 + params.num_draft_tokens) <= max(1, runtime.max_batched_tokens):
         return
     from mindbatch.decoding.registry import strategy_for  # NumPy, which few mistakes need
 

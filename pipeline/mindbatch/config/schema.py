@@ -25,12 +25,13 @@ def option(
     *,
     choices: tuple[Any, ...] = (),
     minimum: int | None = None,
+    maximum: int = LARGEST_COUNT,
     accepts: str = "",
     is_path: bool = False,
     topic: str = "",
     is_kept: bool = True,
 ) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
-    """A field whose one-line `meaning` is its documentation; `choices` and `minimum` are checked.
+    """A field whose one-line `meaning` is its documentation; `choices` and bounds are checked.
 
     `accepts` says what may be given where the type is Any. With `is_path` a text names a file or folder,
     which a saved configuration has as an absolute path. `topic` heads this key and the next ones in help.
@@ -40,6 +41,7 @@ def option(
         "meaning": meaning,
         "choices": choices,
         "minimum": minimum,
+        "maximum": maximum,
         "accepts": accepts,
         "is_path": is_path,
         "topic": topic,
@@ -135,6 +137,7 @@ class Key:
     meaning: str
     choices: tuple[Any, ...]
     minimum: int | None
+    maximum: int
     accepts: str
     """What may be given, in words, where the type is Any."""
 
@@ -162,14 +165,14 @@ class Key:
         return isinstance(value, (int, float) if self.type is float else self.type)
 
     def fault(self, value: Any) -> str | None:
-        """What `choices` and `minimum` have against a value of the key's type."""
+        """What `choices` and the bounds have against a value of the key's type."""
         if value is None:
             return None
         if self.choices and value not in self.choices:
             near = did_you_mean(value, self.choices) if isinstance(value, str) else ""
             return f"must be one of {', '.join(map(str, self.choices))}{near}"
-        if self.minimum is not None and not self.minimum <= value <= LARGEST_COUNT:
-            return f"must be from {self.minimum} to {LARGEST_COUNT}"
+        if self.minimum is not None and not self.minimum <= value <= self.maximum:
+            return f"must be from {self.minimum} to {self.maximum}"
         return None
 
 

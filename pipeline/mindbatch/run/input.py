@@ -14,7 +14,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import STANDARD_INPUT
 from mindbatch.run.survey import Selection
-from mindbatch.storage import Storage, StorageError, WholeFile
+from mindbatch.storage import Storage, StorageError, WholeFile, reason_of
 
 STANDARD_INPUT_NAME = "standard input"
 """What rows that came from standard input are called after, whichever file keeps them."""
@@ -107,8 +107,10 @@ def _keys(given: object) -> Container[str] | None:
     if isinstance(given, str):
         try:
             lines = Path(given).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"data.filter_keys={given}: cannot be read ({error})") from error
+        except OSError as error:
+            raise ConfigError(f"data.filter_keys={given}: cannot be read ({reason_of(error)})") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"data.filter_keys={given}: not UTF-8 text (byte {error.start})") from error
         return frozenset(line for line in lines if line)
     assert isinstance(given, list)
     return frozenset(map(str, given))

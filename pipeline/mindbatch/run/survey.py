@@ -49,13 +49,15 @@ def survey(dataset: Dataset, maker: RowMaker, selection: Selection, index: RowIn
         ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, or none has a
             column that rows may lack.
     """
+    num_records = 0
     for position, record in _records(dataset, selection):
+        num_records += 1
         item = maker.make(position, record)
         if selection.keys is None or (item.key is not None and item.key in selection.keys):
             index.add(position, selection.rank(position), item)
     index.keep(selection.skip, selection.limit)
     index.close_loading()
-    _refuse_hopeless(index, dataset)
+    _refuse_hopeless(index, dataset, is_empty=num_records == 0)
     if missing := maker.missing_columns():
         raise ConfigError(missing)
 
@@ -68,9 +70,11 @@ def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Reco
         yield position, record
 
 
-def _refuse_hopeless(index: RowIndex, dataset: Dataset) -> None:
+def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> None:
     """Where no row can be used for the way in which prompts are asked for, that is what is wrong."""
     name = ", ".join(map(str, dataset.files[:_MOST_REASONS]))
+    if is_empty:
+        raise ConfigError(f"data.path: {name}: holds no row")
     if index.num_rows == 0:
         raise ConfigError(
             f"data.path: no row is chosen of {name}; look at data.skip, data.limit, data.filter_keys"

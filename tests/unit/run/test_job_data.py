@@ -66,6 +66,14 @@ def test_rows_can_be_chosen(tmp_path: Path, data: Path) -> None:
         keys_of(data, tmp_path / "f", skip=30)
 
 
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.touch()
+    with pytest.raises(ConfigError) as caught:
+        keys_of(data, tmp_path / "a", skip=3)
+    assert caught.value.faults == (f"data.path: {data}: holds no row",)
+
+
 def test_the_order_of_the_rows_changes_no_result(tmp_path: Path, data: Path) -> None:
     options: dict[str, Any] = {"key_column": "id", "decoding": {"do_sample": True, "temperature": 0.9}}
     make_job(job_config(data, tmp_path / "a", **options)).run()

@@ -89,8 +89,8 @@ def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None
         free = disk.f_bavail * disk.f_frsize
         if needed - there > free:
             raise CheckpointError(
-                f"{folder}: {(needed - there) / 1e9:.2f} GB are still to be written, and the disk has room "
-                f"for {free / 1e9:.2f} GB"
+                f"{folder}: {needed - there:,} bytes are still to be written, and the disk has room for "
+                f"{free:,}"
             )
 
 

@@ -155,7 +155,13 @@ def raise_if(faults: list[str]) -> None:
 
 def _first_columns(data: DataConfig) -> list[str]:
     dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
-    return next(([*record.columns] for record in dataset.records() if record.columns is not None), [])
+    first = None
+    for first in dataset.records():
+        if first.columns is not None:
+            return [*first.columns]
+    if first is None:
+        raise ConfigError(f"data.path: {data.path}: holds no row")
+    return []
 
 
 def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFailure]:

@@ -96,3 +96,11 @@ def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None
     assert (first.text, first.references) == ("0", ())
     with pytest.raises(ConfigError, match="a text as a whole has a likelihood only"):
         read_questions(configured(("perplexity", "f1"), text_column="reference"))
+
+
+def test_data_without_a_row_are_called_empty(configured: Configured, tmp_path: Path) -> None:
+    path = tmp_path / "none.jsonl"
+    path.touch()
+    with pytest.raises(ConfigError) as caught:
+        read_questions(configured(data={"path": str(path)}))
+    assert caught.value.faults == (f"data.path: {path}: holds no row",)
